@@ -120,8 +120,8 @@ def test_experiments_write_down_which_form_was_found(places):
     assert (before.pair_options, after.pair_options) == ({"form": "embedded"}, {"form": "released"})
     assert before.folder_name != after.folder_name  # a bench that is gone on with mixes no data
     for told in ({"form": "embedded"}, {"tiny": True}):
-        assert pairs.get("digit").resolved(told) == told
-    assert pairs.get("digit").resolved({"tiny": True, "form": "released"}) == {"tiny": True}
+        assert pairs.get("digit").resolve_options(told) == told
+    assert pairs.get("digit").resolve_options({"tiny": True, "form": "released"}) == {"tiny": True}
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -9,7 +9,7 @@ from PIL import Image
 import daband
 from daband._table_transform import TableTransform
 from daband.domains._registry import load, pairs
-from daband.domains.readers._columns import ColumnRoles, Columns, column_notices, infer_columns
+from daband.domains.readers._columns import ColumnRoles, Columns, find_notices, infer_columns
 from daband.domains.readers._reading import _SAMPLE_BYTES, read_table
 from daband.domains.readers._tables import from_table
 from tests.leaks import check_pair
@@ -170,7 +170,7 @@ def test_two_files_are_a_pair(tmp_path, ending):
         frame.write_csv(path) if ending == "csv" else frame.write_parquet(path)
     options = {"source": str(tmp_path / f"old.{ending}"), "target": str(tmp_path / f"new.{ending}")}
     options |= {"arm": "offer", "reward": "euros", "propensity": "p", "id": ["customer"], "units": ["income"]}
-    resolved = pairs.get("files").resolved(options)
+    resolved = pairs.get("files").resolve_options(options)
     pair = load("files", **resolved)
     check_pair(pair)
     assert pair.class_names == ("call", "mail", "none")
@@ -201,7 +201,7 @@ def test_two_folders_are_a_pair(tmp_path):
             folder.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (9, 9), (10 * number, 0, 0)).save(folder / f"{number}.png")
     options = {"source": str(tmp_path / "drawn"), "target": str(tmp_path / "seen")}
-    pair = load("files", **pairs.get("files").resolved(options), side=8)
+    pair = load("files", **pairs.get("files").resolve_options(options), side=8)
     assert (pair.context_shape, pair.class_names, len(pair.target)) == ((3, 8, 8), ("day", "night"), 24)
     with pytest.raises(daband.InvalidInput, match="label and arm cannot be given"):
         load("files", **options, label="y")
@@ -222,7 +222,7 @@ def test_python_is_told_of_other_units_and_the_command_line_not_twice(tmp_path):
     options |= {side: str(tmp_path / f"{name}.csv") for side, name in (("source", "old"), ("target", "new"))}
     with pytest.warns(UserWarning, match=r"If its unit differs, use --units income, or units=\['income'\] in Python"):
         load("files", **options)
-    load("files", **pairs.get("files").resolved(options))
+    load("files", **pairs.get("files").resolve_options(options))
     load("files", **options, units=["income"])
 
 
@@ -363,7 +363,7 @@ def test_arms_that_differ_by_a_space_or_a_capital_are_named():
     old, new = frames()
     old[5, "offer"], old[6, "city"] = "Mail ", "oslo"  # a space does not count
     _, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
-    lines = map(str, column_notices(old, new, types))
+    lines = map(str, find_notices(old, new, types))
     assert [line for line in lines if "one spelling" in line] == [
         "city: 'Oslo' and 'oslo' are two values; if they mean the same, use one spelling",
         "offer: 'Mail' and 'mail' are two values; if they mean the same, use one spelling",
@@ -541,7 +541,7 @@ def test_what_looks_like_a_mistake_is_said():
     old = old.with_columns(weight=weight, score=pl.col("row_id") - 200, p=pl.lit(1.0))
     old[3, "offer"] = "mial"
     _, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
-    assert list(map(str, column_notices(old, new, types))) == [
+    assert list(map(str, find_notices(old, new, types))) == [
         "offer: arms with fewer than 3 rows ('mial': 1). They may be chosen, although little is "
         "known about them; drop these rows if they are mistakes",
         "p: it is 1 in every row, although several arms were chosen. If probabilities were not recorded, use --drop p, "

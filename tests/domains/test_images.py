@@ -28,7 +28,7 @@ def files(tmp_path, write_images):
 @pytest.mark.parametrize("count", [3, 30])
 def test_images_are_read_as_pillow_reads_them(files, kept, count, monkeypatch):
     if not kept:
-        monkeypatch.setattr(module, "_MAX_BYTES", 100)
+        monkeypatch.setattr(module, "_MAX_CACHED_BYTES", 100)
     contexts = ImageContexts(files, (20, 16))
     order = np.random.default_rng(0).permutation(30)[:count]
     images = contexts.read(order)

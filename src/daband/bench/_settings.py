@@ -113,7 +113,7 @@ class Experiment(_Settings):
         method_list = self.compare if methods is None else methods
         for method in (*method_list, *self.methods):
             policy_arguments(checked_method(method), self.policy_settings(method) if method in method_list else {})
-        options = {pair: pairs.get(pair).resolved(self.pair_options) for pair in self.pairs()}
+        options = {pair: pairs.get(pair).resolve_options(self.pair_options) for pair in self.pairs()}
         common = self.model_dump(include={"components", "episodes", "episode_length", "rule", "selection"})
         runs = []
         for pair, seed, method in product(options, self.seeds if seeds is None else seeds, method_list):

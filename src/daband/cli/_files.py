@@ -23,7 +23,7 @@ from daband._files import make_folder, write_text
 from daband.cli._shared import console, print_line
 from daband.domains._contract import LoggedDomain, Pair
 from daband.domains.datasets._user_files import IMAGE_SIDE, UserTables, arm_tables, read_files
-from daband.domains.readers._columns import ColumnRoles, Columns, Notice, column_notices, read_catalogue
+from daband.domains.readers._columns import ColumnRoles, Columns, Notice, find_notices, read_catalogue
 from daband.domains.readers._tables import from_table
 from daband.errors import InvalidInput
 
@@ -220,7 +220,7 @@ def _print_columns(tables: UserTables, files: dict[str, Any]) -> list[Notice]:
         print_line(f"The target has labels in {label}: half of the rows are held out for evaluation.")
     elif reward in tables.target.columns and tables.target is not tables.source:
         print_line(f"The target has rewards in {reward}, which are not used here; `daband learn` can use them later.")
-    notices = column_notices(tables.source, tables.target, tables.types, units=_split_names(files["units"]))
+    notices = find_notices(tables.source, tables.target, tables.types, units=_split_names(files["units"]))
     for notice in notices:
         print_line(str(notice), style="yellow")
     print_line("To change roles: --category, --number, --date, --drop COLUMN, or --text COLUMN --encoder NAME.")

@@ -92,7 +92,7 @@ def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str
         raise InvalidInput(f"{path} is not a saved policy, so --on and --source cannot be given")
     experiment = load_experiment(name)
     policy = daband.load(path, device="cpu")
-    options = pairs.get(experiment.pairs()[0]).resolved(experiment.pair_options)
+    options = pairs.get(experiment.pairs()[0]).resolve_options(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as in training
         options["transform"] = policy.table
     with console.status(_SCORING_TEXT):

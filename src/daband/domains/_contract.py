@@ -1,10 +1,13 @@
 """The data that training and evaluation may read from a domain.
 
-Three types separate the data, so that training cannot see target rewards:
+Four types separate the data, so that training cannot see target rewards:
 
-* ``Contexts``: a stream of contexts only. Training gets nothing else from the target.
-* ``RewardDomain``: contexts with the reward of a chosen arm: the source, and after deployment the target.
-* ``EvaluationDomain``: contexts with the expected reward of every arm. Only the evaluator takes it.
+* ``Contexts`` has contexts only. Training gets nothing else from the target.
+* ``RewardDomain`` has contexts with the reward of a chosen arm. It is the source, and after deployment the target.
+* ``LoggedDomain`` has the contexts, arms and rewards that another policy logged.
+* ``EvaluationDomain`` has contexts with the expected reward of every arm. Only the evaluator takes it.
+
+A ``Pair`` combines the domains of one problem.
 
 A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a killed run resumes
 from a round number, and two methods with one seed see the same contexts in the same order.
@@ -135,9 +138,9 @@ class Contexts(ABC):
         chunks = []
         while start < stop:
             pass_number, offset = divmod(start, len(self))
-            until = min(stop - pass_number * len(self), len(self))
-            chunks.append(self.order_of_pass(pass_number, offset, until, seed=seed))
-            start = pass_number * len(self) + until
+            end = min(stop - pass_number * len(self), len(self))
+            chunks.append(self.order_of_pass(pass_number, offset, end, seed=seed))
+            start = pass_number * len(self) + end
         return np.concatenate(chunks) if chunks else np.empty(0, dtype=np.int64)
 
     def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
@@ -163,7 +166,7 @@ class Contexts(ABC):
 
 
 class FeedbackDomain(Contexts):
-    """Contexts with rewards, which ``read_rounds`` returns as well."""
+    """Contexts with rewards. ``read_rounds`` returns both."""
 
     #: Number of arms, K.
     n_arms: int
@@ -215,8 +218,8 @@ class LoggedDomain(FeedbackDomain):
 class EvaluationDomain(ABC):
     """Contexts with the expected reward of every arm, in a fixed order.
 
-    >>> held = daband.domains.load("synthetic", tiny=True).target_test
-    >>> held.read(0, 3).shape, held.read_expected(0, 3).shape
+    >>> test = daband.domains.load("synthetic", tiny=True).target_test
+    >>> test.read(0, 3).shape, test.read_expected(0, 3).shape
     ((3, 8), (3, 3))
     """
 
@@ -313,16 +316,16 @@ class Pair:
         max_names = 6
         names = [*self.class_names[:max_names], *(["..."] if len(self.class_names) > max_names else [])]
         arms = f"{self.n_arms} arms" + (f" ({', '.join(names)})" if names else "")
-        held_out = 0 if self.source_test is None else len(self.source_test)
-        labelled = "no target labels"
+        n_held_out = 0 if self.source_test is None else len(self.source_test)
+        labels = "no target labels"
         if self.target_test is not None:
-            labelled = f"{len(self.target_test):,} for the evaluator"
-        several = f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
-        several = "" if len(self.domains) == 2 else several
+            labels = f"{len(self.target_test):,} for the evaluator"
+        domain_names = f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
+        domain_names = "" if len(self.domains) == 2 else domain_names
         return (
             f"<Pair {self.name!r}: contexts {self.context_shape}, {arms}, feedback {self.feedback}; "
-            f"{len(self.source):,} source contexts and {held_out:,} held out, {len(self.target):,} "
-            f"target contexts, {labelled}; shift {self.shift}{several}>"
+            f"{len(self.source):,} source contexts and {n_held_out:,} held out, {len(self.target):,} "
+            f"target contexts, {labels}; shift {self.shift}{domain_names}>"
         )
 
     def require_target_test(self) -> EvaluationDomain:

@@ -71,18 +71,18 @@ class MixedContexts(Contexts):
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
         self.check_rounds(start, stop)
         sizes = tuple(map(len, self.parts.values()))
-        n, firsts = sum(sizes), np.cumsum([0, *sizes])
+        n, first_indices = sum(sizes), np.cumsum([0, *sizes])
         indices = np.empty(stop - start, np.int64)
         for pass_number in range(start // n, -(-stop // n)):
             entropy = (seed, pass_number, n, self._order_key)
             part_of_round = _draw_parts(sizes, entropy)
             part_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-            begin, end = max(start - pass_number * n, 0), min(stop - pass_number * n, n)
-            rounds = indices[begin + pass_number * n - start : end + pass_number * n - start]
+            start_round, stop_round = max(start - pass_number * n, 0), min(stop - pass_number * n, n)
+            rounds = indices[start_round + pass_number * n - start : stop_round + pass_number * n - start]
             for index, part in enumerate(self.parts.values()):
-                rows = np.flatnonzero(part_of_round[begin:end] == index)
-                before = int(np.count_nonzero(part_of_round[:begin] == index))
-                rounds[rows] = firsts[index] + part.order(before, before + len(rows), seed=part_seed)
+                rows = np.flatnonzero(part_of_round[start_round:stop_round] == index)
+                n_before = int(np.count_nonzero(part_of_round[:start_round] == index))
+                rounds[rows] = first_indices[index] + part.order(n_before, n_before + len(rows), seed=part_seed)
         return indices
 
     def read(self, indices: IntArray) -> AnyArray:
@@ -91,8 +91,8 @@ class MixedContexts(Contexts):
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         part_indices, indices = _locate(self.parts, self.order(start, stop, seed=seed))
         read = "read_rounds" if isinstance(self, RewardDomain | LoggedDomain) else "read"
-        rows = {name: indices[part_indices == number] for number, name in enumerate(self.parts)}
-        return [(name, getattr(self.parts[name], read)(own)) for name, own in rows.items() if len(own)]
+        indices_of = {name: indices[part_indices == number] for number, name in enumerate(self.parts)}
+        return [(name, getattr(self.parts[name], read)(rows)) for name, rows in indices_of.items() if len(rows)]
 
     def _gather(self, indices: IntArray, read: Callable[[Any, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
         """Return the columns that ``read`` returns for every part, in the order of ``indices``."""
@@ -125,8 +125,8 @@ class MixedLog(MixedContexts, LoggedDomain):
         return arms, rewards, propensities
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:
-        none = np.zeros(0, np.int64)
-        if all(part.read_offered(none) is None for part in self.parts.values()):
+        no_rows = np.zeros(0, np.int64)
+        if all(part.read_offered(no_rows) is None for part in self.parts.values()):
             return None
 
         def read(part: LoggedDomain, rows: IntArray) -> list[AnyArray]:
@@ -157,15 +157,15 @@ class MixedEvaluation(EvaluationDomain):
         return np.concatenate([part.read_expected(*rows) for part, rows in self._overlaps(start, stop)])
 
     def _overlaps(self, start: int, stop: int) -> Iterator[tuple[EvaluationDomain, list[int]]]:
-        """Yield each part with the first and last row of it that belong to a range of rows."""
+        """Yield each part with the start and stop of its rows that belong to a range of rows."""
         first = 0
         for part in self.parts.values():
             yield part, [min(max(0, row - first), len(part)) for row in (start, stop)]
             first += len(part)
 
 
-def origins(domain: Any, indices: IntArray) -> AnyArray:
-    """Return the name of the part that each index of a mixture belongs to, (n,)."""
+def find_part_names(domain: Any, indices: IntArray) -> AnyArray:
+    """Return the name of the part to which each index of a mixture belongs, (n,)."""
     names: AnyArray = np.array(list(domain.by_name))
     return names[_locate(domain.by_name, indices)[0]]
 
@@ -187,7 +187,7 @@ def mix_domains(parts: Mapping[str, Any]) -> Any:
 
 
 def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name: str) -> Pair:
-    """Return one pair with the sources of some pairs and the targets of others, each by its new name."""
+    """Return one pair with the sources of the pairs ``sources`` and the targets of the pairs ``targets``, by name."""
     pairs = [*sources.values(), *targets.values()]
     first = pairs[0]
     for attribute in ("context_shape", "n_arms", "arms"):
@@ -213,7 +213,7 @@ def allow_several_domains(
     by_target: Sequence[str] = ("target_test",),
     prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> Callable[[Callable[P, Pair]], Callable[P, Pair]]:
-    """Return a decorator for readers of one ``source`` and ``target`` that adds ``sources`` and ``targets`` by name.
+    """Return a decorator for a reader of one ``source`` and ``target``. It adds ``sources`` and ``targets`` by name.
 
     Args:
         by_source: arguments with one value for all sources, or a mapping by source name.
@@ -258,15 +258,15 @@ def read_several(
         if value is not None and not isinstance(value, Mapping) and len(domains["target"]) > 1:
             raise InvalidInput(f"{key} must be a mapping with a value for each of {', '.join(domains['target'])}")
 
-    common = {key: value for key, value in arguments.items() if key not in (*by_source, *by_target)}
+    shared_arguments = {key: value for key, value in arguments.items() if key not in (*by_source, *by_target)}
 
-    def read_each(role: str, other: str, options: Mapping[str, Any]) -> dict[str, Pair]:
+    def read_each(role: str, other_role: str, options: Mapping[str, Any]) -> dict[str, Pair]:
         pairs = {}
         for key, domain in domains[role].items():
-            pair = {role: domain, other: next(iter(domains[other].values()))}
-            own = {option: value.get(key) if isinstance(value, Mapping) else value for option, value in options.items()}
+            pair = {role: domain, other_role: next(iter(domains[other_role].values()))}
+            args = {field: value.get(key) if isinstance(value, Mapping) else value for field, value in options.items()}
             full_name = name if len(domains[role]) == 1 else f"{name}, {key}"
-            pairs[key] = read(**pair, name=full_name, **own, **common)
+            pairs[key] = read(**pair, name=full_name, **args, **shared_arguments)
         return pairs
 
     sources, targets = read_each("source", "target", source_options), read_each("target", "source", target_options)
@@ -282,20 +282,20 @@ def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: 
     >>> daband.domains.restrict_pair(pair, sources=["fr"], targets=["pl"]).domains.names
     ('fr', 'pl')
     """
-    before = pair.domains
+    current = pair.domains
     chosen = DomainNames(
-        before.sources if sources is None else tuple(sources), before.targets if targets is None else tuple(targets)
+        current.sources if sources is None else tuple(sources), current.targets if targets is None else tuple(targets)
     )
     for role in ("sources", "targets"):
-        unknown = [name for name in getattr(chosen, role) if name not in getattr(before, role)]
+        unknown = [name for name in getattr(chosen, role) if name not in getattr(current, role)]
         if unknown:
-            raise InvalidInput(f"the pair has no {unknown[0]!r} among its {role} ({', '.join(getattr(before, role))})")
+            raise InvalidInput(f"the pair has no {unknown[0]!r} among its {role} ({', '.join(getattr(current, role))})")
 
     def restrict(domain: Any, names: tuple[str, ...], all_names: tuple[str, ...]) -> Any:
         if domain is None or names == all_names:
             return domain
         return mix_domains({name: domain.by_name[name] for name in names})
 
-    fields = {field: restrict(getattr(pair, field), chosen.sources, before.sources) for field in _SOURCE_FIELDS}
-    fields |= {field: restrict(getattr(pair, field), chosen.targets, before.targets) for field in _TARGET_FIELDS}
+    fields = {field: restrict(getattr(pair, field), chosen.sources, current.sources) for field in _SOURCE_FIELDS}
+    fields |= {field: restrict(getattr(pair, field), chosen.targets, current.targets) for field in _TARGET_FIELDS}
     return replace(pair, domains=chosen, **fields)

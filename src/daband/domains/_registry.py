@@ -1,4 +1,4 @@
-"""Pairs by name: registration, the data that they need, and the folders of the data."""
+"""Register pairs by name, load them, and find the data files that they need."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from daband._registry import Registry
 from daband.domains._contract import About, Pair
 from daband.errors import DataError, InvalidInput, did_you_mean
 
-#: Larger arrays are mapped from a file.
+#: The maximum size of an array in memory, in bytes. Larger arrays are mapped from a file.
 _MAX_MEMORY_BYTES = 1 << 30
 #: A function that builds a pair from keyword options.
 Build = Callable[..., Pair]
-#: A function from options to options in which machine-dependent choices are made.
+#: A function from options to options. It makes the choices that depend on the machine.
 Resolve = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -33,13 +33,13 @@ Resolve = Callable[[dict[str, Any]], dict[str, Any]]
 class Resource:
     """A file or folder below the data directory, and instructions to get it."""
 
-    #: What the file contains.
+    #: The content of the file.
     description: str
     #: Possible paths below the data directory.
     paths: tuple[str, ...]
     #: Licence of the data.
     licence: str
-    #: How to get the file, as a phrase in the imperative.
+    #: Instructions to get the file, as a phrase in the imperative.
     instructions: str
     #: MD5 checksum of the content, after unpacking if it is gzipped; empty if it is not known.
     content_md5: str = ""
@@ -64,8 +64,8 @@ class PairEntry:
     #: The files that the pair reads.
     resources: tuple[Resource, ...] = ()
 
-    def resolved(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options, with those filled in that depend on the data on this machine."""
+    def resolve_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the options, and return them together with the options that depend on the data on this machine."""
         self.check_options(options)
         return dict(options) if self.resolve is None else self.resolve(dict(options))
 
@@ -158,11 +158,11 @@ def require_data(candidates: Sequence[str], *, pair: str) -> Path:
     """Return the result of ``find_data``. If nothing is found, raise an error with instructions to get the data."""
     path = find_data(candidates)
     if path is None:
-        inside = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
-        files = [(f"{path}/", resource) for resource in pairs.get(pair).resources for path in resource.paths]
-        how = next((f"To get it, {found.instructions}. " for path, found in files if path.startswith(inside)), "")
+        prefixes = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
+        files = [(f"{path}/", entry) for entry in pairs.get(pair).resources for path in entry.paths]
+        hint = next((f"To get it, {entry.instructions}. " for path, entry in files if path.startswith(prefixes)), "")
         raise DataError(
-            f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {how}"
+            f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {hint}"
             f"`daband data check {pair}` lists the files it needs; set DABAND_DATA to use another directory"
         )
     return path
@@ -197,7 +197,7 @@ def _is_complete(path: Path, resource: Resource) -> bool:
         return path.stat().st_size > 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as content:
-            read = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False))
+            digest = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False))
     except (OSError, EOFError, zlib.error):
         return False
-    return read.hexdigest() == resource.content_md5
+    return digest.hexdigest() == resource.content_md5

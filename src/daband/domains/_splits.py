@@ -16,8 +16,8 @@ from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import DataError
 
-#: Rounds that are read at a time.
-_BLOCK = 4096
+#: The number of rounds that are read at a time.
+_BLOCK_SIZE = 4096
 
 
 def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = None) -> tuple[IntArray, IntArray]:
@@ -146,23 +146,23 @@ class RewardEvaluation(EvaluationDomain):
 
 
 def hold_out(domain: RewardDomain | LoggedDomain, *, fraction: float | None, name: str) -> tuple[Any, Any]:
-    """Split a domain into a part for training and a held-out part, which is None if it would be empty.
+    """Split a domain into a part for training and a held-out part. The second is None if it would be empty.
+
+    The held-out part of a reward domain is an evaluation domain.
 
     Args:
         domain: the domain.
         fraction: the fraction of each class, or of each arm of a log, to hold out; None for nothing.
         name: name of the split, from which the seed of the draw is computed.
-
-    The held-out part of a reward domain is an evaluation domain.
     """
-    blocks = [np.arange(start, min(start + _BLOCK, len(domain))) for start in range(0, len(domain), _BLOCK)]
+    blocks = [np.arange(start, min(start + _BLOCK_SIZE, len(domain))) for start in range(0, len(domain), _BLOCK_SIZE)]
     if isinstance(domain, LoggedDomain):
         classes = [domain.read_log(rows)[0] for rows in blocks]
     else:
         classes = [domain.read_rewards(rows)[0].argmax(axis=1) for rows in blocks]
-    kept, held_out = split_fraction(np.concatenate(classes), fraction=fraction, name=name)
+    training, held_out = split_fraction(np.concatenate(classes), fraction=fraction, name=name)
     if not len(held_out):
         return domain, None
     if isinstance(domain, LoggedDomain):
-        return LogSubset(domain, kept), LogSubset(domain, held_out)
-    return RewardSubset(domain, kept), RewardEvaluation(domain, held_out)
+        return LogSubset(domain, training), LogSubset(domain, held_out)
+    return RewardSubset(domain, training), RewardEvaluation(domain, held_out)

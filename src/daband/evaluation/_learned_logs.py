@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daband.domains.readers._parquet_log import ParquetLog
-from daband.domains.readers._reading import part_digests
+from daband.domains.readers._reading import compute_digests
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
@@ -35,7 +35,7 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
     if not learned and not ids:
         return 0
     count = 0
-    for part, part_digest in part_digests(log.parts()).items():
+    for part, part_digest in compute_digests(log.parts()).items():
         is_learned = np.zeros(len(part), np.bool_)
         for start, stop in learned.get(part_digest.partition(":")[0], ()):
             is_learned[max(0, start - part.start) : max(0, stop - part.start)] = True

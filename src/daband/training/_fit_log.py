@@ -34,7 +34,7 @@ from daband._files import read_npz, write_npz
 from daband.domains._contract import Contexts
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
-from daband.domains.readers._reading import LogPart, part_digests
+from daband.domains.readers._reading import LogPart, compute_digests
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.linear._primal_ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
@@ -395,7 +395,7 @@ class _LogRun:
 
         Sets ``_digests`` and ``_old_parts``. With ``warn``, a warning names the first of these parts.
         """
-        self._digests = part_digests(parts)
+        self._digests = compute_digests(parts)
         learned_digests = frozenset(part.removeprefix(_TARGET_PREFIX) for part in self.policy.log_parts)
         old_digests = learned_digests & frozenset(self._digests.values())
         self._old_parts = [part for part in parts if self._digests[part] in old_digests]

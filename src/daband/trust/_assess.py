@@ -16,7 +16,7 @@ import numpy as np
 from daband._arguments import check_int, one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain
-from daband.domains._mixtures import origins
+from daband.domains._mixtures import find_part_names
 from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
 from daband.evaluation._source_rounds import apply_by_source, rewarded_rounds, round_indices
@@ -184,7 +184,7 @@ class SourceRounds:
         """Read at most ``n`` rounds, or for a log at most the larger of ``n`` and 20,000 rounds."""
         n = min(max(n, _MAX_LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
         contexts, rounds = rewarded_rounds(source, 0, n, seed=seed)
-        origin = origins(source, round_indices(source, n, seed)) if len(source.by_name) > 1 else None
+        origin = find_part_names(source, round_indices(source, n, seed)) if len(source.by_name) > 1 else None
         if not isinstance(rounds, LoggedRounds):
             return cls(contexts, rounds, origin, None)
         shared = contexts.ndim > 1 + len(source.context_shape)

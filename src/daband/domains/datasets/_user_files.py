@@ -21,7 +21,7 @@ from daband._shift import ShiftLike
 from daband._table_transform import ROW, CategoricalColumn, DateColumn, EncodedColumn, TableTransform
 from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
-from daband.domains.readers._columns import ColumnRoles, Columns, ColumnType, column_notices, infer_columns
+from daband.domains.readers._columns import ColumnRoles, Columns, ColumnType, find_notices, infer_columns
 from daband.domains.readers._images import from_images
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
@@ -181,7 +181,7 @@ def _load_files(
         read = read_files(source, target, roles, domain=domain)
         if not digest:  # the command line, which sets the digest, has printed them
             notes = [f"{column.name}: {column.reason}" for column in read.types if column.notable]
-            for line in notes + column_notices(read.source, read.target, read.types, units=units or ()):
+            for line in notes + find_notices(read.source, read.target, read.types, units=units or ()):
                 warnings.warn(str(line), stacklevel=4)
         columns = read.columns if transform is None else _columns_for_transform(transform, read.columns)
         tables: dict[str, Any] = {"source": read.source, "target": read.target}

@@ -1,4 +1,4 @@
-"""Domains over arrays in memory, and ``from_arrays``, which makes a pair from a user's arrays."""
+"""Define domains over arrays in memory, and make pairs from a user's arrays (``from_arrays``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ArrayContexts(Contexts):
     """Contexts in an array (n, *C), or (n, K, *C) with ``per_arm=True``."""
 
     def __init__(self, contexts: ArrayLike, *, passes: int = 1, per_arm: bool = False, name: str = "contexts") -> None:
-        array = _checked_contexts(contexts, name, per_arm)
+        array = _check_contexts(contexts, name, per_arm)
         self._contexts = array
         self.array_shape = array.shape
         self.context_shape = array.shape[2:] if per_arm else array.shape[1:]
@@ -60,9 +60,9 @@ class ArraySource(ArrayContexts, RewardDomain):
         name: str = "source",
     ) -> None:
         super().__init__(contexts, passes=passes, per_arm=per_arm, name=f"{name} contexts")
-        self._rewards, self._labels = _checked_rewards(rewards, len(self), n_arms, name)
+        self._rewards, self._labels = _check_rewards(rewards, len(self), n_arms, name)
         self.n_arms = n_arms if self._rewards is None else self._rewards.shape[1]  # type: ignore[assignment]
-        self._expected = None if expected is None else _checked_table(expected, len(self), f"{name} expected")
+        self._expected = None if expected is None else _check_reward_table(expected, len(self), f"{name} expected")
         if self._expected is not None and self._expected.shape[1] != self.n_arms:
             raise InvalidInput(f"{name} expected has {self._expected.shape[1]} arms, the rewards have {self.n_arms}")
 
@@ -99,13 +99,13 @@ class ArrayEvaluation(RewardEvaluation):
 
 
 def _set_n_arms(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with the largest number of arms of all sources, because one may lack the last arms."""
+    """Set ``n_arms`` to the largest number of arms of all sources, because one source may lack the last arms."""
     sources = arguments["sources"]
     if arguments["n_arms"] is not None or not isinstance(sources, Mapping) or not sources:
         return arguments
     options = {name: arguments[name] for name in ("class_names", "arms", "passes", "target_passes")}
-    numbers_of_arms = [from_arrays(source=source, target=source[0], **options).n_arms for source in sources.values()]
-    return {**arguments, "n_arms": max(numbers_of_arms)}
+    arm_counts = [from_arrays(source=source, target=source[0], **options).n_arms for source in sources.values()]
+    return {**arguments, "n_arms": max(arm_counts)}
 
 
 @allow_several_domains(by_target=("target_test", "target_labelled"), prepare=_set_n_arms)
@@ -129,7 +129,7 @@ def from_arrays(
 ) -> Pair:
     """Return a pair made from arrays: ``from_arrays(source=(x, y), target=x_t)``.
 
-    With several of either: ``from_arrays(sources={"de": (x, y), "fr": (x, y)}, targets={"pl": x_t})``.
+    With several sources or targets: ``from_arrays(sources={"de": (x, y), "fr": (x, y)}, targets={"pl": x_t})``.
 
     Args:
         source: contexts (n, *C), and either labels (n,) of integers (the arm equal to the label has reward 1, every
@@ -170,14 +170,14 @@ def from_arrays(
     for argument, value in tuples.items():
         if value is not None and not (isinstance(value, tuple) and len(value) == 2):
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
-    outcomes = _numbers_or_labels(source[1], "source")
+    outcomes = _as_rewards_or_labels(source[1], "source")
     if n_arms is not None:
-        n_arms = checked_n_arms(n_arms, rows=outcomes.size)
+        n_arms = check_n_arms(n_arms, rows=outcomes.size)
     elif outcomes.ndim == 2:
         n_arms = outcomes.shape[1]
     else:  # ArraySource rejects invalid labels
         n_arms = int(outcomes.max()) + 1 if outcomes.size and outcomes.dtype.kind in "biu" else 0
-        check_memory(_reward_bytes(n_arms, outcomes.size), f"labels up to {n_arms - 1}")
+        check_memory(_count_reward_bytes(n_arms, outcomes.size), f"labels up to {n_arms - 1}")
         if n_arms > 2 and outcomes.min() == 1:
             warnings.warn(
                 f"no label is 0: arms are 0 to {n_arms - 1}, and arm 0 is never right. Subtract 1 if labels start at "
@@ -186,7 +186,7 @@ def from_arrays(
             )
     per_arm = arms == "shared"
     all_rounds = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
-    target_fields = target_parts(
+    target_fields = build_target_parts(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
     )
     training: RewardDomain = all_rounds
@@ -198,7 +198,7 @@ def from_arrays(
     if held_out is None:
         training, held_out = hold_out(all_rounds, fraction=source_test, name=name)
     labelled = target_fields["target_labelled"]
-    only_labels = outcomes.ndim == 1 and (labelled is None or labelled.reward_table is None)
+    has_only_labels = outcomes.ndim == 1 and (labelled is None or labelled.reward_table is None)
     return Pair(
         name=name,
         context_shape=all_rounds.context_shape,
@@ -208,13 +208,13 @@ def from_arrays(
         source_test=held_out,
         **target_fields,
         arms=arms,
-        feedback="one_hot" if only_labels else "bandit",
+        feedback="one_hot" if has_only_labels else "bandit",
         about=About(summary="arrays given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=all_rounds.context_shape, units=units),
     )
 
 
-def target_parts(
+def build_target_parts(
     target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, per_arm: bool
 ) -> dict[str, Any]:
     """Return the fields ``target``, ``target_test`` and ``target_labelled`` of a pair."""
@@ -243,19 +243,19 @@ def check_agreement(parts: Mapping[str, Any], shape: tuple[int, ...], *, n_arms:
             raise InvalidInput(f"shared arms need {field} contexts (n, {n_arms}, *C), got {domain.array_shape}")
 
 
-def checked_n_arms(n_arms: int, *, rows: int) -> int:
+def check_n_arms(n_arms: int, *, rows: int) -> int:
     """Return the number of arms. Raise an error if the memory is too small for their rewards."""
     n_arms = check_int("n_arms", n_arms, minimum=1)
-    check_memory(_reward_bytes(n_arms, rows), f"n_arms={n_arms}")
+    check_memory(_count_reward_bytes(n_arms, rows), f"n_arms={n_arms}")
     return n_arms
 
 
-def _reward_bytes(n_arms: int, rows: int) -> float:
-    """Return the bytes of the rewards in a block of rounds."""
+def _count_reward_bytes(n_arms: int, rows: int) -> float:
+    """Return the number of bytes that the rewards of a block of rounds take."""
     return 8.0 * n_arms * min(rows, 4096)
 
 
-def _checked_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray:
+def _check_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray:
     """Return contexts as an array. Raise an error for a wrong shape or a value that is not finite."""
     array = as_numpy(contexts, name)
     min_dimensions = 3 if per_arm else 2
@@ -270,7 +270,7 @@ def _checked_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray
     return array
 
 
-def _checked_table(table: ArrayLike, n: int, name: str) -> FloatArray:
+def _check_reward_table(table: ArrayLike, n: int, name: str) -> FloatArray:
     """Return rewards (n, K). Raise an error for a wrong shape or a value that is not finite."""
     array = as_numpy(table, name).astype(np.float64)
     if array.ndim != 2 or len(array) != n or array.shape[1] < 1:
@@ -280,7 +280,7 @@ def _checked_table(table: ArrayLike, n: int, name: str) -> FloatArray:
     return array
 
 
-def _numbers_or_labels(outcomes: ArrayLike, name: str) -> AnyArray:
+def _as_rewards_or_labels(outcomes: ArrayLike, name: str) -> AnyArray:
     """Return labels (n,) or rewards (n, K) as an array. Raise an error for names instead of labels.
 
     Integers (n, 1) are labels, because a bandit has at least two arms.
@@ -307,13 +307,13 @@ def _numbers_or_labels(outcomes: ArrayLike, name: str) -> AnyArray:
     return array[:, 0]
 
 
-def _checked_rewards(
+def _check_rewards(
     rewards: ArrayLike, n: int, n_arms: int | None, name: str
 ) -> tuple[FloatArray | None, IntArray | None]:
     """Return rewards (n, K) and None, or None and labels (n,)."""
-    array = _numbers_or_labels(rewards, name)
+    array = _as_rewards_or_labels(rewards, name)
     if array.ndim == 2:
-        return _checked_table(array, n, f"{name} rewards"), None
+        return _check_reward_table(array, n, f"{name} rewards"), None
     if array.shape != (n,):
         raise InvalidInput(f"{name} needs labels ({n},) or rewards ({n}, K) for its {n} contexts, got {array.shape}")
     if array.dtype.kind not in "biu":
@@ -322,6 +322,6 @@ def _checked_rewards(
         raise InvalidInput(f"{name} has labels, so n_arms must be given")
     labels = array.astype(np.int64)
     if labels.min() < 0 or labels.max() >= n_arms:
-        wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
-        raise InvalidInput(f"{name} has label {wrong}, outside 0..{n_arms - 1}")
+        bad_label = int(labels.min()) if labels.min() < 0 else int(labels.max())
+        raise InvalidInput(f"{name} has label {bad_label}, outside 0..{n_arms - 1}")
     return None, labels

@@ -24,14 +24,9 @@ from daband.linear._catalogue import Catalogue
 class Columns:
     """The names of the columns of a table by their role.
 
-    ``context`` are the columns that a policy sees. ``categorical`` are those that become one-hot, ``dates`` those
-    with dates. Rewards are given in one of three ways: ``label`` (the reward is 1 for the arm that this column
-    names, else 0), ``rewards`` (a column per arm), or, for a log of another policy, ``arm``, ``reward`` and
-    ``propensity`` (without it, ``from_table`` estimates propensities). A log may have ``label`` or ``rewards`` too, for
-    the target test. ``offered`` lists the arms that could be chosen in a row of a log, separated by ``|``, if not all
-    could. ``id`` names rows in the questions of an audit. None of these columns may be a context.
-    ``encoders`` maps context columns with texts or images to an encoder: a name such as
-    "sentence-transformers:all-MiniLM-L6-v2", a path or a module (see ``from_texts``).
+    Rewards are given in one of three ways: ``label`` names the right arm, ``rewards`` has a column per arm, and the log
+    of another policy has ``arm`` and ``reward``. A log may have ``label`` or ``rewards`` as well, for ``target_test``.
+    A column of arms, rewards, propensities or ids cannot be a context.
     """
 
     #: Columns that a policy sees.
@@ -48,7 +43,9 @@ class Columns:
     reward: str | None = None
     #: Column with the propensity of the logged arm; without it, ``from_table`` estimates propensities.
     propensity: str | None = None
+    #: Column of a log with the arms that could be chosen, separated by ``|``; None if all could.
     offered: str | None = None
+    #: Context columns with dates or times of day.
     dates: Sequence[str] = ()
     #: Columns that name a row in the questions of an audit.
     id: Sequence[str] = ()
@@ -75,10 +72,10 @@ class Columns:
             raise InvalidInput("columns.offered is for a log: name columns.arm and columns.reward as well")
         for role in ("label", "rewards", "arm", "reward", "propensity", "offered", "id"):
             names = getattr(self, role)
-            outcomes = [name for name in (names if role in ("rewards", "id") else (names,)) if name in self.context]
-            if outcomes:
+            in_context = [name for name in (names if role in ("rewards", "id") else (names,)) if name in self.context]
+            if in_context:
                 raise InvalidInput(
-                    f"columns.context has {outcomes[0]!r}, which columns.{role} names: no policy may see it"
+                    f"columns.context has {in_context[0]!r}, which columns.{role} names: no policy may see it"
                 )
 
 
@@ -94,13 +91,13 @@ _MAX_CATEGORIES = 50
 _MIN_ROWS_PER_CATEGORY = 20
 #: Arms with fewer rows are reported.
 _MIN_ROWS_PER_ARM = 3
-#: Fraction of distinct values above which texts, or integers in a column that is named like an id, are ids.
-_MAX_UNIQUE = 0.95
-#: Largest difference between domains that is not reported: of medians, in standard deviations, and of the binary
-#: logarithms of standard deviations.
+#: Fraction of distinct values above which texts are ids; integers are ids if their column is also named like one.
+_MAX_UNIQUE_FRACTION = 0.95
+#: Largest difference between domains that is not reported. It is the difference of medians in standard deviations, and
+#: the difference of the binary logarithms of standard deviations.
 _MAX_SHIFT = 2.0
 #: Largest fraction of target rows with new categories that is not reported.
-_MAX_NEW_CATEGORIES = 0.01
+_MAX_NEW_FRACTION = 0.01
 #: Numbers that many tables contain in place of missing values.
 _MISSING_CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
 
@@ -251,42 +248,42 @@ def _infer_type(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
     """Return the role that the values and the name of a column suggest."""
     tables = [frame for frame in ((source,) if target is source else (source, target)) if name in frame.columns]
     parts = [part for part in (frame[name].drop_nulls() for frame in tables) if len(part)]
-    rows = sum(len(part) for part in parts)
+    n_rows = sum(len(part) for part in parts)
     if not parts:
         return ColumnType(name, "ignored", "it has no value at all")
     kinds = [part.dtype for part in parts]
-    unread = next((kind for kind in kinds if not (kind.is_numeric() or kind in _readable_types())), None)
-    if unread is not None:
-        return ColumnType(name, "ignored", f"of type {unread}, which is not a number, category or date")
-    dates = {_date_kind(part) for part in parts}
-    numeric = [part.dtype.is_numeric() or part.dtype == pl.Boolean for part in parts]
-    distinct = pl.concat([part.cast(pl.Float64 if all(numeric) else pl.String) for part in parts]).n_unique()
-    gaps = sum(frame[name].null_count() for frame in tables)
-    description = f"{distinct:,} different values" + (f", {gaps:,} missing" if gaps else "")
-    if distinct == 1 and not gaps:
+    unsupported = next((kind for kind in kinds if not (kind.is_numeric() or kind in _readable_types())), None)
+    if unsupported is not None:
+        return ColumnType(name, "ignored", f"of type {unsupported}, which is not a number, category or date")
+    date_kinds = {_get_date_kind(part) for part in parts}
+    is_numeric = [part.dtype.is_numeric() or part.dtype == pl.Boolean for part in parts]
+    n_distinct = pl.concat([part.cast(pl.Float64 if all(is_numeric) else pl.String) for part in parts]).n_unique()
+    n_missing = sum(frame[name].null_count() for frame in tables)
+    description = f"{n_distinct:,} different values" + (f", {n_missing:,} missing" if n_missing else "")
+    if n_distinct == 1 and not n_missing:
         return ColumnType(name, "ignored", "it has the same value in every row")
-    identifies_rows = max(part.n_unique() / len(part) for part in parts) > _MAX_UNIQUE
-    if dates == {"time"}:
+    identifies_rows = max(part.n_unique() / len(part) for part in parts) > _MAX_UNIQUE_FRACTION
+    if date_kinds == {"time"}:
         return ColumnType(name, "date", "time of day, as sine and cosine")
-    if dates == {"date", "time"}:
+    if date_kinds == {"date", "time"}:
         return ColumnType(name, "ignored", "dates in one file and times of day in the other", notable=True)
-    if dates == {"date"}:
+    if date_kinds == {"date"}:
         increases = all(part.is_sorted() and part[0] != part[-1] for part in parts)
         hint = f"; it increases from row to row, use --drop {name} if it is the time of logging" if increases else ""
         return ColumnType(name, "date", f"year, and sine and cosine of month, weekday and time of day{hint}")
-    if all(numeric):
+    if all(is_numeric):
         if all(part.dtype.is_integer() for part in parts) and _ID_NAME.search(name) and identifies_rows:
-            reason = f"an id: {distinct:,} different integers in {rows:,} rows"
+            reason = f"an id: {n_distinct:,} different integers in {n_rows:,} rows"
             return ColumnType(name, "ignored", reason, is_id=True)
         return ColumnType(name, "number", description)
-    mixed = "numbers in one file and text in the other, " if any(numeric) else _describe_unread(parts)
-    if identifies_rows and distinct > _MAX_CATEGORIES // 2:
-        reason = f"{mixed or 'an id or free text: '}{distinct:,} different values in {rows:,} rows"
-        return ColumnType(name, "ignored", reason, is_id=not mixed, notable=bool(mixed))
-    if distinct > _MAX_CATEGORIES and rows < _MIN_ROWS_PER_CATEGORY * distinct:
-        reason = f"{mixed}too many categories: {distinct:,} in {rows:,} rows; --category {name} uses it"
-        return ColumnType(name, "ignored", reason, notable=bool(mixed))
-    return ColumnType(name, "category", f"{mixed}{description}", notable=bool(mixed))
+    remark = "numbers in one file and text in the other, " if any(is_numeric) else _describe_texts(parts)
+    if identifies_rows and n_distinct > _MAX_CATEGORIES // 2:
+        reason = f"{remark or 'an id or free text: '}{n_distinct:,} different values in {n_rows:,} rows"
+        return ColumnType(name, "ignored", reason, is_id=not remark, notable=bool(remark))
+    if n_distinct > _MAX_CATEGORIES and n_rows < _MIN_ROWS_PER_CATEGORY * n_distinct:
+        reason = f"{remark}too many categories: {n_distinct:,} in {n_rows:,} rows; --category {name} uses it"
+        return ColumnType(name, "ignored", reason, notable=bool(remark))
+    return ColumnType(name, "category", f"{remark}{description}", notable=bool(remark))
 
 
 def _readable_types() -> tuple[Any, ...]:
@@ -294,7 +291,7 @@ def _readable_types() -> tuple[Any, ...]:
     return (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time)
 
 
-def _date_kind(column: pl.Series) -> str:
+def _get_date_kind(column: pl.Series) -> str:
     """Return "date" if all values are dates, "time" if all are times of day, and otherwise ""."""
     if column.dtype != pl.String:
         return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(column.dtype.base_type(), "")
@@ -307,39 +304,44 @@ def _date_kind(column: pl.Series) -> str:
     return "date" if are_times == {False} and all(len(value) >= 8 for value in column) else ""
 
 
-def _describe_unread(parts: Sequence[pl.Series]) -> str:
-    """Return a phrase about texts that look like numbers or dates but cannot be read so; empty for other texts."""
-    text = str(parts[0][0])
+def _describe_texts(parts: Sequence[pl.Series]) -> str:
+    """Return a phrase about texts that look like numbers or dates but are not read as such; empty for other texts."""
+    example = str(parts[0][0])
     texts = pl.concat([part.cast(pl.String) for part in parts])
-    plain = texts.str.contains(r"^[+-]?\d+([.,]\d+)?$")
-    if 0.5 * len(texts) < plain.sum() < len(texts):
-        return f"numbers, except for texts such as {texts.filter(~plain)[0]!r} (leave such cells empty); "
-    if plain.all() and texts.str.contains(r"^[+-]?0\d").any():
-        return f"numbers with leading zeros such as {text!r}, read as codes; "
-    if re.fullmatch(r"\W*\d[\d.,' ]*\s*[^\d\s]{0,3}", text):
-        return f"amounts such as {text!r}, read as text (write plain numbers); "
-    if re.fullmatch(r"\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}.*", text):
-        return f"dates such as {text!r}, read as text (write 2024-05-31 or 31.05.2024); "
+    is_number = texts.str.contains(r"^[+-]?\d+([.,]\d+)?$")
+    if 0.5 * len(texts) < is_number.sum() < len(texts):
+        return f"numbers, except for texts such as {texts.filter(~is_number)[0]!r} (leave such cells empty); "
+    if is_number.all() and texts.str.contains(r"^[+-]?0\d").any():
+        return f"numbers with leading zeros such as {example!r}, read as codes; "
+    if re.fullmatch(r"\W*\d[\d.,' ]*\s*[^\d\s]{0,3}", example):
+        return f"amounts such as {example!r}, read as text (write plain numbers); "
+    if re.fullmatch(r"\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}.*", example):
+        return f"dates such as {example!r}, read as text (write 2024-05-31 or 31.05.2024); "
     return ""
 
 
-def column_notices(
+def find_notices(
     source: pl.DataFrame, target: pl.DataFrame, types: Sequence[ColumnType], *, units: Sequence[str] = ()
 ) -> list[Notice]:
-    """Return notices about possible mistakes, or about columns that may have another meaning in the target.
+    """Return notices about possible mistakes, and about columns that may have another meaning in the target.
 
-    Reported are numbers with a very different median or standard deviation in the target, unless they are in ``units``;
-    categories that only the target has; values that differ only in capitals or spaces; numbers such as -999 that may
-    mean a missing value; arms with one or two rows; and propensities that are all 1.
+    A notice is returned for:
+
+    * numbers with a very different median or standard deviation in the target, unless they are in ``units``;
+    * categories that only the target has;
+    * values that differ only in capitals or spaces;
+    * numbers such as -999 that may mean a missing value;
+    * arms with one or two rows;
+    * propensities that are all 1.
     """
     notices = []
     tables = (source,) if target is source else (source, target)
     for column in types:
         name = column.name
         if column.role == "number":
-            notices += _missing_codes(name, [numbers(frame, name) for frame in tables])
+            notices += _find_missing_codes(name, [numbers(frame, name) for frame in tables])
             if name not in units:
-                notices += _other_units(name, numbers(source, name), numbers(target, name))
+                notices += _find_unit_change(name, numbers(source, name), numbers(target, name))
         if column.role == "propensity" and (source[name].drop_nulls() == 1).all():
             text = "it is 1 in every row, although several arms were chosen. If probabilities were not recorded, use "
             notices.append(Notice(name, f"{text}--drop {name}, and they are estimated"))
@@ -347,46 +349,46 @@ def column_notices(
             continue
         values = [categories(frame, name) for frame in tables if name in frame.columns]
         counts = [Counter(text for text in texts if text is not None) for texts in values]
-        spelled: dict[str, str] = {}
+        spellings: dict[str, str] = {}
         for text in sorted(set().union(*counts)):
-            twin = spelled.setdefault(" ".join(text.casefold().split()), text)
-            if twin != text:
+            original = spellings.setdefault(" ".join(text.casefold().split()), text)
+            if original != text:
                 notices.append(
-                    Notice(name, f"{twin!r} and {text!r} are two values; if they mean the same, use one spelling")
+                    Notice(name, f"{original!r} and {text!r} are two values; if they mean the same, use one spelling")
                 )
         rare = sorted(text for text, rows in counts[0].items() if rows < _MIN_ROWS_PER_ARM)
         if column.role != "category" and rare:
             listed = ", ".join(f"{text!r}: {counts[0][text]}" for text in rare[:3]) + (", ..." if rare[3:] else "")
             text = f"arms with fewer than {_MIN_ROWS_PER_ARM} rows ({listed}). They may be chosen, although little is "
             notices.append(Notice(name, f"{text}known about them; drop these rows if they are mistakes"))
-        new = [text for text in counts[-1].elements() if text not in counts[0]]
-        if column.role == "category" and len(new) > _MAX_NEW_CATEGORIES * max(1, counts[-1].total()):
-            example = Counter(new).most_common(1)[0][0]
-            text = f"{len(new) / counts[-1].total():.0%} of target rows have a category that the source does not have"
+        unseen = [text for text in counts[-1].elements() if text not in counts[0]]
+        if column.role == "category" and len(unseen) > _MAX_NEW_FRACTION * max(1, counts[-1].total()):
+            example = Counter(unseen).most_common(1)[0][0]
+            text = f"{len(unseen) / counts[-1].total():.0%} of target rows have a category that the source lacks"
             notices.append(Notice(name, f"{text}, such as {example!r}; only target rewards show its effect"))
     return notices
 
 
-def _other_units(name: str, source: Any, target: Any) -> list[Notice]:
+def _find_unit_change(name: str, source: Any, target: Any) -> list[Notice]:
     """Return a notice if the medians or standard deviations differ so much that the units may differ."""
     if np.isnan(source).all() or np.isnan(target).all():
         return []
-    (median, std), (other, other_std) = (
+    (median, std), (new_median, new_std) = (
         (middle, (high - low) / 1.349)  # the standard deviation of a normal distribution with the same quartiles
         for low, middle, high in (np.nanquantile(values, (0.25, 0.5, 0.75)) for values in (source, target))
     )
-    if not (std > 0 and other_std > 0):
+    if not (std > 0 and new_std > 0):
         return []
-    if abs(median - other) <= _MAX_SHIFT * min(std, other_std) and abs(math.log2(other_std / std)) <= _MAX_SHIFT:
+    if abs(median - new_median) <= _MAX_SHIFT * min(std, new_std) and abs(math.log2(new_std / std)) <= _MAX_SHIFT:
         return []
     text = (
-        f"its median is {median:.4g} in the source and {other:.4g} in the target, its standard deviation {std:.3g} and "
-        f"{other_std:.3g}. If its unit differs, use --units {name}, or units=[{name!r}] in Python"
+        f"its median is {median:.4g} in the source and {new_median:.4g} in the target, its standard deviation "
+        f"{std:.3g} and {new_std:.3g}. If its unit differs, use --units {name}, or units=[{name!r}] in Python"
     )
     return [Notice(name, text, needs_decision=True)]
 
 
-def _missing_codes(name: str, parts: Sequence[Any]) -> list[Notice]:
+def _find_missing_codes(name: str, parts: Sequence[Any]) -> list[Notice]:
     """Return a notice for a number that may mean a missing value: far from all others, or the only one below 0."""
     values = np.concatenate(parts)
     notices = []
@@ -406,7 +408,8 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
     """Return the catalogue of arms with their features.
 
     Args:
-        arms: a table with a row per arm, a mapping {"source": table, "target": table}, or features (K, m).
+        arms: a table with a row per arm, a mapping {"source": table, "target": table}, or features (K, m). A
+            ``Catalogue`` is returned unchanged.
         arm_column: name of the arm column in the log; the column of arm ids may have this name.
         names: names of the arms if ``arms`` is an array.
     """
@@ -421,18 +424,18 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
         raise InvalidInput(f'arms must be a table, or {{"source": table, "target": table}}, got {list(arms)}')
     tables = [read_table(part) for part in ([arms["source"], arms["target"]] if isinstance(arms, Mapping) else [arms])]
     ids = []
-    for number, frame in enumerate(tables):
+    for index, frame in enumerate(tables):
         column = next((column for column in ("id", arm_column) if column in frame.columns), frame.columns[0])
-        listed = [None if value is None else spell(value) for value in frame[column].to_list()]
-        if None in listed or len(set(listed)) < len(listed) or not listed:
+        names_of_rows = [None if value is None else spell(value) for value in frame[column].to_list()]
+        if None in names_of_rows or len(set(names_of_rows)) < len(names_of_rows) or not names_of_rows:
             raise DataError(f"arms: column {column!r} must have a different name in every row")
-        tables[number] = frame.drop(column)
-        ids.append([str(name) for name in listed])
+        tables[index] = frame.drop(column)
+        ids.append([str(name) for name in names_of_rows])
     source_ids = set(ids[0])
-    new = [index for index, name in enumerate(ids[-1]) if name not in source_ids]
-    all_ids = [*ids[0], *(ids[-1][index] for index in new)]
+    new_rows = [index for index, name in enumerate(ids[-1]) if name not in source_ids]
+    all_ids = [*ids[0], *(ids[-1][index] for index in new_rows)]
     shared = [name for name in tables[0].columns if name in tables[-1].columns]
-    frame = pl.concat([tables[0].select(shared), tables[-1].select(shared)[new]], how="vertical_relaxed")
+    frame = pl.concat([tables[0].select(shared), tables[-1].select(shared)[new_rows]], how="vertical_relaxed")
     types = [_infer_type(name, frame, frame) for name in shared]
     roles = {role: [column.name for column in types if column.role == role] for role in ("number", "category", "date")}
     words = [
@@ -451,8 +454,8 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
 
 
 def _has_words(name: str, frame: pl.DataFrame) -> bool:
-    """Return True if most texts of a column have several words, and some words are in several, but not all texts."""
+    """Return True if most texts of a column have several words, and some words occur in several but not all texts."""
     if frame[name].dtype != pl.String:
         return False
-    listed = sum("|" in text or ";" in text or len(words_of(text)) > 2 for text in frame[name].drop_nulls())
-    return 2 * listed > len(frame) and bool(WordsColumn.fit(name, {"": frame}).words)
+    n_lists = sum("|" in text or ";" in text or len(words_of(text)) > 2 for text in frame[name].drop_nulls())
+    return 2 * n_lists > len(frame) and bool(WordsColumn.fit(name, {"": frame}).words)

@@ -1,8 +1,8 @@
 """Convert logs of Vowpal Wabbit and Azure Personalizer to a log and a catalogue of daband, and back.
 
-- "vw": text of ``--cb_explore_adf``. Events are separated by empty lines; the first line may be ``shared``, and one
-  action has the label ``action:cost:probability``. A feature ``city=Oslo`` without a value is a category, ``age:41`` a
-  number, ``young`` the number 1; numbers that an event or an action lacks are 0.
+- "vw": text of ``--cb_explore_adf``. Events are separated by empty lines. The first line may be ``shared``, and one
+  action has the label ``action:cost:probability``. The feature ``city=Oslo`` is a category, ``age:41`` is a number, and
+  ``young`` is the number 1. If an event or an action lacks a number, it is 0.
 - "dsjson": a JSON object per line with ``c``, ``_multi``, ``_labelIndex``, ``_label_cost`` and ``_label_probability``.
   Personalizer's own logs have this format.
 - "personalizer": JSON lines of the calls of Personalizer: rank requests, rank responses and rewards, joined by
@@ -25,7 +25,7 @@ from daband.errors import DataError, InvalidInput
 
 #: Columns of a log that are not part of the context.
 ROLES = ("arm", "reward", "propensity", "offered")
-#: Characters that names in Vowpal Wabbit cannot have.
+#: Characters that names in Vowpal Wabbit cannot contain; they are replaced by underscores.
 _FORBIDDEN = re.compile(r"[\s|:]+")
 
 
@@ -38,17 +38,19 @@ class _Event(NamedTuple):
     actions: dict[str, dict[str, Any]]
     #: Name of the chosen action.
     arm: str
+    #: Reward of the chosen action.
     reward: float
+    #: Probability of the chosen action.
     propensity: float
 
 
 def guess_format(path: Path) -> str:
     """Return the format of a file by its first line."""
     with open(path, encoding="utf-8") as file:
-        first = next((line for line in file if line.strip()), "")
-    if not first.lstrip().startswith("{"):
+        first_line = next((line for line in file if line.strip()), "")
+    if not first_line.lstrip().startswith("{"):
         return "vw"
-    return "dsjson" if '"_label' in first or '"c":' in first else "personalizer"
+    return "dsjson" if '"_label' in first_line or '"c":' in first_line else "personalizer"
 
 
 def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
@@ -59,27 +61,27 @@ def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
     """
     readers = {"vw": _read_vw, "dsjson": _read_dsjson, "personalizer": _read_personalizer}
     rows: list[dict[str, Any]] = []
-    arms: dict[str, dict[str, Any]] = {}
-    shown: list[list[str]] = []
+    features_by_arm: dict[str, dict[str, Any]] = {}
+    offered_names: list[list[str]] = []
     with open(path, encoding="utf-8") as file:
         for event in readers[kind](file):
-            taken = next((name for name in event.context if name in ROLES), None)
-            if taken is not None:
-                raise DataError(f"{path}: a context feature is called {taken!r}, as a column of the log is; rename it")
+            reserved = next((name for name in event.context if name in ROLES), None)
+            if reserved is not None:
+                raise DataError(f"{path}: a context feature is called {reserved!r}, as a log column is; rename it")
             rows.append({**event.context, "arm": event.arm, "reward": event.reward, "propensity": event.propensity})
-            shown.append(list(event.actions))
+            offered_names.append(list(event.actions))
             for name, features in event.actions.items():
-                arms.setdefault(name, {"id": name, **features})
+                features_by_arm.setdefault(name, {"id": name, **features})
     if not rows:
         raise DataError(f"{path}: no event in the format {kind!r} has a chosen action with its probability")
-    log = _frame(rows, sparse=kind == "vw")
-    if any(len(names) < len(arms) for names in shown):
-        log = log.with_columns(offered=pl.Series(["|".join(names) for names in shown]))
-    return log, _frame(list(arms.values()), sparse=kind == "vw")
+    log = _build_frame(rows, sparse=kind == "vw")
+    if any(len(names) < len(features_by_arm) for names in offered_names):
+        log = log.with_columns(offered=pl.Series(["|".join(names) for names in offered_names]))
+    return log, _build_frame(list(features_by_arm.values()), sparse=kind == "vw")
 
 
-def _frame(rows: list[dict[str, Any]], *, sparse: bool) -> Any:
-    """Return a frame with all columns of the rows; without a value, numbers are 0 if ``sparse``, else missing."""
+def _build_frame(rows: list[dict[str, Any]], *, sparse: bool) -> Any:
+    """Return a frame with all columns of the rows. Numbers that a row lacks are 0 if ``sparse``, otherwise missing."""
     columns = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row.get(name) for row in rows]
@@ -94,59 +96,59 @@ def _frame(rows: list[dict[str, Any]], *, sparse: bool) -> Any:
 
 def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
     """Yield the events of a Vowpal Wabbit text that have a label."""
-    event: list[tuple[int, str]] = []
+    event_lines: list[tuple[int, str]] = []
     for number, line in enumerate([*lines, ""], start=1):
         if line.strip():
-            event.append((number, line.strip()))
+            event_lines.append((number, line.strip()))
             continue
         context: dict[str, Any] = {}
         actions: dict[str, dict[str, Any]] = {}
-        chosen = None
-        for at, text in event:
+        outcome = None
+        for line_number, text in event_lines:
             head, bar, features = text.partition("|")
             if not bar:
-                raise DataError(f"line {at}: no | before the features: {text[:60]!r}")
+                raise DataError(f"line {line_number}: no | before the features: {text[:60]!r}")
             words = head.split()
             if words and words[0] == "shared":
-                context = _vw_features("|" + features)
+                context = _parse_vw_features("|" + features)
                 continue
             label = next((word for word in words if word.count(":") == 2), None)
             tags = [word.lstrip("'") for word in words if word != label and ":" not in word]
             name = tags[-1] if tags else " ".join(features.replace("|", " ").split())
-            actions[name] = _vw_features("|" + features)
+            actions[name] = _parse_vw_features("|" + features)
             if label is not None:
                 try:
-                    _, cost, chance = label.split(":")
-                    chosen = name, -float(cost), float(chance)
+                    _, cost, probability = label.split(":")
+                    outcome = name, -float(cost), float(probability)
                 except ValueError:
-                    raise DataError(f"line {at}: a label is action:cost:probability, got {label!r}") from None
-        if chosen is not None:
-            yield _Event(context, actions, *chosen)
-        event = []
+                    raise DataError(f"line {line_number}: a label is action:cost:probability, got {label!r}") from None
+        if outcome is not None:
+            yield _Event(context, actions, *outcome)
+        event_lines = []
 
 
-def _vw_features(text: str) -> dict[str, Any]:
-    """Return the features of all namespaces of a line, from its first | on."""
-    found: dict[str, Any] = {}
-    for part in text.split("|")[1:]:
-        words, prefix, scale = part.split(), "", 1.0
-        if words and not part[:1].isspace():
+def _parse_vw_features(text: str) -> dict[str, Any]:
+    """Return the features of all namespaces in the text of a line, which starts at its first |."""
+    features: dict[str, Any] = {}
+    for namespace in text.split("|")[1:]:
+        words, prefix, scale = namespace.split(), "", 1.0
+        if words and not namespace[:1].isspace():
             name, _, factor = words.pop(0).partition(":")
             prefix, scale = f"{name}.", float(factor or 1.0)
         for word in words:
             name, colon, value = word.rpartition(":") if ":" in word else (word, "", "")
             try:
-                found[prefix + name] = scale * float(value) if colon else scale
+                features[prefix + name] = scale * float(value) if colon else scale
             except ValueError:
-                found[prefix + name] = value
+                features[prefix + name] = value
             if not colon and "=" in word:
                 name, _, value = word.partition("=")
-                found.pop(prefix + word)
-                found[prefix + name] = value
-    return found
+                features.pop(prefix + word)
+                features[prefix + name] = value
+    return features
 
 
-def _objects(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the JSON objects of a file with their line numbers."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
@@ -159,32 +161,32 @@ def _objects(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, value
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the features of nested objects and lists of objects, by names such as ``user.age``."""
+def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the features in nested objects and lists, by names such as ``user.age``; lists of values are joined."""
     if isinstance(value, Mapping):
-        inner = [(f"{prefix}.{name}" if prefix else str(name), one) for name, one in value.items() if name[:1] != "_"]
-    elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
-        inner = [(prefix, one) for one in value]
+        items = [(f"{prefix}.{name}" if prefix else str(name), item) for name, item in value.items() if name[:1] != "_"]
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        items = [(prefix, item) for item in value]
     elif isinstance(value, list):
         return {prefix: "|".join(map(str, value))} if value else {}
     else:
         return {} if value is None else {prefix: value}
-    return {name: feature for key, one in inner for name, feature in _flat(one, key).items()}
+    return {name: feature for key, item in items for name, feature in _flatten(item, key).items()}
 
 
 def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
     """Yield the events of a dsjson file that have a label."""
-    for number, line in _objects(lines):
-        if "_label_cost" not in line or line.get("_skipLearn"):
+    for number, event in _read_json_lines(lines):
+        if "_label_cost" not in event or event.get("_skipLearn"):
             continue
         try:
-            shared, listed = {**line["c"]}, line["c"]["_multi"]
-            actions = {str(one.get("_tag") or json.dumps(_flat(one), sort_keys=True)): _flat(one) for one in listed}
-            index = line["_labelIndex"] if "_labelIndex" in line else line["_label_Action"] - 1
-            chance = float(line["_label_probability"])
-            yield _Event(
-                _flat(shared | {"_multi": None}), actions, list(actions)[index], -float(line["_label_cost"]), chance
-            )
+            shared, objects = {**event["c"]}, event["c"]["_multi"]
+            names = [str(item.get("_tag") or json.dumps(_flatten(item), sort_keys=True)) for item in objects]
+            actions = dict(zip(names, map(_flatten, objects), strict=True))
+            index = event["_labelIndex"] if "_labelIndex" in event else event["_label_Action"] - 1
+            propensity = float(event["_label_probability"])
+            context, reward = _flatten(shared | {"_multi": None}), -float(event["_label_cost"])
+            yield _Event(context, actions, list(actions)[index], reward, propensity)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise DataError(f"line {number}: not an event of dsjson with c, _multi and a label: {error!r}") from None
 
@@ -192,53 +194,53 @@ def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
 def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
     """Yield the events of Personalizer's calls, joined by their id."""
     events: dict[str, dict[str, Any]] = {}
-    for number, line in _objects(lines):
-        if not isinstance(line.get("eventId"), str):
+    for number, call in _read_json_lines(lines):
+        if not isinstance(call.get("eventId"), str):
             raise DataError(f"line {number}: a call of Personalizer needs its eventId")
-        events.setdefault(line["eventId"], {}).update(line)
-    for name, event in events.items():
+        events.setdefault(call["eventId"], {}).update(call)
+    for event_id, event in events.items():
         if "rewardActionId" not in event or "actions" not in event:
             continue
         try:
             excluded = event.get("excludedActions") or []
-            actions = {
-                one["id"]: _flat(one.get("features") or []) for one in event["actions"] if one["id"] not in excluded
-            }
-            chances = {one["id"]: float(one["probability"]) for one in event["ranking"]}
-            arm, context = event["rewardActionId"], _flat(event.get("contextFeatures") or [])
-            yield _Event(context, actions, arm, float(event.get("value", 0.0)), chances[arm])
+            allowed = [item for item in event["actions"] if item["id"] not in excluded]
+            actions = {item["id"]: _flatten(item.get("features") or []) for item in allowed}
+            probabilities = {item["id"]: float(item["probability"]) for item in event["ranking"]}
+            arm, context = event["rewardActionId"], _flatten(event.get("contextFeatures") or [])
+            yield _Event(context, actions, arm, float(event.get("value", 0.0)), probabilities[arm])
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"event {name}: not a rank call with its response: {error!r}") from None
+            raise DataError(f"event {event_id}: not a rank call with its response: {error!r}") from None
 
 
 def write_foreign_log(log: Any, arms: Any, path: Path, kind: str) -> None:
     """Write a log with ``arm``, ``reward`` and ``propensity``, and its catalogue, in the format ``kind``."""
     missing = [name for name in ROLES[:3] if name not in log.columns]
     if missing or "id" not in arms.columns:
-        lacks = f"the log has no column {', '.join(missing)}" if missing else "the catalogue has no column id"
-        raise InvalidInput(f"{lacks}: a log has arm, reward and propensity, a catalogue id")
-    listed = {str(row.pop("id")): _present(row) for row in arms.to_dicts()}
-    parts = []
-    for number, row in enumerate(log.to_dicts()):
-        arm, reward, chance = str(row.pop("arm")), float(row.pop("reward")), float(row.pop("propensity"))
-        offered = str(row.pop("offered", None) or "|".join(listed)).split("|")
-        unknown = next((name for name in (arm, *offered) if name not in listed), None)
+        problem = f"the log has no column {', '.join(missing)}" if missing else "the catalogue has no column id"
+        raise InvalidInput(f"{problem}: a log has arm, reward and propensity, a catalogue id")
+    features_by_arm = {str(row.pop("id")): _drop_missing(row) for row in arms.to_dicts()}
+    format_event = {"vw": _format_vw, "dsjson": _format_dsjson, "personalizer": _format_personalizer}[kind]
+    texts = []
+    for index, row in enumerate(log.to_dicts()):
+        arm, reward, propensity = str(row.pop("arm")), float(row.pop("reward")), float(row.pop("propensity"))
+        offered = str(row.pop("offered", None) or "|".join(features_by_arm)).split("|")
+        unknown = next((name for name in (arm, *offered) if name not in features_by_arm), None)
         if unknown is not None:
-            raise DataError(f"row {number}: {unknown!r} is not in the catalogue")
-        event = _Event(_present(row), {name: listed[name] for name in offered}, arm, reward, chance)
-        parts.append({"vw": _vw_text, "dsjson": _dsjson_text, "personalizer": _personalizer_text}[kind](event, number))
-    write_bytes(path, "".join(parts).encode())
+            raise DataError(f"row {index}: {unknown!r} is not in the catalogue")
+        event = _Event(_drop_missing(row), {name: features_by_arm[name] for name in offered}, arm, reward, propensity)
+        texts.append(format_event(event, index))
+    write_bytes(path, "".join(texts).encode())
 
 
-def _present(row: dict[str, Any]) -> dict[str, Any]:
+def _drop_missing(row: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a row that are not missing."""
     return {name: value for name, value in row.items() if value is not None}
 
 
-def _vw_text(event: _Event, _: int) -> str:
+def _format_vw(event: _Event, _: int) -> str:
     """Return an event in the format of Vowpal Wabbit."""
 
-    def written(features: Mapping[str, Any]) -> str:
+    def format_features(features: Mapping[str, Any]) -> str:
         """Return features as text."""
         words = [
             f"{_FORBIDDEN.sub('_', name)}{'=' if isinstance(value, str) else ':'}{_FORBIDDEN.sub('_', str(value))}"
@@ -246,14 +248,14 @@ def _vw_text(event: _Event, _: int) -> str:
         ]
         return " ".join(words)
 
-    lines = [f"shared | {written(event.context)}"]
+    lines = [f"shared | {format_features(event.context)}"]
     for name, features in event.actions.items():
         label = f"0:{-event.reward!r}:{event.propensity!r} " if name == event.arm else ""
-        lines.append(f"{label}'{_FORBIDDEN.sub('_', name)} | {written(features)}")
+        lines.append(f"{label}'{_FORBIDDEN.sub('_', name)} | {format_features(features)}")
     return "\n".join(lines) + "\n\n"
 
 
-def _dsjson_text(event: _Event, number: int) -> str:
+def _format_dsjson(event: _Event, number: int) -> str:
     """Return an event as a line of dsjson."""
     actions = [{"_tag": name, **features} for name, features in event.actions.items()]
     index = list(event.actions).index(event.arm)
@@ -265,7 +267,7 @@ def _dsjson_text(event: _Event, number: int) -> str:
     return json.dumps(line) + "\n"
 
 
-def _personalizer_text(event: _Event, number: int) -> str:
+def _format_personalizer(event: _Event, number: int) -> str:
     """Return an event as a line of Personalizer's calls."""
     line = {
         "eventId": str(number), "contextFeatures": [event.context],

@@ -50,21 +50,21 @@ def from_gymnasium(
     one_of("feedback", feedback, ("all_arms", "log"))
     simulator, n_arms = _open_environment(env, "env")
     if hasattr(target_contexts, "reset") or isinstance(target_contexts, str):
-        real, seeds = _open_environment(target_contexts, "target_contexts")[0], range(seed + rounds, seed + 2 * rounds)
-        target_contexts = np.stack([_context(real, real.reset(seed=number)[0]) for number in seeds])
+        world, seeds = _open_environment(target_contexts, "target_contexts")[0], range(seed + rounds, seed + 2 * rounds)
+        target_contexts = np.stack([_as_context(world, world.reset(seed=number)[0]) for number in seeds])
     if hasattr(target_test, "reset") or isinstance(target_test, str):
-        real, test_arms = _open_environment(target_test, "target_test")
+        world, test_arms = _open_environment(target_test, "target_test")
         if test_arms != n_arms:
             raise InvalidInput(f"target_test has {test_arms} actions, env has {n_arms}")
-        target_test = _every_reward(real, n_arms, range(seed + 2 * rounds, seed + 3 * rounds))
+        target_test = _try_every_arm(world, n_arms, range(seed + 2 * rounds, seed + 3 * rounds))
     options = {"target": target_contexts, "target_test": target_test, "n_arms": n_arms, "name": name, **settings}
     if feedback == "log":
-        return from_log(source=_random_steps(simulator, n_arms, rounds, seed), **options)
-    return from_arrays(source=_every_reward(simulator, n_arms, range(seed, seed + rounds)), **options)
+        return from_log(source=_draw_steps(simulator, n_arms, rounds, seed), **options)
+    return from_arrays(source=_try_every_arm(simulator, n_arms, range(seed, seed + rounds)), **options)
 
 
 def _open_environment(env: Any, argument: str) -> tuple[Any, int]:
-    """Return an environment and its number of actions."""
+    """Return an environment and its number of actions; ``argument`` names it in errors."""
     try:
         import gymnasium
     except ModuleNotFoundError:
@@ -76,7 +76,7 @@ def _open_environment(env: Any, argument: str) -> tuple[Any, int]:
     return environment, int(actions.n)
 
 
-def _context(env: Any, observation: Any) -> AnyArray:
+def _as_context(env: Any, observation: Any) -> AnyArray:
     """Return an observation as an array."""
     from gymnasium.spaces import Box, flatten
 
@@ -84,12 +84,12 @@ def _context(env: Any, observation: Any) -> AnyArray:
     return np.array(observation if isinstance(space, Box) else flatten(space, observation))
 
 
-def _every_reward(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, FloatArray]:
-    """Return contexts (n, *C) and the reward of every arm (n, K)."""
+def _try_every_arm(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, FloatArray]:
+    """Return contexts (n, *C), one per seed, and the reward of every arm (n, K)."""
     rewards: FloatArray = np.empty((len(seeds), n_arms))
-    contexts = np.stack([_context(env, env.reset(seed=seed)[0]) for seed in seeds])
+    contexts = np.stack([_as_context(env, env.reset(seed=seed)[0]) for seed in seeds])
     for row, arm in np.ndindex(rewards.shape):
-        if not np.array_equal(_context(env, env.reset(seed=seeds[row])[0]), contexts[row]):
+        if not np.array_equal(_as_context(env, env.reset(seed=seeds[row])[0]), contexts[row]):
             raise InvalidInput(
                 f"env.reset(seed={seeds[row]}) gives different observations, so arms cannot be compared; draw "
                 "random numbers from env.np_random only, or use feedback='log'"
@@ -98,14 +98,14 @@ def _every_reward(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, FloatA
     return contexts, rewards
 
 
-def _random_steps(env: Any, n_arms: int, rounds: int, seed: int) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
+def _draw_steps(env: Any, n_arms: int, rounds: int, seed: int) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
     """Return a log of steps with uniformly drawn arms: contexts, arms, rewards and propensities."""
     arms, rewards, contexts = np.random.default_rng(seed).integers(0, n_arms, rounds), np.empty(rounds), []
     observation, ended = None, True
     for step in range(rounds):
         if ended:
             observation, _ = env.reset(seed=seed + step)
-        contexts.append(_context(env, observation))
+        contexts.append(_as_context(env, observation))
         observation, rewards[step], terminated, truncated, _ = env.step(int(env.action_space.start) + int(arms[step]))
         ended = terminated or truncated
     return np.stack(contexts), arms, rewards, np.full(rounds, 1.0 / n_arms)

@@ -33,7 +33,7 @@ from daband.errors import DataError, InvalidInput
 #: The column of image paths if an encoder reads them.
 IMAGE_COLUMN = "image"
 #: Maximum number of bytes of decoded images kept in memory.
-_MAX_BYTES = 1 << 30
+_MAX_CACHED_BYTES = 1 << 30
 #: Suffixes of image files.
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -49,7 +49,7 @@ def decode_image(path: Path, resize: int | None = None, crop: int | None = None)
         raise DataError(str(error)) from None
 
 
-def _checked_framing(framing: int | tuple[int, int]) -> tuple[int, int]:
+def _check_framing(framing: int | tuple[int, int]) -> tuple[int, int]:
     """Return the sides in pixels after resizing and after cropping."""
     resize, crop = framing if isinstance(framing, tuple) and len(framing) == 2 else (framing, framing)
     if check_int("framing", crop, minimum=1) > check_int("framing", resize, minimum=1):
@@ -61,7 +61,7 @@ class ImageContexts(Contexts):
     """Image files as contexts (3, H, W) of uint8.
 
     Args:
-        paths: the files, n of them.
+        paths: the n image files.
         framing: the side in pixels to which an image is resized, and the side of the centre crop.
         passes: number of times that each image may be shown.
     """
@@ -71,11 +71,11 @@ class ImageContexts(Contexts):
             raise DataError("paths must have at least one image file")
         #: The file of each context.
         self.files = tuple(str(path) for path in paths)
-        self.framing = _checked_framing(framing)
+        self.framing = _check_framing(framing)
         self.context_shape = (3, self.framing[1], self.framing[1])
         self.passes = passes
         shape = (len(paths), *self.context_shape)
-        self._pixels = np.empty(shape, np.uint8) if math.prod(shape) <= _MAX_BYTES else None
+        self._pixels = np.empty(shape, np.uint8) if math.prod(shape) <= _MAX_CACHED_BYTES else None
         self._decoded = np.zeros(len(paths), np.bool_)
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class ImageSource(ImageContexts, RewardDomain):
 class ImageList:
     """Image files and their classes."""
 
-    #: The files, n of them.
+    #: The n image files.
     paths: tuple[Path, ...]
     #: Class of each file, (n,), or empty.
     labels: IntArray
@@ -159,7 +159,7 @@ def from_images(
         source_test: a folder like ``source`` of images that training does not use, or the fraction of ``source`` to
             hold out (a fixed split by class), or None.
         framing: the side of a context in pixels, by default 224; or a tuple (resize, crop), to resize both sides and
-            crop the centre. With ``encoder``, it is the input of a module or an ONNX file; a named encoder has its own.
+            crop the centre. With ``encoder``, it is the input size of a module or an ONNX file; others have their own.
         encoder: a frozen encoder whose features are the contexts, instead of pixels: "torchvision:resnet50",
             "timm:resnet18", "open_clip:ViT-B-32", "efficientnet_lite0", a ``torch.nn.Module`` from (B, 3, H, W) in
             [0, 1] to (B, ...), or the path of an ONNX file or of a module that ``torch.save`` wrote (which runs the
@@ -186,41 +186,41 @@ def from_images(
     if source is None or target is None:
         raise InvalidInput("from_images needs a source and a target folder")
     source, target = checked_path(source, "source"), checked_path(target, "target")
-    sides = None if framing is None and encoder is not None else _checked_framing(224 if framing is None else framing)
-    classes = _class_folders(source)
+    sides = None if framing is None and encoder is not None else _check_framing(224 if framing is None else framing)
+    classes = _list_class_folders(source)
     source_images = scan_classes(source, classes)
-    labelled: ImageList | None = None
-    test: ImageList | None = None
-    contexts = tuple(_require_images(target))
+    labelled_images: ImageList | None = None
+    test_images: ImageList | None = None
+    target_paths = tuple(_require_images(target))
     if target_test is not None:
-        test = scan_classes(checked_path(target_test, "target_test"), classes)
+        test_images = scan_classes(checked_path(target_test, "target_test"), classes)
     elif any((target / label).is_dir() for label in classes):
-        unknown = sorted({path.relative_to(target).parts[0] for path in contexts} - set(classes))
+        unknown = sorted({path.relative_to(target).parts[0] for path in target_paths} - set(classes))
         if unknown:
             raise DataError(
                 f"{target / unknown[0]} is not a class of the source ({', '.join(classes)}). Rename it or move "
                 "it; or put all target images into one folder, to use them without labels"
             )
-        labelled = scan_classes(target, classes)
+        labelled_images = scan_classes(target, classes)
     if isinstance(source_test, str | Path):
         source_test = scan_classes(Path(source_test), classes)
     if encoder is not None:
-        parts = {"source": source_images, "source_test": source_test, "target_test": test}
-        parts["target"] = labelled or ImageList(contexts, np.zeros(0, np.int64))
+        parts = {"source": source_images, "source_test": source_test, "target_test": test_images}
+        parts["target"] = labelled_images or ImageList(target_paths, np.zeros(0, np.int64))
         shift = "style" if shift is None else shift
-        common: dict[str, Any] = {"passes": passes, "target_passes": target_passes, "shift": shift, "name": name}
-        return _encoded_pair(parts, classes, encoder, sides, common)
-    if labelled is not None:
-        training, held_out = split_half(labelled.labels, name=name)
-        labelled, test = labelled.take(training), labelled.take(held_out)
-        contexts = labelled.paths
+        options: dict[str, Any] = {"passes": passes, "target_passes": target_passes, "shift": shift, "name": name}
+        return _build_encoded_pair(parts, classes, encoder, sides, options)
+    if labelled_images is not None:
+        training, held_out = split_half(labelled_images.labels, name=name)
+        labelled_images, test_images = labelled_images.take(training), labelled_images.take(held_out)
+        target_paths = labelled_images.paths
     assert sides is not None
     return build_image_pair(
         source=source_images,
         source_test=source_test,
-        target=contexts,
-        target_test=test,
-        target_labelled=labelled,
+        target=target_paths,
+        target_test=test_images,
+        target_labelled=labelled_images,
         class_names=classes,
         framing=sides,
         passes=passes,
@@ -230,7 +230,7 @@ def from_images(
     )
 
 
-def _encoded_pair(
+def _build_encoded_pair(
     parts: Mapping[str, Any], classes: Sequence[str], encoder: Any, framing: tuple[int, int] | None, options: Any
 ) -> Pair:
     """Return a pair whose contexts are encoded images, as a table with one column of paths."""
@@ -275,30 +275,30 @@ def build_image_pair(
     options: dict[str, Any] = {"framing": framing, "n_arms": len(class_names)}
     # Files are listed by class. They are shuffled, so that the index of a target context does not reveal its class.
     rows = np.random.default_rng(len(target)).permutation(len(target))
-    training = ImageContexts([target[row] for row in rows], framing, passes=target_passes)
-    labelled_target = None
+    target_contexts = ImageContexts([target[row] for row in rows], framing, passes=target_passes)
+    labelled_rounds = None
     if target_labelled is not None:
-        labelled_target = ImageSource(target_labelled.take(rows), passes=target_passes, **options)
-    train: RewardDomain = ImageSource(source, passes=passes, **options)
-    held_out: EvaluationDomain | None
+        labelled_rounds = ImageSource(target_labelled.take(rows), passes=target_passes, **options)
+    source_rounds: RewardDomain = ImageSource(source, passes=passes, **options)
+    held_out_rounds: EvaluationDomain | None
     if isinstance(source_test, ImageList):
-        held_out = RewardEvaluation(ImageSource(source_test, **options))
+        held_out_rounds = RewardEvaluation(ImageSource(source_test, **options))
     else:
-        train, held_out = hold_out(train, fraction=source_test, name=name)
+        source_rounds, held_out_rounds = hold_out(source_rounds, fraction=source_test, name=name)
     test = None if target_test is None else RewardEvaluation(ImageSource(target_test, **options))
     return Pair(
         name=name,
-        context_shape=training.context_shape,
+        context_shape=target_contexts.context_shape,
         n_arms=len(class_names),
         class_names=tuple(class_names),
-        source=train,
-        source_test=held_out,
-        target=training,
+        source=source_rounds,
+        source_test=held_out_rounds,
+        target=target_contexts,
         target_test=test,
-        target_labelled=labelled_target,
+        target_labelled=labelled_rounds,
         feedback="one_hot",
         about=About(summary="folders of images given by the user", licence="the user's own"),
-        shift=as_shift(shift, context_shape=training.context_shape),
+        shift=as_shift(shift, context_shape=target_contexts.context_shape),
     )
 
 
@@ -319,7 +319,7 @@ def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
     return ImageList(tuple(paths), np.array(labels, dtype=np.int64))
 
 
-def _class_folders(folder: Path) -> list[str]:
+def _list_class_folders(folder: Path) -> list[str]:
     """Return the names of the sub-folders, sorted; raise an error if there are fewer than two."""
     _check_folder(folder)
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -1,4 +1,4 @@
-"""Make pairs whose source is a log: the contexts, arms and rewards of another policy."""
+"""Make pairs whose source is a log, with the contexts, arms and rewards of another policy (``from_log``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import hold_out
-from daband.domains.readers._arrays import ArrayContexts, check_agreement, checked_n_arms, target_parts
+from daband.domains.readers._arrays import ArrayContexts, build_target_parts, check_agreement, check_n_arms
 from daband.domains.readers._columns import read_catalogue
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
@@ -45,12 +45,12 @@ class ArrayLog(ArrayContexts, LoggedDomain):
     ) -> None:
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
         super().__init__(contexts, passes=passes, name=f"{name} contexts")
-        chosen = as_numpy(arms, f"{name} arms")
+        logged = as_numpy(arms, f"{name} arms")
         self.propensities_estimated = ""
         try:
-            self._arms = check_arms(chosen.astype(np.int64) if chosen.dtype == np.bool_ else chosen, len(self), n_arms)
+            self._arms = check_arms(logged.astype(np.int64) if logged.dtype == np.bool_ else logged, len(self), n_arms)
             self._rewards = check_rewards(rewards, (len(self),))
-            self._offered = None if offered is None else _checked_offered(offered, self._arms, n_arms)
+            self._offered = None if offered is None else _check_offered(offered, self._arms, n_arms)
             if propensities is None:
                 propensities, self.propensities_estimated = estimate_propensities(
                     self._contexts, self._arms, n_arms, self._offered
@@ -91,8 +91,9 @@ def from_log(
     Args:
         source: contexts (n, *C), arms (n,) of integers, rewards (n,), propensities (n,) in (0, 1]; or a folder or a
             glob of Parquet files (a ``ParquetLog`` if columns have other names), which may be larger than memory.
-            Without propensities (a tuple of three, or None) they are estimated, with a warning that describes the
-            method. A fifth array of booleans (n, K) has the arms that were offered, if not all arms could be chosen.
+            If propensities are None or the tuple has three elements, propensities are estimated, with a warning that
+            describes the method. A fifth array of booleans (n, K) has the arms that were offered, if not all arms could
+            be chosen.
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
         sources: several logs by name, instead of ``source``.
         targets: several targets by name, instead of ``target``; the other target arguments are then mappings.
@@ -132,7 +133,7 @@ def from_log(
     elif n_arms is None:
         raise InvalidInput("from_log needs n_arms, the number of arms, or arms, a table of them")
     log = _open_log(source, "source", n_arms=n_arms, passes=passes)
-    n_arms = checked_n_arms(n_arms, rows=len(log))
+    n_arms = check_n_arms(n_arms, rows=len(log))
     training: LoggedDomain = log
     held_out: LoggedDomain | None
     if isinstance(source_test, tuple | str | Path | ParquetLog):
@@ -143,7 +144,7 @@ def from_log(
         split_log = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out, log)
         training, held_out = split_log(fraction=source_test, name=name)
     per_arm = isinstance(log, ParquetLog) and log.shared
-    target_fields = target_parts(
+    target_fields = build_target_parts(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
     )
     check_agreement(target_fields, log.context_shape, n_arms=n_arms, per_arm=per_arm)
@@ -173,10 +174,10 @@ def _open_log(
         return ParquetLog(log, n_arms=n_arms, passes=passes)
     if not (isinstance(log, tuple) and len(log) in (3, 4, 5)):
         raise InvalidInput(f"{argument} must be a tuple (contexts, arms, rewards, propensities), or with offered arms")
-    opened = ArrayLog(*log, n_arms=n_arms, passes=passes, name=argument)
-    if opened.propensities_estimated:
-        warn_estimated_propensities(opened.propensities_estimated, stacklevel=4)
-    return opened
+    array_log = ArrayLog(*log, n_arms=n_arms, passes=passes, name=argument)
+    if array_log.propensities_estimated:
+        warn_estimated_propensities(array_log.propensities_estimated, stacklevel=4)
+    return array_log
 
 
 def warn_estimated_propensities(method: str, *, stacklevel: int) -> None:
@@ -188,13 +189,14 @@ def warn_estimated_propensities(method: str, *, stacklevel: int) -> None:
     )
 
 
-def _checked_offered(offered: ArrayLike, arms: IntArray, n_arms: int) -> BoolArray:
+def _check_offered(offered: ArrayLike, arms: IntArray, n_arms: int) -> BoolArray:
+    """Return the offered arms (n, K) as booleans. Raise an error if a chosen arm was not offered."""
     mask = as_numpy(offered, "offered arms")
     if mask.shape != (len(arms), n_arms) or mask.dtype != np.bool_:
         raise InvalidInput(
             f"offered arms must be booleans ({len(arms)}, {n_arms}), got {mask.dtype} of shape {mask.shape}"
         )
-    wrong = np.flatnonzero(~mask[np.arange(len(arms)), arms])
-    if len(wrong):
-        raise InvalidInput(f"row {wrong[0]} has chosen arm {arms[wrong[0]]}, which was not offered")
+    invalid_rows = np.flatnonzero(~mask[np.arange(len(arms)), arms])
+    if len(invalid_rows):
+        raise InvalidInput(f"row {invalid_rows[0]} has chosen arm {arms[invalid_rows[0]]}, which was not offered")
     return mask

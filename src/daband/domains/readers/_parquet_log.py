@@ -27,8 +27,8 @@ from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
     LogPart,
-    arm_numbers,
-    log_files,
+    find_arm_indices,
+    list_log_files,
     polars_errors,
     scan_log_file,
 )
@@ -36,27 +36,27 @@ from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._row_reader import ImageRule, RowReader
 
-#: Rows read at a time; with 32 numbers each they take 8 MB.
+#: The number of rows that are read at a time. With 32 features, they take 8 MB.
 BATCH_ROWS = 65536
 #: Maximum number of rows of a part.
-_PART_ROWS = 4_194_304
+_MAX_PART_ROWS = 4_194_304
 #: Roles of columns that every log has.
 _ROLES = ("arm", "reward", "propensity")
 #: The log column with image paths, relative to the current folder or absolute.
 FILE_COLUMN = "file"
-#: Rows read at a time if an encoder reads images, which may be large.
+#: The number of rows that are read at a time if an encoder reads images, which may be large.
 _ENCODED_ROWS = 256
 #: Maximum number of bytes of images read at a time.
-_BATCH_BYTES = 1 << 27
-#: Remedies in errors about context columns, by the argument they belong to.
+_MAX_BATCH_BYTES = 1 << 27
+#: Remedies in errors about context columns, by the argument that can repair the error.
 _CONTEXT_REMEDIES = {"columns": "name the context columns with columns=daband.domains.Columns(...)"}
-#: Remedies in errors about missing columns, by the argument they belong to.
-_RENAMED_REMEDIES = {
+#: Remedies in errors about missing columns, by the argument that can repair the error.
+_NAME_REMEDIES = {
     "columns": "if it has another name, pass columns=daband.domains.Columns(...)",
     "arm": "if it has another name, pass it as arm=, reward= or propensity=",
 }
 #: Maximum number of rows of a block. ``train`` shows blocks in random order, and the rounds within each as well.
-_BLOCK_ROWS = 65_536
+_MAX_BLOCK_ROWS = 65_536
 
 
 @dataclass(frozen=True)
@@ -114,36 +114,36 @@ class ParquetLog(LoggedDomain):
         #: The types of the columns of the first file.
         self.schema: dict[str, Any] = {}
         self.columns: Columns
-        for path in log_files(log):
+        for path in list_log_files(log):
             rows = scan_log_file(path)
             with polars_errors(f"{path} cannot be read"):
                 schema = dict(rows.collect_schema())
                 if not self.schema:
                     resolved = _resolve_columns(columns, schema, path, transform, roles or {})
-                self._check_schema(path, schema, resolved, implied=columns is None)
+                self._check_schema(path, schema, resolved, is_default=columns is None)
                 if not self.schema:
                     self.schema, self.columns = schema, resolved
                     self._log_columns = [str(getattr(resolved, role)) for role in _ROLES]
-                    numbers_per_row = self._numbers_per_row(rows, path)
-                self.files.append(self._as_rounds(rows, path))
+                    n_features = self._count_features(rows, path)
+                self.files.append(self._open_file(rows, path))
         if not sum(file.rows for file in self.files):
             raise DataError("log: no file has a row")
-        per_context, remainder = divmod(numbers_per_row, self.n_arms) if shared else (numbers_per_row, 0)
+        per_context, remainder = divmod(n_features, self.n_arms) if shared else (n_features, 0)
         self.context_shape = (per_context,) if context_shape is None else tuple(context_shape)
         if remainder or math.prod(self.context_shape) != per_context:
             per_arm = f" for each of {self.n_arms} arms" if shared else ""
             raise InvalidInput(
-                f"log: a row of {self.files[0].path} has {numbers_per_row} context features, expected contexts of "
+                f"log: a row of {self.files[0].path} has {n_features} context features, expected contexts of "
                 f"shape {self.context_shape}{per_arm}",
                 remedies=_CONTEXT_REMEDIES,
             )
         self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
-        rows_per_block = min(_BLOCK_ROWS, math.ceil(sum(file.rows for file in self.files) / 64))
+        rows_per_block = min(_MAX_BLOCK_ROWS, math.ceil(sum(file.rows for file in self.files) / 64))
         self._set_blocks([part for file in self.files for part in _split_rows(file.path, 0, file.rows, rows_per_block)])
-        self._block = lru_cache(maxsize=2)(self._read_block)
+        self._cached_block = lru_cache(maxsize=2)(self._read_block)
 
-    def _as_rounds(self, rows: pl.LazyFrame, path: Path) -> LogFile:
-        """Return the file with arm indices instead of names, and without rounds that are to be skipped."""
+    def _open_file(self, rows: pl.LazyFrame, path: Path) -> LogFile:
+        """Return the file with arm indices instead of names, and without unrewarded rounds if they are skipped."""
         arm, reward, _ = self._log_columns
         missing = 0
         if self._skip_unrewarded:
@@ -154,7 +154,7 @@ class ParquetLog(LoggedDomain):
             self.unrewarded[str(path)] = missing
             rows = rows.with_row_index(ROW).filter(pl.col(reward).is_not_null())
         if self._arm_names is not None or rows.collect_schema()[arm] == pl.String:
-            by_name = arm_numbers(rows.select(pl.col(arm).unique()).collect()[arm], path, self._arm_names)
+            by_name = find_arm_indices(rows.select(pl.col(arm).unique()).collect()[arm], path, self._arm_names)
             if by_name is not None:
                 rows = rows.with_columns(pl.col(arm).replace_strict(by_name, return_dtype=pl.Int64))
         return LogFile(str(path), int(rows.select(pl.len()).collect().item()), rows)
@@ -174,20 +174,20 @@ class ParquetLog(LoggedDomain):
         depends on ``name``.
         """
         fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
-        n_held = min(round(fraction * len(self._blocks)), len(self._blocks) - 1)
-        if n_held < 1:
+        n_held_out = min(round(fraction * len(self._blocks)), len(self._blocks) - 1)
+        if n_held_out < 1:
             return self, None
         generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
-        chosen = set(generator.permutation(len(self._blocks))[:n_held].tolist())
-        kept, held_out = copy.copy(self), copy.copy(self)
-        kept._set_blocks([block for number, block in enumerate(self._blocks) if number not in chosen])
-        held_out._set_blocks([block for number, block in enumerate(self._blocks) if number in chosen])
+        held_out_indices = set(generator.permutation(len(self._blocks))[:n_held_out].tolist())
+        training, held_out = copy.copy(self), copy.copy(self)
+        training._set_blocks([block for index, block in enumerate(self._blocks) if index not in held_out_indices])
+        held_out._set_blocks([block for index, block in enumerate(self._blocks) if index in held_out_indices])
         held_out.passes = 1
-        return kept, held_out
+        return training, held_out
 
     # Reading the log in order, part by part.
 
-    def parts(self, rows: int = _PART_ROWS) -> list[LogPart]:
+    def parts(self, rows: int = _MAX_PART_ROWS) -> list[LogPart]:
         """Return the parts of the log in order: files, split into ranges of at most ``rows`` rows."""
         ranges: list[LogPart] = []
         for block in self._blocks:
@@ -195,32 +195,32 @@ class ParquetLog(LoggedDomain):
                 ranges[-1] = LogPart(block.path, ranges[-1].start, block.stop)
             else:
                 ranges.append(block)
-        return [part for whole in ranges for part in _split_rows(whole.path, whole.start, whole.stop, rows)]
+        return [part for span in ranges for part in _split_rows(span.path, span.start, span.stop, rows)]
 
     def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
         """Yield the rounds of a part, at most ``rows`` at a time. Raise a ``DataError`` if the file cannot be read."""
-        read = 0
+        n_read = 0
         if isinstance(self._transform, ImagePaths):
-            rows = min(rows, max(1, _BATCH_BYTES // math.prod(self._row_shape)))
+            rows = min(rows, max(1, _MAX_BATCH_BYTES // math.prod(self._row_shape)))
         elif self._transform is not None and self._transform.rows.encoded:
             rows = min(rows, _ENCODED_ROWS)
         for frame in self.frames(part, [*self.columns.context, *self._log_columns], rows):
-            yield self._rounds(frame, part.path)
-            read += len(frame)
-        if read != len(part):
-            raise DataError(f"{part.path} is damaged: {part.start + read} rows, at least {part.stop} in its footer")
+            yield self._convert_rounds(frame, part.path)
+            n_read += len(frame)
+        if n_read != len(part):
+            raise DataError(f"{part.path} is damaged: {part.start + n_read} rows, at least {part.stop} in its footer")
 
     def frames(self, part: LogPart, names: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[pl.DataFrame]:
         """Yield columns of a part in frames of at most ``rows`` rows; the column ``ROW`` has their row numbers."""
         query = next(file.query for file in self.files if file.path == part.path)
-        numbered = [ROW] if ROW in query.collect_schema() else []
+        row_columns = [ROW] if ROW in query.collect_schema() else []
         with polars_errors(f"{part.path} is damaged"):
             first_row = part.start
-            query = query.select(list(dict.fromkeys([*numbered, *names]))).slice(part.start, len(part))
+            query = query.select(list(dict.fromkeys([*row_columns, *names]))).slice(part.start, len(part))
             for batch in query.collect_batches(chunk_size=rows, maintain_order=True):
                 for start in range(0, len(batch), rows):
                     frame = batch[start : start + rows]
-                    yield frame if numbered else frame.with_row_index(ROW, offset=first_row)
+                    yield frame if row_columns else frame.with_row_index(ROW, offset=first_row)
                     first_row += len(frame)
 
     def values(self, part: LogPart, column: str | None) -> Iterator[Any]:
@@ -231,10 +231,10 @@ class ParquetLog(LoggedDomain):
 
     def sample(self, rows: int) -> AnyArray:
         """Return about ``rows`` contexts from the first rows of up to 16 files, evenly spaced over the log."""
-        chosen = [self.files[i] for i in np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))]
-        chosen = [file for file in chosen if file.rows]
-        rows_per_file = math.ceil(rows / max(1, len(chosen)))
-        parts = [LogPart(file.path, 0, min(rows_per_file, file.rows)) for file in chosen]
+        files = [self.files[i] for i in np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))]
+        files = [file for file in files if file.rows]
+        rows_per_file = math.ceil(rows / max(1, len(files)))
+        parts = [LogPart(file.path, 0, min(rows_per_file, file.rows)) for file in files]
         return np.concatenate([batch.contexts for part in parts for batch in self.batches(part)])
 
     # Reading the log as a domain, by index.
@@ -244,9 +244,9 @@ class ParquetLog(LoggedDomain):
         key = [seed, number, len(self), self._order_key]
         lengths = np.diff(self._ends, prepend=0)
         blocks = np.random.default_rng(key).permutation(len(lengths))
-        firsts = np.cumsum(lengths[blocks]) - lengths[blocks]
+        starts = np.cumsum(lengths[blocks]) - lengths[blocks]
         pieces = []
-        for block, first in zip(blocks.tolist(), firsts.tolist(), strict=True):
+        for block, first in zip(blocks.tolist(), starts.tolist(), strict=True):
             if first < stop and first + lengths[block] > start:
                 order = np.random.default_rng([*key, block]).permutation(int(lengths[block]))
                 pieces.append(int(self._ends[block] - lengths[block]) + order[max(0, start - first) : stop - first])
@@ -262,8 +262,8 @@ class ParquetLog(LoggedDomain):
     def _gather(self, indices: IntArray) -> LoggedRounds:
         """Return the rounds at these indices."""
         blocks = np.searchsorted(self._ends, indices, side="right")
-        index = indices - np.concatenate([[0], self._ends])[blocks]
-        read = lambda block, rows: [column[index[rows]] for column in self._block(self._blocks[block])]  # noqa: E731
+        offsets = indices - np.concatenate([[0], self._ends])[blocks]
+        read = lambda block, rows: [column[offsets[rows]] for column in self._cached_block(self._blocks[block])]  # noqa: E731
         return LoggedRounds(*gather_rows(blocks, read))
 
     def _read_block(self, block: LogPart) -> list[AnyArray]:
@@ -272,58 +272,57 @@ class ParquetLog(LoggedDomain):
         return [np.concatenate(column) for column in zip(*batches, strict=True)]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_block"}
+        return {name: value for name, value in self.__dict__.items() if name != "_cached_block"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._block = lru_cache(maxsize=2)(self._read_block)
+        self._cached_block = lru_cache(maxsize=2)(self._read_block)
 
     # Converting frames to rounds.
 
-    def _check_schema(self, path: Path, schema: dict[str, Any], columns: Columns, *, implied: bool) -> None:
+    def _check_schema(self, path: Path, schema: dict[str, Any], columns: Columns, *, is_default: bool) -> None:
         """Raise an error if a file lacks a column, or has other types than the first file.
 
-        ``implied`` is True if the user did not name the context columns.
+        ``is_default`` is True if the user did not name the context columns.
         """
         first = self.schema or schema
         roles = [str(getattr(columns, role)) for role in _ROLES]
         for name in (*columns.context, *roles):
             if name not in schema:
-                raise DataError(
-                    _missing_column(path, name, schema), remedies=_RENAMED_REMEDIES if implied and name in roles else {}
-                )
+                remedies = _NAME_REMEDIES if is_default and name in roles else {}
+                raise DataError(_describe_missing(path, name, schema), remedies=remedies)
             if name in roles or self._transform is not None:
                 continue  # columns of any type can be read
-            kind, before = _type_class(schema[name]), _type_class(first[name])
-            if kind != before and not {kind, before} <= {"integer", "float"}:
+            kind, first_kind = _classify_type(schema[name]), _classify_type(first[name])
+            if kind != first_kind and not {kind, first_kind} <= {"integer", "float"}:
                 raise DataError(f"{path} has {schema[name]} in column {name!r}, but the first file has {first[name]}")
-            if implied and kind not in ("integer", "float", "list"):
+            if is_default and kind not in ("integer", "float", "list"):
                 raise DataError(
                     f"{path} has {schema[name]} in column {name!r}, which is not a number", remedies=_CONTEXT_REMEDIES
                 )
         extra = [name for name in schema if name not in first]
-        if implied and extra and self._transform is None:
+        if is_default and extra and self._transform is None:
             raise DataError(f"{path} has a column {extra[0]!r} that the first file lacks", remedies=_CONTEXT_REMEDIES)
 
-    def _numbers_per_row(self, rows: pl.LazyFrame, path: Path) -> int:
+    def _count_features(self, rows: pl.LazyFrame, path: Path) -> int:
         """Return the number of context features per row."""
         context = self.columns.context
         if self._transform is not None:
             return len(self._transform.feature_names)
         if len(context) > 1 or not _is_list(self.schema[context[0]]):
             return len(context)
-        first = rows.select(context[0]).head(1).collect()[context[0]].to_list()
-        if not first:
+        first_list = rows.select(context[0]).head(1).collect()[context[0]].to_list()
+        if not first_list:
             raise DataError(f"{path} has no row, so the length of its lists is not known")
-        return len(first[0] or ())
+        return len(first_list[0] or ())
 
-    def _rounds(self, frame: pl.DataFrame, path: str) -> LoggedRounds:
+    def _convert_rounds(self, frame: pl.DataFrame, path: str) -> LoggedRounds:
         """Return the rounds in a frame. Raise an error for an invalid value."""
         logged, context = self._log_columns, self.columns.context
         check_no_nulls(frame, logged if self._transform is not None else [*context, *logged], path)
         try:
             arms, rewards, propensities = (numbers(frame, name, is_context=False) for name in logged)
-            contexts = self._contexts(frame)
+            contexts = self._convert_contexts(frame)
         except (InvalidInput, DataError) as error:
             raise DataError(f"{path}: {error}") from None
         rules = (
@@ -331,35 +330,35 @@ class ParquetLog(LoggedDomain):
             (rewards, ~np.isnan(rewards), "must be a number"),
             (propensities, (propensities > 0) & (propensities <= 1), "must be in (0, 1]"),
         )
-        for name, (values, valid, rule) in zip(logged, rules, strict=True):
-            if not valid.all():
-                row = int(np.argmin(valid))
+        for name, (values, is_valid, rule) in zip(logged, rules, strict=True):
+            if not is_valid.all():
+                row = int(np.argmin(is_valid))
                 raise DataError(f"{path} has {values[row]:g} in row {row_number(frame, row)} of {name!r}: {rule}")
         return LoggedRounds(contexts, arms.astype(np.int64), rewards, propensities)
 
-    def _contexts(self, frame: pl.DataFrame) -> AnyArray:
+    def _convert_contexts(self, frame: pl.DataFrame) -> AnyArray:
         """Return the contexts in a frame. Raise an error for a value that is not finite."""
         context = self.columns.context
         if self._transform is not None:
-            flat = self._transform.apply(frame)
+            rows = self._transform.apply(frame)
         elif len(context) == 1 and _is_list(frame.schema[context[0]]):
-            flat = _lists_as_rows(frame, context[0], math.prod(self._row_shape))
+            rows = _stack_lists(frame, context[0], math.prod(self._row_shape))
         else:
-            flat = frame.select(context).to_numpy()
-        values = flat.ravel(order="K")
-        if flat.dtype.kind == "f" and not np.isfinite(np.dot(values, values)):  # also true if a square overflows
-            invalid = ~np.isfinite(flat)
+            rows = frame.select(context).to_numpy()
+        values = rows.ravel(order="K")
+        if rows.dtype.kind == "f" and not np.isfinite(np.dot(values, values)):  # also true if a square overflows
+            invalid = ~np.isfinite(rows)
             if invalid.any():
                 row, column = (int(index) for index in np.argwhere(invalid)[0])
-                name = context[column] if len(context) == flat.shape[1] else context[0]
+                name = context[column] if len(context) == rows.shape[1] else context[0]
                 raise DataError(
-                    f"{flat[row, column]} in row {row_number(frame, row)} of {name!r}; drop or fill such rows"
+                    f"{rows[row, column]} in row {row_number(frame, row)} of {name!r}; drop or fill such rows"
                 )
-        return flat.reshape(len(frame), *self._row_shape)
+        return rows.reshape(len(frame), *self._row_shape)
 
 
-def _missing_column(path: Path, name: str, schema: Iterable[str]) -> str:
-    """Return the message about a missing column."""
+def _describe_missing(path: Path, name: str, schema: Iterable[str]) -> str:
+    """Return the text of an error about a missing column."""
     return f"{path} has no column {name!r}{did_you_mean(name, schema)} (its columns: {', '.join(schema)})"
 
 
@@ -378,7 +377,7 @@ def _resolve_columns(
     transform: TableTransform | ImagePaths | None,
     roles: Mapping[str, str],
 ) -> Columns:
-    """Return the given columns by role. By default, all columns without a role are contexts."""
+    """Return the columns by role: ``columns``, or by default every column without a role as a context."""
     _check_roles(roles, schema, path)
     if columns is not None:
         if not isinstance(columns, Columns):
@@ -390,18 +389,18 @@ def _resolve_columns(
         if transform is not None and set(columns.context) != set(transform.names):
             raise InvalidInput(f"the context must be the policy's columns: {', '.join(transform.names)}")
         return columns
-    named = {role: roles.get(role, role) for role in _ROLES}
-    missing = next((name for name in named.values() if name not in schema), None)
+    by_role = {role: roles.get(role, role) for role in _ROLES}
+    missing = next((name for name in by_role.values() if name not in schema), None)
     if missing is not None:
-        raise DataError(_missing_column(path, missing, schema), remedies=_RENAMED_REMEDIES)
-    others = {*_ROLES, *named.values(), *roles.values()}
-    context = transform.names if transform is not None else tuple(name for name in schema if name not in others)
+        raise DataError(_describe_missing(path, missing, schema), remedies=_NAME_REMEDIES)
+    not_context = {*_ROLES, *by_role.values(), *roles.values()}
+    context = transform.names if transform is not None else tuple(name for name in schema if name not in not_context)
     if not context:
-        raise DataError(f"{path} has only the columns {', '.join(named.values())}, and none for the context")
-    return Columns(context, arm=named["arm"], reward=named["reward"], propensity=named["propensity"])
+        raise DataError(f"{path} has only the columns {', '.join(by_role.values())}, and none for the context")
+    return Columns(context, arm=by_role["arm"], reward=by_role["reward"], propensity=by_role["propensity"])
 
 
-def _type_class(dtype: Any) -> str:
+def _classify_type(dtype: Any) -> str:
     """Return "list", "integer", "float" or the name of another type; integers and floats may have any size."""
     if _is_list(dtype):
         return "list"
@@ -415,7 +414,7 @@ def _is_list(dtype: Any) -> bool:
     return isinstance(dtype, pl.List | pl.Array)
 
 
-def _lists_as_rows(frame: pl.DataFrame, name: str, length: int) -> AnyArray:
+def _stack_lists(frame: pl.DataFrame, name: str, length: int) -> AnyArray:
     """Return a column of lists as (n, length)."""
     column = frame[name]
     if isinstance(column.dtype, pl.List):
@@ -460,14 +459,13 @@ def open_log(
         policy: the policy. Its table transform reads the rows. A policy for images reads the image files in the column
             "file", resized and cropped as in training.
         columns: the columns by role, as in ``ParquetLog``.
-        on_damaged: as in ``ParquetLog``.
         roles: as in ``ParquetLog``.
         skip_unrewarded: as in ``ParquetLog``.
     """
     frozen = policy.frozen if isinstance(policy, DeployedPolicy) else policy
     shared = frozen.arms == "shared"
     if not isinstance(log, ParquetLog):
-        transform = frozen.table or (_image_paths(log, policy) if columns is None else None)
+        transform = frozen.table or (_find_image_paths(log, policy) if columns is None else None)
         return ParquetLog(
             log,
             n_arms=policy.n_arms,
@@ -520,13 +518,13 @@ class ImagePaths:
         return np.concatenate(contexts)
 
 
-def _image_paths(log: str | Path | Sequence[str | Path], policy: Any) -> ImagePaths | None:
+def _find_image_paths(log: str | Path | Sequence[str | Path], policy: Any) -> ImagePaths | None:
     """Return the image reader for a log with a column of paths if the policy takes images, else None."""
     layout = image_layout(policy.context_shape)
     if layout is None or (policy.per_arm if isinstance(policy, DeployedPolicy) else policy.arms == "shared"):
         return None
     try:
-        if scan_log_file(log_files(log)[0]).collect_schema().get(FILE_COLUMN) != pl.String:
+        if scan_log_file(list_log_files(log)[0]).collect_schema().get(FILE_COLUMN) != pl.String:
             return None
     except DataError:  # the caller that opens the log reports it
         return None

@@ -1,4 +1,4 @@
-"""Read tables and log files: the usual formats, and pandas, polars and arrow tables.
+"""Read tables and log files in the usual formats, and pandas, polars and arrow tables.
 
 ``tidy`` converts text columns in the same way for all formats. ``daband._table_transform`` interprets single values.
 """
@@ -25,7 +25,7 @@ from daband._lazy_polars import pl
 from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, spell
 from daband.errors import DataError, InvalidInput, did_you_mean
 
-#: Bytes at the start of a CSV file from which its format is inferred.
+#: The number of bytes at the start of a CSV file from which its format is inferred.
 _SAMPLE_BYTES = 1 << 16
 #: Regular expression of an integer of at most 18 digits.
 _INTEGER = r"[+-]?(?:0|[1-9][0-9]{0,17})"
@@ -37,7 +37,7 @@ _COMMA_NUMBER = rf"[+-]?(?:0|[1-9]\d*)(?:,\d+)?|{_THOUSANDS}"
 _CSV_SUFFIXES = (".csv", ".tsv")
 #: Number of positions in a file at which its digest covers bytes.
 _DIGEST_SAMPLES = 16
-#: Bytes at each of these positions.
+#: The number of bytes at each of these positions.
 _DIGEST_BYTES = 1 << 16
 
 
@@ -88,7 +88,7 @@ def scan_file(path: Path) -> pl.LazyFrame:
     scanners: dict[str, Callable[[Path], pl.LazyFrame]] = {
         ".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc, ".feather": pl.scan_ipc, ".jsonl": pl.scan_ndjson,
     }  # fmt: skip
-    kind = _suffix(path)
+    kind = _get_suffix(path)
     if kind not in (*scanners, *_CSV_SUFFIXES):
         matches = ", ".join((*scanners, *_CSV_SUFFIXES))
         raise InvalidInput(f"{path} is not of a supported type ({matches}); save a spreadsheet as CSV")
@@ -97,7 +97,7 @@ def scan_file(path: Path) -> pl.LazyFrame:
     return _scan_csv(path) if kind in _CSV_SUFFIXES else tidy(scanners[kind](path))
 
 
-def _suffix(path: Path) -> str:
+def _get_suffix(path: Path) -> str:
     """Return the suffix in lower case, without ".gz"."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
@@ -107,8 +107,8 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
 
     Amounts such as 3,854 or 12% stay text, because they are ambiguous. With decimal commas 3.854,17 is a number.
     """
-    csv_format, skipped = _csv_format(path)
-    rows = pl.scan_csv(path, infer_schema=False, skip_rows=skipped, separator=csv_format["separator"])
+    csv_format, n_skipped = _infer_csv_format(path)
+    rows = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped, separator=csv_format["separator"])
     names = [name.strip() for name in rows.collect_schema()]
     _check_unique([name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name])
     rows = rows.rename(dict(zip(rows.collect_schema(), names, strict=True)))
@@ -121,17 +121,17 @@ def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
 
     A text column is converted to numbers or booleans if all its texts can be. A column with leading zeros stays text.
     """
-    texts = [name for name, kind in rows.collect_schema().items() if kind == pl.String]
-    if not texts:
+    text_columns = [name for name, kind in rows.collect_schema().items() if kind == pl.String]
+    if not text_columns:
         return rows
-    stripped = pl.col(texts).str.strip_chars()
+    stripped = pl.col(text_columns).str.strip_chars()
     rows = rows.with_columns(pl.when(stripped.is_in(MISSING_TEXTS)).then(None).otherwise(stripped).name.keep())
     patterns = (_INTEGER, _COMMA_NUMBER if decimal_comma else NUMBER_TEXT, "(?i:true|false)")
     for pattern, kind in zip(patterns, (pl.Int64, pl.Float64, pl.Boolean), strict=True):
-        column = pl.col(texts)
+        column = pl.col(text_columns)
         all_match = rows.select(column.str.contains(f"^(?:{pattern})$").all() & (column.count() > 0)).collect()
-        converted = [name for name in texts if all_match[name].item()]
-        texts = [name for name in texts if name not in converted]
+        converted = [name for name in text_columns if all_match[name].item()]
+        text_columns = [name for name in text_columns if name not in converted]
         values = pl.col(converted)
         if kind == pl.Boolean:
             rows = rows.with_columns(values.str.to_lowercase() == "true")
@@ -140,13 +140,13 @@ def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
             values = values.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
         rows = rows.with_columns(values.cast(kind))
     if decimal_comma:  # numbers in text columns get a decimal point, as in other files
-        mixed = pl.col(texts)
+        mixed = pl.col(text_columns)
         is_number = mixed.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
         rows = rows.with_columns(pl.when(is_number).then(mixed.str.replace(",", ".")).otherwise(mixed).name.keep())
     return rows
 
 
-def _csv_format(path: Path) -> tuple[dict[str, Any], int]:
+def _infer_csv_format(path: Path) -> tuple[dict[str, Any], int]:
     """Return the separator and decimal sign of a CSV file, inferred from its start, and the number of lines to skip.
 
     If the separator is a semicolon, numbers may have a decimal comma, and points between thousands.
@@ -157,27 +157,27 @@ def _csv_format(path: Path) -> tuple[dict[str, Any], int]:
             raise DataError(f"{path} is written in UTF-16; save it as UTF-8")
         *lines, last = sample.decode("utf-8-sig", errors="replace").splitlines() or [""]
         lines += [] if file.read(1) else [last]  # drop the last line if the sample ends within it
-    skipped = bool(re.fullmatch(r"sep=.\s*", lines[0])) if lines else False  # Excel writes a first line such as sep=;
-    header = lines[skipped] if len(lines) > skipped else last
+    n_skipped = int(bool(lines and re.fullmatch(r"sep=.\s*", lines[0])))  # Excel writes a first line such as sep=;
+    header = lines[n_skipped] if len(lines) > n_skipped else last
     separator = ";" if header.count(";") > header.count(",") else ","
-    if header.count("\t") > len(re.findall("[,;]", header)) or _suffix(path) == ".tsv":
+    if header.count("\t") > len(re.findall("[,;]", header)) or _get_suffix(path) == ".tsv":
         separator = "\t"
     cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")] if separator == ";" else []
     has_decimal_points = any(
         re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS, cell) for cell in cells
     )
     has_decimal_commas = not has_decimal_points and any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells)
-    return {"separator": separator, "decimal_comma": has_decimal_commas}, int(skipped)
+    return {"separator": separator, "decimal_comma": has_decimal_commas}, n_skipped
 
 
 def _describe_long_row(path: Path) -> str:
-    """Return text for an error: the first line of a CSV file that has more cells than the header."""
-    csv_format, skipped = _csv_format(path)
+    """Return the text of an error about the first line of a CSV file that has more cells than the header."""
+    csv_format, n_skipped = _infer_csv_format(path)
     with gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8") as file:
-        lines = csv.reader(file, delimiter=csv_format["separator"])
-        header = [next(lines) for _ in range(skipped + 1)][-1]
-        number = next((lines.line_num for cells in lines if len(cells) > len(header)), None)
-    return f"line {number} has more cells than the header, which has {len(header)}"
+        rows = csv.reader(file, delimiter=csv_format["separator"])
+        header = [next(rows) for _ in range(n_skipped + 1)][-1]
+        line_number = next((rows.line_num for cells in rows if len(cells) > len(header)), None)
+    return f"line {line_number} has more cells than the header, which has {len(header)}"
 
 
 @contextmanager
@@ -188,8 +188,8 @@ def polars_errors(message: str, path: Path | None = None) -> Iterator[None]:
     except BaseException as error:
         # Damaged files can raise a PanicException of polars, which is not an Exception, and a NUL in a name a
         # ValueError.
-        expected = isinstance(error, pl.exceptions.PolarsError | OSError | ValueError)
-        if isinstance(error, DataError | InvalidInput) or not (expected or type(error).__name__ == "PanicException"):
+        is_known = isinstance(error, pl.exceptions.PolarsError | OSError | ValueError)
+        if isinstance(error, DataError | InvalidInput) or not (is_known or type(error).__name__ == "PanicException"):
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
         reason += "; save it as UTF-8" if "utf-8" in reason else ""
@@ -224,32 +224,32 @@ class LogPart:
         return f"{Path(self.path).resolve()}:{self.start}-{self.stop}"
 
 
-def part_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
+def compute_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
     """Return a digest of each part, from the content of its file and the numbers of its rows.
 
     Only samples and the end of a large file are hashed, because reading all of it takes as long as learning it.
     """
-    files: dict[str, str] = {}
+    digest_by_path: dict[str, str] = {}
     digests = {}
     for part in parts:
-        if part.path not in files:
+        if part.path not in digest_by_path:
             size = os.path.getsize(part.path)
             digest = hashlib.sha256(str(size).encode())
             with open(part.path, "rb") as file:
                 for start in np.linspace(0, max(0, size - _DIGEST_BYTES), _DIGEST_SAMPLES).astype(np.int64):
                     file.seek(int(start))
                     digest.update(file.read(_DIGEST_BYTES))
-            files[part.path] = digest.hexdigest()[:32]
-        digests[part] = f"{files[part.path]}:{part.start}-{part.stop}"
+            digest_by_path[part.path] = digest.hexdigest()[:32]
+        digests[part] = f"{digest_by_path[part.path]}:{part.start}-{part.stop}"
     return digests
 
 
-def log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
+def list_log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
     """Return the files of a log: the sorted files of a folder or a glob, or the files of a list in their order."""
     if isinstance(log, str | Path):
         path, kinds = checked_path(log, "log"), (".parquet", *_CSV_SUFFIXES)
         if path.is_dir():
-            paths = sorted(file for file in path.iterdir() if _suffix(file) in kinds)
+            paths = sorted(file for file in path.iterdir() if _get_suffix(file) in kinds)
             problem = f"the folder {path} has no {' or '.join(f'*{kind}' for kind in kinds)} file"
         elif glob.has_magic(str(path)):
             paths = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
@@ -270,7 +270,7 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
     """Return the rows of a log file as a lazy frame. A CSV file is read into memory."""
     if not path.is_file():
         raise DataError(f"{path} is not a file")
-    if _suffix(path) in _CSV_SUFFIXES:
+    if _get_suffix(path) in _CSV_SUFFIXES:
         with polars_errors(f"{path} cannot be read as CSV", path):
             return scan_file(path).collect().lazy()
     with polars_errors(f"{path} cannot be read as Parquet"):
@@ -279,28 +279,28 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
     return rows
 
 
-def arm_numbers(column: pl.Series, path: Path, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
-    """Return the index of each arm name in a column of a log; None if the column has indices."""
-    index = {arm: number for number, arm in enumerate(arm_names or ())}
-    index_of_value = {value: find_arm(value, index) for value in column.drop_nulls().to_list()}
-    unknown = next((spell(value) for value, number in index_of_value.items() if number is None), None)
+def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
+    """Return the arm index of each value in the arm column of a log. Return None if the values are indices already."""
+    index_of = {arm: index for index, arm in enumerate(arm_names or ())}
+    index_by_value = {value: find_arm(value, index_of) for value in column.drop_nulls().to_list()}
+    unknown = next((spell(value) for value, index in index_by_value.items() if index is None), None)
     if unknown is None:
-        return None if all(value == number for value, number in index_of_value.items()) else index_of_value
+        return None if all(value == index for value, index in index_by_value.items()) else index_by_value
     if column.dtype.is_numeric():
         return None
     problem = f"{path} has {unknown!r} in the arm's column {column.name!r}"
     if arm_names is None:
         raise DataError(f"{problem}, and the policy has no arm names: set policy.arm_names = [...], or log arm indices")
-    raise DataError(f"{problem}, which is not an arm{did_you_mean(unknown, index)} ({', '.join(index)})")
+    raise DataError(f"{problem}, which is not an arm{did_you_mean(unknown, index_of)} ({', '.join(index_of)})")
 
 
-def find_arm(value: Any, index: Mapping[str, int]) -> int | None:
-    """Return the index of an arm by its name, also if it is spelled differently: "true" for "True", 1.0 for "1"."""
+def find_arm(value: Any, index_of: Mapping[str, int]) -> int | None:
+    """Return the index of an arm by its name, or None. "true" also matches "True", and 1.0 also matches "1"."""
     text = value.strip() if isinstance(value, str) else spell(value)
     integer = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, int | float | str) else None
-    spelled = (text, str(value), *((integer[1], f"{integer[1]}.0") if integer else ()))
-    matches = list(dict.fromkeys(name for name in spelled if name in index))
-    # Two arms that differ as texts may be equal as numbers or booleans.
+    spellings = (text, str(value), *((integer[1], f"{integer[1]}.0") if integer else ()))
+    matches = list(dict.fromkeys(name for name in spellings if name in index_of))
+    # Two arm names that differ as texts may be equal as numbers or booleans.
     if len(matches) > 1 and isinstance(value, bool | float):
         raise DataError(f"{value!r} may be {matches[0]!r} or {matches[1]!r}, which are two arms; rename one")
-    return index[matches[0]] if matches else None
+    return index_of[matches[0]] if matches else None

@@ -104,19 +104,20 @@ def from_table(
         if class_names is not None:
             raise InvalidInput("class_names cannot be given with arms, which has the names")
         catalogue = read_catalogue(arms, str(columns.arm or columns.label or ""))
-    classes = list(catalogue.names) if catalogue is not None else _arm_names(source_frame, columns, class_names)
+    classes = list(catalogue.names) if catalogue is not None else _list_arm_names(source_frame, columns, class_names)
     outcomes = {columns.label} if columns.label else set(columns.rewards)
     test_frame = None if target_test is None else read_table(target_test)
-    advice = " Pass rows for the evaluator as target_test=" if test_frame is None else ""
-    labelled = bool(outcomes) and outcomes <= set(target_frame.columns) and _has_labels(target_frame, columns, advice)
+    remedy = " Pass rows for the evaluator as target_test=" if test_frame is None else ""
+    labelled = bool(outcomes) and outcomes <= set(target_frame.columns) and _has_labels(target_frame, columns, remedy)
     if test_frame is None and labelled:
-        training, held_out = split_half(_strata(target_frame, columns), name=name)
+        training, held_out = split_half(_get_strata(target_frame, columns), name=name)
         test_frame, target_frame = target_frame[held_out], target_frame[training]
     if test_frame is not None and not outcomes:
         raise InvalidInput("target_test needs columns.label or columns.rewards, the columns with the rewards of arms")
     if source_test is None or isinstance(source_test, Real):
         fraction = None if source_test is None else float(source_test)
-        training, held_out = split_fraction(_strata(source_frame, columns, columns.arm), fraction=fraction, name=name)
+        strata = _get_strata(source_frame, columns, columns.arm)
+        training, held_out = split_fraction(strata, fraction=fraction, name=name)
         held_out_frame = source_frame[held_out] if len(held_out) else None
         source_frame = source_frame[training]
     else:
@@ -137,16 +138,16 @@ def from_table(
             encoders=columns.encoders,
         )
     names = transform.feature_names
-    assumed = as_shift(shift, context_shape=(len(names),), units=units, feature_names=names)
+    assumed_shift = as_shift(shift, context_shape=(len(names),), units=units, feature_names=names)
     # If the unit of a column differs between domains, its missing values are also filled with each domain's median.
-    own_units = assumed.own_statistics(len(names))
+    own_units = assumed_shift.own_statistics(len(names))
     source_transform, transform = (transform.with_medians(frame, own_units) for frame in (source_frame, target_frame))
     _warn_disjoint_categories(source_frame, target_frame, columns)
     contexts = transform.apply(target_frame)
     test = None
     if test_frame is not None:
-        test = (transform.apply(test_frame), _outcomes(test_frame, columns, classes, "target_test"))
-    labelled_rounds = (contexts.copy(), _outcomes(target_frame, columns, classes, "target")) if labelled else None
+        test = (transform.apply(test_frame), _read_outcomes(test_frame, columns, classes, "target_test"))
+    labelled_rounds = (contexts.copy(), _read_outcomes(target_frame, columns, classes, "target")) if labelled else None
     arguments: dict[str, Any] = {
         "target": contexts, "target_test": test, "target_labelled": labelled_rounds, "n_arms": len(classes),
         "class_names": classes, "passes": passes, "target_passes": target_passes,
@@ -155,10 +156,10 @@ def from_table(
 
     def read_rounds(frame: pl.DataFrame, where: str) -> tuple[Any, ...]:
         if columns.arm is None:
-            return source_transform.apply(frame), _outcomes(frame, columns, classes, where)
-        arms = _arm_indices(_column_values(frame, columns.arm), classes, columns.arm, where)
+            return source_transform.apply(frame), _read_outcomes(frame, columns, classes, where)
+        arms = _find_arm_indices(_read_values(frame, columns.arm), classes, columns.arm, where)
         logged = [
-            _checked_numbers(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None
+            _read_numbers(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None
         ]
         if columns.propensity is not None:
             try:
@@ -167,7 +168,7 @@ def from_table(
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:
             return source_transform.apply(frame), arms, *logged
-        offered = _offered_arms(frame, columns.offered, classes, where)
+        offered = _read_offered_arms(frame, columns.offered, classes, where)
         missing = np.flatnonzero(~offered[np.arange(len(arms)), arms])
         if len(missing):
             row = row_number(frame, int(missing[0]))
@@ -186,7 +187,7 @@ def from_table(
     pair.target.table = target_frame.select([*ids, *columns.context])
     pair.target.row_names = pair.target.table.select(ids or pl.all()).to_dict(as_series=False)
     about = About(summary="tables given by the user", licence="the user's own")
-    return replace(pair, about=about, feature_names=names, table=transform, shift=assumed, catalogue=catalogue)
+    return replace(pair, about=about, feature_names=names, table=transform, shift=assumed_shift, catalogue=catalogue)
 
 
 def from_texts(
@@ -237,8 +238,8 @@ def _from_domains(
         raise InvalidInput('domain and targets must be given together: domain="country", targets=["pl"]')
     if domain in columns.context:
         raise InvalidInput(f"columns.context has {domain!r}, which names the domain: no policy may see it")
-    values = np.array([str(value) for value in _column_values(frame, domain)])
-    domains = _sorted_values(values.tolist())
+    values = np.array([str(value) for value in _read_values(frame, domain)])
+    domains = _sort_values(values.tolist())
     unknown = next((str(name) for name in targets if str(name) not in domains), None)
     if unknown is not None:
         raise InvalidInput(f"targets has {unknown!r}, which is not in column {domain!r} ({', '.join(domains)})")
@@ -254,9 +255,9 @@ def _from_domains(
         frame = frame.with_columns(unlabelled.alias(columns.label))
     if columns.rewards == () and options["arms"] is None:
         options["class_names"] = pooled.class_names
-    several = {f"{role}s": {name: frame.filter(values == name) for name in names}
+    frames_by_role = {f"{role}s": {name: frame.filter(values == name) for name in names}
                for role, names in (("source", sources), ("target", target_names))}  # fmt: skip
-    arguments = {"source": None, "target": None, **several, **options}
+    arguments = {"source": None, "target": None, **frames_by_role, **options}
     return read_several(from_table, {**arguments, "transform": pooled.table}, by_source=("source_test",), by_target=())
 
 
@@ -265,31 +266,31 @@ def _with_row_numbers(frame: pl.DataFrame) -> pl.DataFrame:
     return frame if ROW in frame.columns else frame.with_row_index(ROW)
 
 
-def _arm_names(source: pl.DataFrame, columns: Columns, names: Sequence[str] | None) -> list[str]:
-    """Return the names of arms: the given ones, the reward columns, or the values of the arm or label column."""
+def _list_arm_names(source: pl.DataFrame, columns: Columns, names: Sequence[str] | None) -> list[str]:
+    """Return the arm names: ``names``, or the reward columns, or the sorted values of the arm or label column."""
     if isinstance(names, str):
         raise InvalidInput(f"class_names must be a sequence of names, got the text {names!r}")
     if names is not None and columns.rewards:
         raise InvalidInput("class_names cannot be given with columns.rewards, whose names are the arm names")
     if names is not None:
-        return list(checked_class_names([_value_name(name) for name in names], max(2, len(names))))
-    return list(columns.rewards) or _sorted_values(_column_values(source, str(columns.arm or columns.label)))
+        return list(checked_class_names([_format_value(name) for name in names], max(2, len(names))))
+    return list(columns.rewards) or _sort_values(_read_values(source, str(columns.arm or columns.label)))
 
 
-def _sorted_values(values: list[Any]) -> list[str]:
+def _sort_values(values: list[Any]) -> list[str]:
     """Return the names of the distinct values, sorted by value if possible."""
     try:
-        return [_value_name(value) for value in sorted(set(values))]
+        return [_format_value(value) for value in sorted(set(values))]
     except TypeError:
-        return sorted({_value_name(value) for value in values})
+        return sorted({_format_value(value) for value in values})
 
 
-def _value_name(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return the name of an arm or domain. 1.0 becomes "1", because integer columns with gaps are read as floats."""
     return spell(value) if isinstance(value, float) else str(value)
 
 
-def _column_values(frame: pl.DataFrame, name: str) -> list[Any]:
+def _read_values(frame: pl.DataFrame, name: str) -> list[Any]:
     """Return the values of a column. Raise an error if one is missing."""
     if name not in frame.columns:
         raise InvalidInput(f"the table has no column {name!r} (its columns: {', '.join(frame.columns)})")
@@ -300,12 +301,12 @@ def _column_values(frame: pl.DataFrame, name: str) -> list[Any]:
     return values
 
 
-def _strata(frame: pl.DataFrame, columns: Columns, arm: str | None = None) -> IntArray:
-    """Return the stratum of every row, (n,): the value of the column ``arm``, else the label or the best arm."""
+def _get_strata(frame: pl.DataFrame, columns: Columns, arm: str | None = None) -> IntArray:
+    """Return the stratum of every row for a split, (n,): its value of ``arm``, or its label, or its best arm."""
     name = arm or columns.label
     if name is None:
-        return np.asarray(_reward_table(frame, columns, "target").argmax(axis=1))
-    return np.unique([str(value) for value in _column_values(frame, name)], return_inverse=True)[1]
+        return np.asarray(_read_reward_table(frame, columns, "target").argmax(axis=1))
+    return np.unique([str(value) for value in _read_values(frame, name)], return_inverse=True)[1]
 
 
 def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
@@ -320,50 +321,50 @@ def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
     return missing == 0
 
 
-def _outcomes(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
+def _read_outcomes(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
     """Return labels (n,) or rewards (n, K) of all rows."""
     if columns.rewards:
-        table = _reward_table(frame, columns, where)
+        table = _read_reward_table(frame, columns, where)
         if list(columns.rewards) == list(classes):
             return table
-        indices = _arm_indices(list(columns.rewards), classes, "arms", "columns.rewards")
+        indices = _find_arm_indices(list(columns.rewards), classes, "arms", "columns.rewards")
         # Arms without a column have the smallest reward of the row.
         rewards = np.repeat(table.min(axis=1, keepdims=True), len(classes), axis=1)
         rewards[:, indices] = table
         return rewards
     assert columns.label is not None
-    return _arm_indices(_column_values(frame, columns.label), classes, columns.label, where)
+    return _find_arm_indices(_read_values(frame, columns.label), classes, columns.label, where)
 
 
-def _arm_indices(values: list[Any], classes: Sequence[str], column: str, where: str) -> IntArray:
+def _find_arm_indices(values: list[Any], classes: Sequence[str], column: str, where: str) -> IntArray:
     """Return the arm index of each value, (n,)."""
     index_by_name = {name: index for index, name in enumerate(classes)}
-    found = {value: find_arm(value, index_by_name) for value in values}
-    unknown = next((_value_name(value) for value, index in found.items() if index is None), None)
+    index_by_value = {value: find_arm(value, index_by_name) for value in values}
+    unknown = next((_format_value(value) for value, index in index_by_value.items() if index is None), None)
     if unknown is not None:
         raise DataError(f"{where} has {unknown!r} in column {column!r}, which is not an arm ({', '.join(classes)})")
-    return np.array([found[value] for value in values], dtype=np.int64)
+    return np.array([index_by_value[value] for value in values], dtype=np.int64)
 
 
-def _offered_arms(frame: pl.DataFrame, column: str, classes: Sequence[str], where: str) -> BoolArray:
+def _read_offered_arms(frame: pl.DataFrame, column: str, classes: Sequence[str], where: str) -> BoolArray:
     """Return the arms that each row lists, (n, K): names separated by |, or a list."""
-    values, mask = _column_values(frame, column), np.zeros((len(frame), len(classes)), np.bool_)
+    values, mask = _read_values(frame, column), np.zeros((len(frame), len(classes)), np.bool_)
     for row, value in enumerate(values):
         names = (
             list(value)
             if isinstance(value, list | pl.Series)
-            else [one.strip() for one in _value_name(value).split("|")]
+            else [name.strip() for name in _format_value(value).split("|")]
         )
-        mask[row, _arm_indices(names, classes, column, where)] = True
+        mask[row, _find_arm_indices(names, classes, column, where)] = True
     return mask
 
 
-def _reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
+def _read_reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
     """Return the rewards in the reward columns, (n, K)."""
-    return np.stack([_checked_numbers(frame, name, where) for name in columns.rewards], axis=1)
+    return np.stack([_read_numbers(frame, name, where) for name in columns.rewards], axis=1)
 
 
-def _checked_numbers(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
+def _read_numbers(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
     """Return a column of rewards or propensities. Raise an error if a value is missing."""
     values = numbers(frame, name, where=where, is_context=False)
     if np.isnan(values).any():
@@ -373,23 +374,23 @@ def _checked_numbers(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
 
 
 def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
-    """Add estimated propensities of the logging policy, from all rounds of the log, training and held-out."""
-    given = {what: part for what, part in parts.items() if part is not None}
-    contexts, arms = (np.concatenate([part[at] for part in given.values()]) for at in (0, 1))
-    masks = [part[4] for part in given.values() if len(part) > 4]
-    propensities, how = estimate_propensities(contexts, arms, n_arms, np.concatenate(masks) if masks else None)
-    warn_estimated_propensities(how, stacklevel=4)
-    for what, part in given.items():
-        parts[what] = (*part[:3], propensities[: len(part[1])], *part[4:])
-        propensities = propensities[len(part[1]) :]
+    """Add propensities to the logs in ``parts``. They are estimated from all rounds, training and held-out."""
+    logs = {field: log for field, log in parts.items() if log is not None}
+    contexts, arms = (np.concatenate([log[position] for log in logs.values()]) for position in (0, 1))
+    masks = [log[4] for log in logs.values() if len(log) > 4]
+    propensities, method = estimate_propensities(contexts, arms, n_arms, np.concatenate(masks) if masks else None)
+    warn_estimated_propensities(method, stacklevel=4)
+    for field, log in logs.items():
+        parts[field] = (*log[:3], propensities[: len(log[1])], *log[4:])
+        propensities = propensities[len(log[1]) :]
 
 
 def _warn_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
-    """Warn about columns without a category that both domains have: they are uninformative about the target."""
+    """Warn about columns that have no category in both domains, because they are uninformative about the target."""
     for name in columns.categorical:
-        in_source, in_target = (set(categories(frame, name)) - {None} for frame in (source, target))
-        if in_source and in_target and not in_source & in_target:
-            examples = f"{min(map(str, in_source))!r} and {min(map(str, in_target))!r}"
+        source_values, target_values = (set(categories(frame, name)) - {None} for frame in (source, target))
+        if source_values and target_values and not source_values & target_values:
+            examples = f"{min(map(str, source_values))!r} and {min(map(str, target_values))!r}"
             warnings.warn(
                 f"column {name!r} has no category that both source and target have ({examples}), so it is "
                 "uninformative about the target. Use the same spelling in both, or drop the column",
