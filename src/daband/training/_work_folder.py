@@ -164,7 +164,7 @@ def defer_stop_signals(*, enabled: bool) -> Iterator[StopRequest]:
         with suppress(_DefaultSignalAction):
             yield request
     finally:
-        for number, handler in request.previous_handlers.items():
-            signal.signal(number, handler)
+        for signal_number, handler in request.previous_handlers.items():
+            signal.signal(signal_number, handler)
         if request.signal is not None:  # its default action ends the process, or no episode followed it
             signal.raise_signal(request.signal)
