@@ -23,7 +23,7 @@ import torch
 import daband
 from daband.neural.learning._step_runners import take_steps
 from daband.training._loop import train_stacked
-from daband.training._trainer import TrainSettings, source_phase
+from daband.training._trainer import TrainSettings, build_source_phase
 
 SHAPE = (3, 28, 28)
 ARMS = 10
@@ -65,7 +65,7 @@ def whole_runs(seeds: range, pair: Any) -> dict[str, Any]:
     policies = [daband.DABand.for_pair(pair, seed=seed) for seed in seeds]
     start = time.perf_counter()
     settings = TrainSettings(episodes=300)
-    runs = train_stacked([source_phase(policy, pair.source, pair.target, settings) for policy in policies])
+    runs = train_stacked([build_source_phase(policy, pair.source, pair.target, settings) for policy in policies])
     seconds = time.perf_counter() - start
     assert not any(isinstance(run, Exception) for run in runs), runs
     accuracy = [daband.evaluate(policy, pair.require_target_test()).accuracy for policy in policies]

@@ -59,7 +59,7 @@ def test_the_command_prints_the_sentence_first_and_the_report_has_it(folder):
 @pytest.fixture
 def chosen(tmp_path):
     """The folder of a choice, its choice and its pair."""
-    options = pairs.get("synthetic").resolved({"tiny": True})
+    options = pairs.get("synthetic").resolve_options({"tiny": True})
     pair = daband.domains.load("synthetic", **options)
     candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb")]
     choice = daband.choose(pair, candidates=candidates, episodes=4, episode_length=16, directory=tmp_path)
