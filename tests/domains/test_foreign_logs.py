@@ -97,6 +97,20 @@ def test_dsjson_is_read(tmp_path):
     assert arms["Action.tags"].to_list() == ["green|new", None, None]
 
 
+def test_equal_actions_of_dsjson_do_not_move_the_label(tmp_path):
+    actions = [{"price": 1}, {"price": 1}, {"price": 2}]
+    event = {"_label_cost": -1.0, "_label_probability": 0.5, "_labelIndex": 1, "c": {"hour": 9, "_multi": actions}}
+    log, _ = read_foreign_log(written(tmp_path / "log.json", [event]), "dsjson")
+    assert log["arm"].to_list() == ['{"price": 1}']
+
+
+@pytest.mark.parametrize("kind", ["vw", "dsjson", "personalizer"])
+def test_a_chosen_arm_that_was_not_offered_is_an_error(tmp_path, kind):
+    log = pl.DataFrame({"age": [41.0], "arm": ["a"], "reward": [1.0], "propensity": [0.5], "offered": ["b|c"]})
+    with pytest.raises(daband.errors.DataError, match="row 0: 'a' was chosen, but is not among the offered arms"):
+        write_foreign_log(log, pl.DataFrame({"id": ["a", "b", "c"]}), tmp_path / "out", kind)
+
+
 def test_calls_of_personalizer_are_joined_by_their_event(tmp_path):
     file = written(tmp_path / "calls.jsonl", PERSONALIZER)
     assert guess_format(file) == "personalizer"
@@ -130,6 +144,7 @@ def test_a_written_log_is_read_back(tmp_path, kind):
     [
         ("0:1:x | a:1\n", "a label is action:cost:probability"),
         ("shared a:1\n", r"line 1: no \|"),
+        ("shared |User:x a:1\n0:1:0.5 | b:1\n", "line 1: 'x' is not a factor of the namespace User"),
         ("shared | a:1\n| b:1\n", "no event in the format 'vw'"),
         ("shared | arm:1\n0:1:0.5 | b:1\n", "called 'arm'"),
         ('{"c": 1, "_label_cost": 1}\n', "line 1: not an event of dsjson"),

@@ -95,6 +95,14 @@ class TestMixture:
                 {"source": rounds(), "targets": {"a": rounds()[0], "b": rounds()[0]}, "target_test": rounds()},
                 "mapping with a value for each of a, b",
             ),
+            (
+                {"source": rounds(), "targets": {"a": rounds()[0]}, "target_test": {"A": rounds()}},
+                r"target_test has 'A', which is not one of the targets \(a\)",
+            ),
+            (
+                {"sources": {"a": rounds()}, "target": rounds()[0], "source_test": {"b": rounds()}},
+                r"source_test has 'b', which is not one of the sources \(a\)",
+            ),
         ],
     )
     def test_what_does_not_fit_is_refused(self, given, message):
@@ -203,6 +211,7 @@ class TestReaders:
         [
             ({"domain": "country"}, "must be given together"),
             ({"targets": ["pl"]}, "must be given together"),
+            ({"domain": "country", "targets": "pl"}, "a list of targets must be given"),
             ({"domain": "country", "targets": ["us"]}, "'us', which is not in column 'country'"),
             ({"domain": "country", "targets": ["pl", "cz", "de", "fr"]}, "at least one must be a source"),
             ({"domain": "town", "targets": ["small"]}, "no policy may see it"),

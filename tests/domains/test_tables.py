@@ -323,7 +323,7 @@ def test_missing_labels_rewards_and_rows():
     with pytest.raises(DataError, match="no value in row 0"):
         from_table(source=holes, target=frame(), columns=COLUMNS)
     unpaid = frame().with_columns(pl.lit(None, dtype=pl.Float64).alias("pay blue"))
-    with pytest.raises(DataError, match="'pay blue' of the target table has no value in row 0"):
+    with pytest.raises(DataError, match="'pay blue' of the source table has no value in row 0"):
         from_table(
             source=unpaid, target=frame(), columns=Columns(context=("income",), rewards=("pay blue", "pay green"))
         )

@@ -254,6 +254,12 @@ def read_several(
         domains[role] = {role: single} if several is None else several
         if not isinstance(domains[role], Mapping) or not domains[role]:
             raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {several!r}")
+    for role, options in (("source", source_options), ("target", target_options)):
+        for key, value in options.items():
+            unknown = sorted(set(value) - set(domains[role])) if isinstance(value, Mapping) else []
+            if unknown:
+                listed = ", ".join(domains[role])
+                raise InvalidInput(f"{key} has {unknown[0]!r}, which is not one of the {role}s ({listed})")
     for key, value in target_options.items():
         if value is not None and not isinstance(value, Mapping) and len(domains["target"]) > 1:
             raise InvalidInput(f"{key} must be a mapping with a value for each of {', '.join(domains['target'])}")

@@ -110,12 +110,12 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
                 raise DataError(f"line {line_number}: no | before the features: {text[:60]!r}")
             words = head.split()
             if words and words[0] == "shared":
-                context = _parse_vw_features("|" + features)
+                context = _parse_vw_features("|" + features, line_number)
                 continue
             label = next((word for word in words if word.count(":") == 2), None)
             tags = [word.lstrip("'") for word in words if word != label and ":" not in word]
             name = tags[-1] if tags else " ".join(features.replace("|", " ").split())
-            actions[name] = _parse_vw_features("|" + features)
+            actions[name] = _parse_vw_features("|" + features, line_number)
             if label is not None:
                 try:
                     _, cost, probability = label.split(":")
@@ -127,14 +127,17 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
         event_lines = []
 
 
-def _parse_vw_features(text: str) -> dict[str, Any]:
+def _parse_vw_features(text: str, line_number: int) -> dict[str, Any]:
     """Return the features of all namespaces in the text of a line, which starts at its first |."""
     features: dict[str, Any] = {}
     for namespace in text.split("|")[1:]:
         words, prefix, scale = namespace.split(), "", 1.0
         if words and not namespace[:1].isspace():
             name, _, factor = words.pop(0).partition(":")
-            prefix, scale = f"{name}.", float(factor or 1.0)
+            try:
+                prefix, scale = f"{name}.", float(factor or 1.0)
+            except ValueError:
+                raise DataError(f"line {line_number}: {factor!r} is not a factor of the namespace {name}") from None
         for word in words:
             name, colon, value = word.rpartition(":") if ":" in word else (word, "", "")
             try:
@@ -186,7 +189,7 @@ def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
             index = event["_labelIndex"] if "_labelIndex" in event else event["_label_Action"] - 1
             propensity = float(event["_label_probability"])
             context, reward = _flatten(shared | {"_multi": None}), -float(event["_label_cost"])
-            yield _Event(context, actions, list(actions)[index], reward, propensity)
+            yield _Event(context, actions, names[index], reward, propensity)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise DataError(f"line {number}: not an event of dsjson with c, _multi and a label: {error!r}") from None
 
@@ -227,6 +230,8 @@ def write_foreign_log(log: Any, arms: Any, path: Path, kind: str) -> None:
         unknown = next((name for name in (arm, *offered) if name not in features_by_arm), None)
         if unknown is not None:
             raise DataError(f"row {index}: {unknown!r} is not in the catalogue")
+        if arm not in offered:
+            raise DataError(f"row {index}: {arm!r} was chosen, but is not among the offered arms")
         event = _Event(_drop_missing(row), {name: features_by_arm[name] for name in offered}, arm, reward, propensity)
         texts.append(format_event(event, index))
     write_bytes(path, "".join(texts).encode())

@@ -95,7 +95,7 @@ def from_table(
         options |= {"shift": shift, "units": units, "source_test": source_test, "name": name, "arms": arms}
         if target is not None or target_test is not None:
             raise InvalidInput("domain splits the table source, so target and target_test cannot be given")
-        return _from_domains(read_table(source), domain, tuple(targets), **options)
+        return _from_domains(read_table(source), domain, targets, **options)
     if target is None:
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
     source_frame, target_frame = _with_row_numbers(read_table(source)), _with_row_numbers(read_table(target))
@@ -110,13 +110,13 @@ def from_table(
     remedy = " Pass rows for the evaluator as target_test=" if test_frame is None else ""
     labelled = bool(outcomes) and outcomes <= set(target_frame.columns) and _has_labels(target_frame, columns, remedy)
     if test_frame is None and labelled:
-        training, held_out = split_half(_get_strata(target_frame, columns), name=name)
+        training, held_out = split_half(_get_strata(target_frame, columns, "target"), name=name)
         test_frame, target_frame = target_frame[held_out], target_frame[training]
     if test_frame is not None and not outcomes:
         raise InvalidInput("target_test needs columns.label or columns.rewards, the columns with the rewards of arms")
     if source_test is None or isinstance(source_test, Real):
         fraction = None if source_test is None else float(source_test)
-        strata = _get_strata(source_frame, columns, columns.arm)
+        strata = _get_strata(source_frame, columns, "source", columns.arm)
         training, held_out = split_fraction(strata, fraction=fraction, name=name)
         held_out_frame = source_frame[held_out] if len(held_out) else None
         source_frame = source_frame[training]
@@ -231,11 +231,11 @@ def from_texts(
 
 
 def _from_domains(
-    frame: pl.DataFrame, domain: str | None, targets: tuple[str, ...], *, name: str, columns: Columns, **options: Any
+    frame: pl.DataFrame, domain: str | None, targets: Sequence[str], *, name: str, columns: Columns, **options: Any
 ) -> Pair:
     """Return the pair of a table whose column ``domain`` names the domain of each row."""
     if domain is None or not targets or isinstance(targets, str):
-        raise InvalidInput('domain and targets must be given together: domain="country", targets=["pl"]')
+        raise InvalidInput('domain and a list of targets must be given together: domain="country", targets=["pl"]')
     if domain in columns.context:
         raise InvalidInput(f"columns.context has {domain!r}, which names the domain: no policy may see it")
     values = np.array([str(value) for value in _read_values(frame, domain)])
@@ -301,11 +301,11 @@ def _read_values(frame: pl.DataFrame, name: str) -> list[Any]:
     return values
 
 
-def _get_strata(frame: pl.DataFrame, columns: Columns, arm: str | None = None) -> IntArray:
+def _get_strata(frame: pl.DataFrame, columns: Columns, where: str, arm: str | None = None) -> IntArray:
     """Return the stratum of every row for a split, (n,): its value of ``arm``, or its label, or its best arm."""
     name = arm or columns.label
     if name is None:
-        return np.asarray(_read_reward_table(frame, columns, "target").argmax(axis=1))
+        return np.asarray(_read_reward_table(frame, columns, where).argmax(axis=1))
     return np.unique([str(value) for value in _read_values(frame, name)], return_inverse=True)[1]
 
 
