@@ -38,8 +38,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-#: The names that each package offers here.
-_NAMES_OF = {
+#: The public names of each package that can be imported from ``daband``.
+_NAMES_BY_PACKAGE = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
     "evaluation": "Evaluation LogEstimate evaluate evaluate_log", "neural": "DABand NeuralLinUCB Recipe recipe_for",
     "linear": "PCA Decision Standardise",
@@ -47,8 +47,11 @@ _NAMES_OF = {
     "serving": "export load_deployed", "_shift": "Shift", "training": "Run continue_on_target fit_log learn_log train",
     "trust": "Assessment Audit Choice assess audit choose",
 }  # fmt: skip
-_PACKAGE_OF = {name: package for package, names in _NAMES_OF.items() for name in names.split()}
-_PACKAGES = {"bench", "checks", "cli", "domains", "sklearn", "weights", *_NAMES_OF}
+#: The package of each of these names.
+_PACKAGE_BY_NAME = {name: package for package, names in _NAMES_BY_PACKAGE.items() for name in names.split()}
+#: The packages that are attributes of ``daband``.
+_PACKAGES = {"bench", "checks", "cli", "domains", "sklearn", "weights", *_NAMES_BY_PACKAGE}
+#: Names that are different in their package.
 _NAME_IN_PACKAGE = {"load": "load_policy"}
 #: Packages that register their policies when the registry of policies is searched and torch is installed.
 PLUGINS = ("daband.neural",)
@@ -56,7 +59,7 @@ PLUGINS = ("daband.neural",)
 
 def __getattr__(name: str) -> Any:
     """Import a name from its package when it is first used, so that serving needs numpy only."""
-    package = _PACKAGE_OF.get(name, name)
+    package = _PACKAGE_BY_NAME.get(name, name)
     if package in _PACKAGES:
         try:
             module = importlib.import_module(f"daband.{package}")
@@ -65,9 +68,8 @@ def __getattr__(name: str) -> Any:
                 raise ImportError(f"daband.{name} needs torch: pip install 'daband[deep]'") from None
             if error.name != f"daband.{package}":
                 raise
-            text = f"daband.{name} is not part of daband-serving: pip install daband"
-            raise ImportError(text) from None
-        if name not in _PACKAGE_OF:
+            raise ImportError(f"daband.{name} is not part of daband-serving: pip install daband") from None
+        if name not in _PACKAGE_BY_NAME:
             return module
         value = getattr(module, _NAME_IN_PACKAGE.get(name, name))
         globals()[name] = value

@@ -1,4 +1,4 @@
-"""``python -m daband``: the command line."""
+"""Run the command line with ``python -m daband``."""
 
 from daband.cli._main import main
 

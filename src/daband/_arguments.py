@@ -1,4 +1,7 @@
-"""Check user arguments, and raise errors that name the argument."""
+"""Check user arguments, and raise errors that name the argument.
+
+Every ``check_*`` function takes the name of the argument for the message, and returns the value in its final type.
+"""
 
 from __future__ import annotations
 
@@ -14,46 +17,52 @@ from daband.errors import InvalidInput
 
 
 def check_int(name: str, value: Any, *, minimum: int) -> int:
-    """Return the value as an int; raise an error unless it is an integer >= ``minimum`` (True, 2.0 and "2" are not)."""
+    """Return the value as an int. Raise an error unless it is an integer >= ``minimum``; True, 2.0 and "2" are not."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
         raise InvalidInput(f"{name} must be an integer >= {minimum}, got {value!r}")
     return int(value)
 
 
-def finite(name: str, value: Any) -> float:
-    """Return the value as a float; raise an error unless it is a finite number."""
+def check_finite(name: str, value: Any) -> float:
+    """Return the value as a float. Raise an error unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise InvalidInput(f"{name} must be a finite number, got {value!r}")
     return float(value)
 
 
-def check_fraction(name: str, value: Any, *, one: bool = False) -> float:
-    """Return the value as a float; raise an error unless it is a fraction: in [0, 1), or in [0, 1] with ``one``."""
-    number = finite(name, value)
-    if one and not 0.0 <= number <= 1.0:
+def check_fraction(name: str, value: Any, *, allow_one: bool = False) -> float:
+    """Return the value as a float. Raise an error unless it is in [0, 1), or in [0, 1] with ``allow_one``."""
+    number = check_finite(name, value)
+    if allow_one and not 0.0 <= number <= 1.0:
         raise InvalidInput(f"{name} must be in [0, 1], got {value!r}")
-    if not one and not 0.0 <= number < 1.0:
+    if not allow_one and not 0.0 <= number < 1.0:
         raise InvalidInput(f"{name} must be a fraction in [0, 1), got {value!r}")
     return number
 
 
-def between_0_and_1(name: str, value: Any) -> float:
-    """Return the value as a float; raise an error unless it is between 0 and 1."""
-    if not 0.0 < finite(name, value) < 1.0:
+def check_probability(name: str, value: Any) -> float:
+    """Return the value as a float. Raise an error unless it is above 0 and below 1."""
+    if not 0.0 < check_finite(name, value) < 1.0:
         raise InvalidInput(f"{name} must be between 0 and 1, got {value!r}")
     return float(value)
 
 
-def one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
-    """Return the value if it is one of the options, otherwise raise an error; 1 is not True, and arrays never match."""
+def check_one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
+    """Return the value if it is one of ``options``, otherwise raise an error.
+
+    The types must match as well: 1 is not True. An array never matches.
+    """
     if not any(isinstance(value, type(option)) and value == option for option in options):
-        *most, last = map(repr, options)
-        raise InvalidInput(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
+        *first, last = map(repr, options)
+        raise InvalidInput(f"{name} must be {', '.join(first)} or {last}, got {value!r}")
     return value
 
 
-def checked_class_names(class_names: Sequence[str] | None, n_arms: int, what: str = "class_names") -> tuple[str, ...]:
-    """Return a name per arm: the given names, or "0", "1", ..."""
+def check_class_names(class_names: Sequence[str] | None, n_arms: int, what: str = "class_names") -> tuple[str, ...]:
+    """Return the name of each arm, (n_arms,): ``class_names``, or "0", "1", ... if it is None.
+
+    Raise an error unless the names are different strings, one per arm. ``what`` is the name of the argument.
+    """
     if class_names is None:
         return tuple(str(arm) for arm in range(n_arms))
     if isinstance(class_names, str) or not isinstance(class_names, Iterable):
@@ -64,13 +73,16 @@ def checked_class_names(class_names: Sequence[str] | None, n_arms: int, what: st
     if len(names) != n_arms:
         raise InvalidInput(f"{what} must have a name for each of {n_arms} arms, got {len(names)} names")
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"{what} must be different names, but {twice!r} is repeated")
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"{what} must be different names, but {repeated!r} is repeated")
     return names
 
 
 def check_available(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
-    """Return booleans (n, n_arms), True for arms that may be chosen, from (n_arms,) or (n, n_arms)."""
+    """Return ``available`` as booleans (n, n_arms), which are True for arms that may be chosen.
+
+    ``available`` has shape (n_arms,) or (n, n_arms). Every row needs at least one available arm.
+    """
     mask = as_numpy(available, "available")
     if mask.dtype != np.bool_:
         raise InvalidInput(

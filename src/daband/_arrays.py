@@ -1,4 +1,7 @@
-"""Convert and check arrays. daband uses numpy inside, and accepts numpy arrays and torch tensors."""
+"""Convert and check arrays: the arguments of users, arrays from files, and rounds to learn.
+
+daband uses numpy inside. It accepts numpy arrays, nested sequences and torch tensors.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +39,16 @@ _NATIVE_CODES = frozenset("?bBhHiIlLqQefd")
 
 
 def as_numpy(value: ArrayLike, name: str) -> AnyArray:
-    """Return a user's value as a numpy array of numbers; raise an error that names the argument if it is not one.
+    """Return a value as a numpy array of numbers, or raise an error that names the argument ``name``.
 
-    Numbers in foreign byte order are converted to native order, ``longdouble`` to ``float64``.
-
-    torch is not imported here: if the value is a tensor, the caller has already imported torch.
+    Numbers in foreign byte order are converted to native order, and ``longdouble`` to ``float64``.
     """
     if type(value) is np.ndarray:
         array = value
     elif isinstance(value, np.ma.MaskedArray):
         raise InvalidInput(f"{name} must not be a masked array; fill its gaps or drop those rows")
     else:
-        torch = sys.modules.get("torch")
+        torch = sys.modules.get("torch")  # if the value is a tensor, the caller has already imported torch
         if torch is not None and isinstance(value, torch.Tensor):
             array = _from_torch(torch, value, name)
         else:
@@ -65,7 +66,7 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
 
 
 def _from_torch(torch: Any, value: Any, name: str) -> AnyArray:
-    """Return a tensor as a numpy array."""
+    """Return a tensor on any device as a numpy array, or raise an error that names the argument ``name``."""
     if value.device.type == "meta":
         raise InvalidInput(f"{name} must hold numbers, got a meta tensor")
     tensor = value.detach().cpu()
@@ -79,9 +80,10 @@ def _from_torch(torch: Any, value: Any, name: str) -> AnyArray:
 
 
 def restored_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> AnyArray:
-    """Return a copy of a saved array. Raise ``ValueError`` unless it is finite and has the shape and type of ``like``.
+    """Return a copy of the array ``state[name]``, which was read from a file.
 
-    Compiled loops do not check their arrays, so arrays from files are checked here.
+    Raise ``ValueError`` unless the array is finite and has the shape and type of ``like``. Compiled loops do not check
+    their arrays, so they are checked here.
     """
     array = state[name]
     if array.shape != like.shape or array.dtype != like.dtype:
@@ -91,8 +93,8 @@ def restored_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> Any
     return array.copy()
 
 
-def checked_number(name: str, value: Any) -> float:
-    """Return a number as a float, or raise an error that names the argument."""
+def check_number(name: str, value: Any) -> float:
+    """Return the value as a float, which may be NaN or infinite. Raise an error if it is not a number."""
     if isinstance(value, bool | str) or value is None:
         raise InvalidInput(f"{name} must be a number, got {value!r}")
     try:
@@ -102,14 +104,14 @@ def checked_number(name: str, value: Any) -> float:
 
 
 def check_memory(needed: float, what: str) -> None:
-    """Raise an error if more bytes are needed than this machine has, before the system kills the process.
+    """Raise an error if ``needed`` bytes are more than this machine has, before the system kills the process.
 
     ``what`` names the arguments that determine the size, e.g. "n_arms=5 with 10 features".
     """
-    available = _memory_bytes()
-    if needed > available:
+    total = _memory_bytes()
+    if needed > total:
         raise InvalidInput(
-            f"{what} would need {needed / 2**30:,.1f} GiB of memory, and this machine has {available / 2**30:,.1f} GiB"
+            f"{what} would need {needed / 2**30:,.1f} GiB of memory, and this machine has {total / 2**30:,.1f} GiB"
         )
 
 
@@ -126,7 +128,7 @@ def _memory_bytes() -> float:
 
 
 def unit_scale(contexts: AnyArray) -> FloatArray:
-    """Return contexts as float64; ``uint8`` is read as an image and scaled from 0..255 to [0, 1].
+    """Return contexts of any shape as float64. ``uint8`` contexts are images: they are scaled from 0..255 to [0, 1].
 
     ``daband.neural.encoders.unit_range`` does the same for tensors.
     """
@@ -137,8 +139,8 @@ def unit_scale(contexts: AnyArray) -> FloatArray:
     return np.ascontiguousarray(contexts, dtype=np.float64)
 
 
-def subset(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """Return the arrays whose name starts with ``prefix``, by the rest of their name."""
+def with_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    """Return the arrays whose names start with ``prefix``, under their names without the prefix."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
@@ -149,7 +151,7 @@ _MAX_SCRATCH_BYTES = 1 << 25
 
 
 def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
-    """Return an uninitialised array of this thread, valid until the thread requests another of this name."""
+    """Return an uninitialised array. It is valid until the same thread calls this again with the same ``name``."""
     size, data_type = math.prod(shape), np.dtype(dtype)
     flat: AnyArray | None = getattr(_LOCAL, name, None)
     if flat is None or flat.size < size or flat.dtype != data_type:
@@ -159,22 +161,18 @@ def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.
     return flat[:size].reshape(shape)
 
 
-def processors() -> int:
-    """Return the number of processors that this process may use, which CPU affinity may limit."""
+def count_processors() -> int:
+    """Return the number of processors that this process may use. CPU affinity may limit it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-# One thread for numpy's matrix products, if these are many and small.
-#
-# OpenBLAS splits a product of a few thousand rows among threads, which then busy-wait for each other. On a loaded
-# machine that takes many times as long as one thread.
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Run numpy's matrix products in the calling thread within this block, for the whole process.
+    """Run numpy's matrix products without additional threads within this block. The limit holds for the whole process.
 
-    Without threadpoolctl, which comes with scikit-learn, nothing changes.
+    OpenBLAS splits a product of a few thousand rows among threads, which then busy-wait for each other. On a loaded
+    machine that takes many times as long as one thread. Without threadpoolctl, which comes with scikit-learn, nothing
+    changes.
     """
     try:
         from threadpoolctl import threadpool_limits
@@ -192,7 +190,7 @@ MAX_WEIGHT = 1e9
 
 
 def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
-    """Return arms (n,) as integers, after checking that each is in 0..n_arms - 1."""
+    """Return arms (n,) as int64. Raise an error unless each is an integer in 0..n_arms - 1."""
     array = as_numpy(arm, "arm")
     if array.shape != (n,):
         raise InvalidInput(f"arm must have shape ({n},), got {array.shape}")
@@ -208,7 +206,7 @@ def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
 
 
 def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    """Return rewards, after checking that they have this shape, are finite and at most 1e100 in absolute value."""
+    """Return rewards as float64. Raise an error unless they have this shape and are in [-1e100, 1e100]."""
     rewards: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
     if rewards.shape != shape:
         raise InvalidInput(f"reward must have shape {shape}, got {rewards.shape}")
@@ -225,7 +223,7 @@ def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
 
 
 def check_weights(weights: ArrayLike | None, n: int) -> Weights:
-    """Return weights (n,) of rounds, after checking that they are in [0, 1e9]; None stays None."""
+    """Return the weights (n,) of rounds as float64. Raise an error unless they are in [0, 1e9]. None stays None."""
     if weights is None:
         return None
     array: FloatArray = as_numpy(weights, "weights").astype(np.float64, copy=False)

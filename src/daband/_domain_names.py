@@ -1,4 +1,4 @@
-"""Map names of domains to indices: sources first, then targets. Code uses indices; users and files use names."""
+"""Map the names of domains to indices. Users and files refer to domains by name, arrays and loops by index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from daband.errors import InvalidInput
 
 @dataclass(frozen=True)
 class DomainNames:
-    """The names of a problem's domains, by default "source" and "target".
+    """The names of a problem's domains, by default "source" and "target". Sources have the first indices.
 
     >>> names = daband._domain_names.DomainNames(sources=("de", "fr"), targets=("pl",))
     >>> names.names, names.index("pl"), names.is_target(2)
@@ -31,7 +31,7 @@ class DomainNames:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name, in the order of the index."""
+        """All names, in the order of the indices."""
         return self.sources + self.targets
 
     @property
@@ -43,20 +43,23 @@ class DomainNames:
         return len(self.sources) + len(self.targets)
 
     def index(self, name: Any) -> int:
-        """Return the index of the domain with this name; "source" is the first source, "target" the only target."""
+        """Return the index of the domain with this name.
+
+        "source" also means the first source. "target" also means the target, if there is only one.
+        """
         if isinstance(name, str) and name == "source" and name not in self.names:
             return 0
-        missing = isinstance(name, str) and name == "target" and name not in self.names
-        if missing and len(self.targets) == 1:
+        means_any_target = isinstance(name, str) and name == "target" and name not in self.names
+        if means_any_target and len(self.targets) == 1:
             return self.first_target
-        if missing:
+        if means_any_target:
             raise InvalidInput(
                 f"domain must name one of the {len(self.targets)} targets ({', '.join(self.targets)}), as in "
                 f'policy.deploy("{self.targets[0]}") or restrict_pair(pair, targets=["{self.targets[0]}"])'
             )
         if not isinstance(name, str) or name not in self.names:
-            *most, last = map(repr, self.names)
-            raise InvalidInput(f"domain must be {', '.join(most)} or {last}, got {name!r}")
+            *first, last = map(repr, self.names)
+            raise InvalidInput(f"domain must be {', '.join(first)} or {last}, got {name!r}")
         return self.names.index(name)
 
     def is_target(self, index: int) -> bool:

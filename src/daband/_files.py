@@ -1,4 +1,8 @@
-"""Read and write files: written completely or not at all, locked against concurrent writers, and named in errors."""
+"""Read and write files.
+
+A file is written completely or not at all, and read with its digest checked if its folder has digests. A folder can be
+locked against other processes and threads. Every error names the file or folder, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ _TEMPORARY_NAME = re.compile(r"\..+\.\d+\.\d+\.tmp")
 #: Folders from which orphans were removed in this process.
 _cleaned_folders: set[str] = set()
 #: The minimum age of an orphan, in seconds. A younger file may belong to a writer that has not locked it yet.
-_ORPHAN_SECONDS = 60.0
+_MIN_ORPHAN_SECONDS = 60.0
 #: The maximum expanded size of an archive in bytes, or twice its own size if that is more.
 _MAX_EXPANDED_BYTES = 64 << 20
 
@@ -44,24 +48,27 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 @contextlib.contextmanager
 def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables to these values within this block."""
-    before = {name: os.environ.get(name) for name in values}
+    """Set environment variables to these values within this block, and restore them afterwards."""
+    old_values = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in old_values.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 #: Maximum path length in bytes on Linux.
-_MAX_PATH = 4095
+_MAX_PATH_BYTES = 4095
 #: Maximum length in bytes of one name in a path, on most file systems.
-_MAX_NAME = 255
+_MAX_NAME_BYTES = 255
 
 
-def checked_path(path: str | Path, name: str = "path") -> Path:
-    """Return ``path`` as a ``Path``; raise an error if it is empty, contains a NUL character or is not a path."""
+def check_path(path: str | Path, name: str = "path") -> Path:
+    """Return ``path`` as a ``Path``. Raise an error if it is empty or too long, has a NUL character, or is no path.
+
+    ``name`` is the name of the argument in errors.
+    """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise InvalidInput(f"{name} must be a file name (str or Path), got {path!r}")
@@ -69,14 +76,15 @@ def checked_path(path: str | Path, name: str = "path") -> Path:
         raise InvalidInput(f"{name} must not be empty")
     if "\0" in text:
         raise InvalidInput(f"{name} must not contain a NUL character, got {text!r}")
-    if len(os.fsencode(text)) > _MAX_PATH or any(len(os.fsencode(part)) > _MAX_NAME for part in Path(text).parts):
+    too_long = any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in Path(text).parts)
+    if too_long or len(os.fsencode(text)) > _MAX_PATH_BYTES:
         raise InvalidInput(f"{name} must be shorter, got {len(text):,} characters: {text[:40]!r}...")
     return Path(text)
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a file, after comparing it with its digest in the folder's ``done``, if there is one."""
-    path = checked_path(path)
+    """Return the content of a file. Raise an error if it differs from its digest in the folder's ``done``, if any."""
+    path = check_path(path)
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -91,19 +99,19 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def _sha256(content: bytes) -> str:
-    """Return the digest of some bytes."""
+    """Return the SHA-256 digest of bytes, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def finish_folder(folder: str | Path, files: Sequence[str]) -> None:
-    """Write ``done``, the last file of a folder, with the digests of those ``files`` that exist."""
+    """Write ``done``, the last file of a folder. It has the digest of each of the named ``files`` that exists."""
     paths = {name: Path(folder) / name for name in files}
     digests = {name: _sha256(path.read_bytes()) for name, path in paths.items() if path.is_file()}
     write_json(Path(folder) / _DONE_FILE, {"sha256": digests}, sort_keys=True)
 
 
 def _read_digests(folder: Path) -> dict[str, str]:
-    """Return the digests in a folder's ``done``; empty if it is unfinished or was written by an older version."""
+    """Return the digests in a folder's ``done``, by file name. They are empty if the folder is unfinished."""
     path = folder / _DONE_FILE
     try:
         text = path.read_text(encoding="utf-8")
@@ -115,7 +123,7 @@ def _read_digests(folder: Path) -> dict[str, str]:
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file; raise an error that names the file if it is damaged or unreadable."""
+    """Return the content of a JSON file. Raise an error that names the file if it cannot be read or is damaged."""
     try:
         return json.loads(read_bytes(path).decode())
     except (ValueError, RecursionError) as error:
@@ -125,7 +133,10 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_npz(path: str | Path, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the arrays of an ``.npz`` file, or those in ``names``; raise an error that names a damaged file."""
+    """Return the arrays of an ``.npz`` file by name: all, or only those in ``names``.
+
+    Raise an error that names the file if it is damaged.
+    """
     import zipfile  # takes 5% of the import time of serving, which reads no archives
 
     content = io.BytesIO(read_bytes(path))  # np.load leaves a damaged file open
@@ -149,13 +160,13 @@ def read_npz(path: str | Path, names: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
-    """Write a file completely or not at all: to a temporary file, flushed to disk, then renamed.
+    """Write a file completely or not at all. The content is written to a temporary file, which is then renamed.
 
-    An existing file keeps its mode. A symbolic link is kept, and its target is written. Folders, devices, pipes and
+    An existing file keeps its mode. If the path is a symbolic link, its target is written. Folders, devices, pipes and
     sockets raise an error.
     """
-    named = checked_path(path)
-    target, mode = _resolve_target(named)
+    given_path = check_path(path)
+    target, mode = _resolve_target(given_path)
     remove_orphans(target.parent)
     temporary = _temporary_path(target)
     try:
@@ -169,65 +180,65 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
         os.replace(temporary, target)
     except OSError as error:
         _remove_file(temporary)
-        raise _write_error(named, error) from None
+        raise _write_error(given_path, error) from None
     except BaseException:
         _remove_file(temporary)
         raise
 
 
 def write_text(path: str | Path, content: str) -> None:
-    """Write text in UTF-8 by ``write_bytes``."""
+    """Write text in UTF-8, completely or not at all."""
     write_bytes(path, content.encode())
 
 
 def write_json(path: str | Path, content: Any, *, sort_keys: bool = False) -> None:
-    """Write JSON content by ``write_text``."""
+    """Write an object as JSON, completely or not at all."""
     write_text(path, json.dumps(content, indent=2, sort_keys=sort_keys) + "\n")
 
 
 def write_npz(path: str | Path, arrays: Mapping[str, Any], *, compressed: bool = False) -> None:
-    """Write named arrays by ``write_bytes``; ``read_npz`` reads them."""
-    table = io.BytesIO()
-    (np.savez_compressed if compressed else np.savez)(table, **arrays)
-    write_bytes(path, table.getvalue())
+    """Write named arrays to an ``.npz`` file, completely or not at all."""
+    buffer = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(buffer, **arrays)
+    write_bytes(path, buffer.getvalue())
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise an error if ``write_bytes`` could not write this file, before work whose result would be lost."""
-    named = checked_path(path)
-    temporary = _temporary_path(_resolve_target(named)[0])
+    """Raise an error if ``write_bytes`` could not write this file. Call this before work whose result would be lost."""
+    given_path = check_path(path)
+    temporary = _temporary_path(_resolve_target(given_path)[0])
     try:
         temporary.touch()
     except OSError as error:
-        raise _write_error(named, error) from None
+        raise _write_error(given_path, error) from None
     finally:
         _remove_file(temporary)
 
 
-def _resolve_target(named: Path) -> tuple[Path, int | None]:
-    """Return the file after following symbolic links, and its mode if it exists."""
+def _resolve_target(given_path: Path) -> tuple[Path, int | None]:
+    """Return the file that a path leads to by symbolic links, and its mode, or None if it does not exist yet."""
     try:
-        target = Path(os.path.realpath(named))
-        mode = _file_mode(target, named)
+        target = Path(os.path.realpath(given_path))
+        mode = _file_mode(target, given_path)
         if not target.parent.is_dir():
-            what = f"the folder {target.parent} does not exist"
-            raise DataError(f"{named} cannot be written: {what}; create it first")
+            problem = f"the folder {target.parent} does not exist"
+            raise DataError(f"{given_path} cannot be written: {problem}; create it first")
     except OSError as error:
         if isinstance(error, DataError):
             raise
-        raise _write_error(named, error) from None
+        raise _write_error(given_path, error) from None
     return target, mode
 
 
 def _temporary_path(target: Path) -> Path:
-    """Return the temporary path for a file, unique for this process and thread."""
+    """Return a path next to ``target`` that only this process and thread uses."""
     return target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
 
 
 def remove_orphans(folder: str | Path) -> None:
-    """Remove temporary files of killed writers, once per process and folder.
+    """Remove the orphans in a folder: temporary files whose writer was killed. Only the first call per folder does so.
 
-    A writer holds a lock on its file while it runs. If the file system has no locks, no file is removed.
+    A writer holds a lock on its temporary file while it runs. If the file system has no locks, no file is removed.
     """
     path = str(folder)
     if path in _cleaned_folders:
@@ -235,7 +246,7 @@ def remove_orphans(folder: str | Path) -> None:
     _cleaned_folders.add(path)
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
-            if _TEMPORARY_NAME.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _ORPHAN_SECONDS:
+            if _TEMPORARY_NAME.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _MIN_ORPHAN_SECONDS:
                 handle = os.open(entry.path, os.O_RDWR)
                 try:
                     if _lock(handle, without_locks=False):
@@ -245,13 +256,13 @@ def remove_orphans(folder: str | Path) -> None:
 
 
 def make_folder(path: str | Path, name: str = "directory") -> Path:
-    """Create the folder at ``path`` if needed, and return it. Errors name the argument ``name``."""
-    folder = checked_path(path, name)
+    """Return the folder at ``path``, which is created if needed. ``name`` is the name of the argument in errors."""
+    folder = check_path(path, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        what = "a symbolic link to nowhere" if folder.is_symlink() else "a file"
-        raise InvalidInput(f"{name} {folder} is {what}, not a folder; choose another") from None
+        file_type = "a symbolic link to nowhere" if folder.is_symlink() else "a file"
+        raise InvalidInput(f"{name} {folder} is {file_type}, not a folder; choose another") from None
     except OSError as error:
         raise DataError(f"{name} {folder} cannot be created: {error.strerror}{_remedy(error)}") from None
     return folder
@@ -259,11 +270,11 @@ def make_folder(path: str | Path, name: str = "directory") -> Path:
 
 @contextlib.contextmanager
 def locked(folder: str | Path, *, wait: bool, file: str = _LOCK_FILE) -> Iterator[None]:
-    """Lock ``folder`` for this block, against other processes and other threads of this process.
+    """Lock ``folder`` within this block, against other processes and against other threads of this process.
 
-    The operating system holds the lock and releases it when the process dies, so no stale lock remains. With ``wait``
-    the block waits for its turn. Without, a folder in use raises a ``FolderInUse`` that names it and the process. If
-    the file system has no locks, nothing is locked.
+    If the folder is already locked, wait for it, or without ``wait`` raise ``FolderInUse``, which names the folder and
+    the process. The operating system releases the lock when the process dies, so no stale lock remains. If the file
+    system has no locks, nothing is locked. ``file`` is the name of the lock file in the folder.
     """
     path = Path(folder) / file
     while True:
@@ -271,19 +282,19 @@ def locked(folder: str | Path, *, wait: bool, file: str = _LOCK_FILE) -> Iterato
         if handle is not None:
             break
         if not wait:
-            remedy = "wait until that is over, or choose another folder"
+            remedy = "wait until that process has finished, or choose another folder"
             raise FolderInUse(f"{folder} is in use by process {_lock_owner(path)}; {remedy}")
         time.sleep(_POLL_SECONDS)
     try:
         yield
     finally:
-        # Removed while still locked: a process that waits with the old file open then sees that it is gone.
+        # The file is removed while it is locked. A process that waits with the old file open sees that it is gone.
         _remove_file(path)
         os.close(handle)
 
 
 def _acquire_lock(path: Path) -> int | None:
-    """Return an open, locked file, or None while another process or thread holds the lock."""
+    """Return the descriptor of the locked file, or None if another process or thread holds the lock."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
@@ -304,17 +315,17 @@ def _acquire_lock(path: Path) -> int | None:
 
 
 def _lock(handle: int, *, without_locks: bool = True) -> bool:
-    """Lock an open file, and return True if that worked. Return ``without_locks`` if the file system has no locks."""
+    """Lock an open file. Return True if that succeeded, and ``without_locks`` if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # Any other error means that this file system has no locks; the run continues without.
+        # Any other error means that this file system has no locks.
         return without_locks and error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
     return True
 
 
 def _is_same_file(handle: int, path: Path) -> bool:
-    """Return True if the open file is still at ``path``: the previous owner of the lock may have removed it."""
+    """Return True if the open file is still at ``path``. The previous owner of the lock may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -322,23 +333,26 @@ def _is_same_file(handle: int, path: Path) -> bool:
 
 
 def _lock_owner(path: Path) -> str:
-    """Return the process id in a lock file."""
+    """Return the process id that a lock file contains, or "(unknown)"."""
     try:
         return path.read_text().strip() or "(unknown)"
     except OSError:
         return "(unknown)"
 
 
-def _file_mode(target: Path, named: Path) -> int | None:
-    """Return the permissions of the file that will be replaced, or None if there is none."""
+def _file_mode(target: Path, given_path: Path) -> int | None:
+    """Return the permissions of the file that will be replaced, or None if it does not exist.
+
+    Raise an error that names ``given_path`` if it is not a regular file.
+    """
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
         return None
     if stat.S_ISDIR(mode):
-        raise DataError(f"{named} is a folder; give the name of a file")
+        raise DataError(f"{given_path} is a folder; give the name of a file")
     if not stat.S_ISREG(mode):
-        raise DataError(f"{named} is a device, a pipe or a socket, not a file; give the name of a file")
+        raise DataError(f"{given_path} is a device, a pipe or a socket, not a file; give the name of a file")
     return stat.S_IMODE(mode)
 
 
@@ -348,7 +362,7 @@ def _write_error(path: Path, error: OSError) -> DataError:
 
 
 def _remedy(error: OSError) -> str:
-    """Return a suggestion for an error of the operating system, or an empty string."""
+    """Return what to do about an error of the operating system, as the end of a message, or an empty string."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "; free some space and try again; files written before are kept"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -357,14 +371,14 @@ def _remedy(error: OSError) -> str:
 
 
 def _remove_file(path: Path) -> None:
-    """Remove a file if it exists."""
+    """Remove a file if it exists and can be removed."""
     with contextlib.suppress(OSError):
         path.unlink()
 
 
 def cache_directory() -> Path:
     """Return the folder for files that daband can rebuild: ``DABAND_CACHE``, else the user's cache folder."""
-    given = os.environ.get("DABAND_CACHE")
-    if given:
-        return Path(given).expanduser()
+    folder = os.environ.get("DABAND_CACHE")
+    if folder:
+        return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "daband"

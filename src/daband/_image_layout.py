@@ -1,4 +1,4 @@
-"""Recognise image shapes and pixel layouts, and decode image files."""
+"""Recognise images by the shape of a context, convert between layouts, and decode image files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ImageLayout = Literal["channels_first", "channels_last", "grey"]
 #: The possible numbers of channels of an image.
 _CHANNEL_COUNTS = (1, 3, 4)
 #: The minimum side of an image, in pixels.
-_MIN_SIDE = 16
+_MIN_SIDE_PIXELS = 16
 #: The first characters of PNG, JPEG, GIF, WebP and BMP files in base64.
 _BASE64_PREFIXES = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk")
 
@@ -33,18 +33,18 @@ def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
     least 16 pixels per side.
     """
     if len(context_shape) == 2:
-        return "grey" if min(context_shape) >= _MIN_SIDE else None
+        return "grey" if min(context_shape) >= _MIN_SIDE_PIXELS else None
     if len(context_shape) != 3:
         return None
-    if context_shape[0] in _CHANNEL_COUNTS and min(context_shape[1:]) >= _MIN_SIDE:
+    if context_shape[0] in _CHANNEL_COUNTS and min(context_shape[1:]) >= _MIN_SIDE_PIXELS:
         return "channels_first"
-    if context_shape[2] in _CHANNEL_COUNTS and min(context_shape[:2]) >= _MIN_SIDE:
+    if context_shape[2] in _CHANNEL_COUNTS and min(context_shape[:2]) >= _MIN_SIDE_PIXELS:
         return "channels_last"
     return None
 
 
 def channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape (channels, height, width) of these images; other shapes are returned unchanged."""
+    """Return the shape of images as (channels, height, width). Shapes that are not images are returned unchanged."""
     layout = image_layout(context_shape)
     if layout == "channels_last":
         return (context_shape[2], *context_shape[:2])
@@ -52,21 +52,24 @@ def channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def channels_first(contexts: AnyArray, layout: ImageLayout | None) -> AnyArray:
-    """Return a view of images (..., *shape) as (..., channels, height, width); unchanged without a layout."""
+    """Return a view of images of this layout as (..., channels, height, width). Without a layout, return them as is."""
     if layout == "channels_last":
         return np.moveaxis(contexts, -1, -3)
     return contexts[..., None, :, :] if layout == "grey" else contexts
 
 
 def to_eight_bits(image: Any) -> Any:
-    """Return a Pillow image with 8 bits per channel. Pillow's ``convert`` would clip 16-bit grey at 255."""
+    """Return a Pillow image with 8 bits per channel.
+
+    Grey images with 16 bits are scaled. Pillow's ``convert`` would clip them at 255.
+    """
     from PIL import Image
 
     if image.mode == "F":
         raise ValueError("images must have integer pixels; save it with 8 or 16 bits")
     pixels = np.asarray(image)
-    wide = image.mode.startswith("I;16") or (image.mode == "I" and pixels.max() > 255)  # 32-bit images may use 8 bits
-    return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8)) if wide else image
+    is_16_bit = image.mode.startswith("I;16") or (image.mode == "I" and pixels.max() > 255)  # "I" may have 8-bit values
+    return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8)) if is_16_bit else image
 
 
 def open_rgb(source: Any) -> Any:
@@ -75,14 +78,18 @@ def open_rgb(source: Any) -> Any:
 
     with Image.open(source) as opened:
         image = to_eight_bits(opened)
-        if image.has_transparency_data:  # the colour under transparent pixels is arbitrary: show them on white
+        if image.has_transparency_data:  # the colour of transparent pixels is arbitrary
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
         return image.convert("RGB")
 
 
 def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
-    """Return an image as uint8 (H, W, 3): both sides resized to ``resize``, then the centre ``crop`` x ``crop``."""
+    """Return an image file as uint8 (H, W, 3).
+
+    ``source`` is a path or an open file. With ``resize``, both sides are resized to this many pixels. With ``crop``,
+    the centre of ``crop`` x ``crop`` pixels is returned.
+    """
     from PIL import Image
 
     image = open_rgb(source)
@@ -95,26 +102,29 @@ def decode(source: Any, resize: int | None = None, crop: int | None = None) -> A
     return pixels
 
 
-def image_bytes(value: Any, *, paths: bool = True) -> bytes:
-    """Return the bytes of an image file: given as such, in base64 (also as a data URL), or by its path."""
+def image_bytes(value: Any, *, allow_paths: bool = True) -> bytes:
+    """Return the bytes of an image file.
+
+    ``value`` is these bytes, their base64 encoding (also as a data URL), or with ``allow_paths`` the path of the file.
+    """
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str) and value.startswith(("data:image/", *_BASE64_PREFIXES)):
-        with contextlib.suppress(binascii.Error, ValueError):  # it may be a path
+        with contextlib.suppress(binascii.Error, ValueError):  # a path may start like base64
             return base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value, validate=True)
-    if not paths:
+    if not allow_paths:
         raise InvalidInput("an image must be a PNG, JPEG, GIF, WebP or BMP file in base64")
     if not isinstance(value, str | os.PathLike):
         raise InvalidInput(f"an image must be the path or the bytes of a file, or base64, got {type(value).__name__}")
     try:
         return Path(value).read_bytes()
-    except (OSError, ValueError) as error:  # a text may be anything
+    except (OSError, ValueError) as error:  # ValueError: not a valid path
         raise InvalidInput(f"{str(value)[:80]} cannot be read: {getattr(error, 'strerror', error)}") from None
 
 
 @contextlib.contextmanager
 def image_errors(name: str) -> Iterator[None]:
-    """Convert errors of Pillow in this block to ``InvalidInput``; ``name`` is the name of the image in messages."""
+    """Convert errors of Pillow within this block to ``InvalidInput``. Messages call the image ``name``."""
     try:
         yield
     except ImportError:

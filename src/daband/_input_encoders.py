@@ -1,7 +1,10 @@
-"""Run frozen encoders of images and texts: ONNX programs with their preprocessing, without torch.
+"""Run frozen encoders of images and texts without torch: ONNX programs with their preprocessing.
 
-``daband.neural`` converts named models and modules to such programs (``encoder_builders``). Features of a whole column
-are cached. Each encoder has a file below the cache folder, in which the key is a hash of the image or text.
+``input_encoder`` returns an ``InputEncoder``, which consists of an ``OnnxProgram`` and of ``Pixels`` or a tokenizer.
+``daband.neural`` converts named models and modules to such programs by ``encoder_builders``.
+
+The features of columns are cached on disk. Each encoder has an SQLite file in the cache folder, with the features of an
+image or a text under the hash of its bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from daband.errors import DataError, InvalidInput
 #: The number of rows that are encoded together.
 _BATCH_ROWS = 64
 #: The inputs of text encoders, and the attribute of a tokenized text that has the values of each.
-TOKEN_PARTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+TOKEN_ATTRIBUTES = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 #: Seconds after which the progress of a column is shown on a terminal.
 _PROGRESS_SECONDS = 2.0
 
@@ -41,19 +44,21 @@ _PROGRESS_SECONDS = 2.0
 class Pixels:
     """The preprocessing that converts an image file to the input of an encoder, (3, crop, crop).
 
-    The shorter side is resized to ``resize``, or both sides if ``squash``. Then the centre is cropped, and pixels in
-    [0, 1] are standardised by the channels' ``mean`` and ``deviation``.
+    The shorter side is resized to ``resize``, or both sides with ``squash``. Then the centre is cropped. Pixels are
+    scaled to [0, 1], minus the ``mean`` of their channel, divided by its standard deviation ``deviation``.
     """
 
     #: The side in pixels after resizing.
     resize: int
     #: The side in pixels after cropping.
     crop: int
-    #: True if both sides are resized to ``resize``, which changes the aspect ratio.
+    #: If True, both sides are resized to ``resize``, which changes the aspect ratio.
     squash: bool = False
-    #: "bilinear" or "bicubic".
+    #: The interpolation when resizing, "bilinear" or "bicubic".
     interpolation: str = "bilinear"
+    #: The mean of each channel.
     mean: Sequence[float] = (0.0, 0.0, 0.0)
+    #: The standard deviation of each channel.
     deviation: Sequence[float] = (1.0, 1.0, 1.0)
 
     def __post_init__(self) -> None:
@@ -70,27 +75,29 @@ class Pixels:
     def read(self, content: bytes) -> AnyArray:
         """Return the input (3, crop, crop) for the bytes of an image file."""
         image = open_rgb(io.BytesIO(content))
-        shorter = min(image.size)
-        sides = tuple(self.resize if self.squash else self.resize * side // shorter for side in image.size)
+        shorter_side = min(image.size)
+        sides = tuple(self.resize if self.squash else self.resize * side // shorter_side for side in image.size)
         if image.size != sides:
             from PIL import Image
 
             image = image.resize(sides, Image.Resampling[self.interpolation.upper()])
         left, top = (round((side - self.crop) / 2) for side in image.size)
-        pixels: AnyArray = np.asarray(image, np.float32)[top : top + self.crop, left : left + self.crop] / np.float32(
-            255.0
-        )
-        pixels = (pixels - np.array(self.mean, np.float32)) / np.array(self.deviation, np.float32)
+        pixels: AnyArray = np.asarray(image, np.float32)[top : top + self.crop, left : left + self.crop]
+        pixels = pixels / np.float32(255.0) - np.array(self.mean, np.float32)
+        pixels /= np.array(self.deviation, np.float32)
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 class OnnxProgram:
-    """An ONNX program with one output, (n, ...). onnxruntime is imported when the program is first used."""
+    """An ONNX program with one output, (n, ...). onnxruntime is imported when the program is first used.
+
+    Args:
+        content: the bytes of the ONNX file.
+        single: True if the program can process only one row at a time.
+    """
 
     def __init__(self, content: bytes, *, single: bool = False) -> None:
-        self.content = content
-        #: True if the program takes one row at a time.
-        self.single = single
+        self.content, self.single = content, single
 
     @functools.cached_property
     def _session(self) -> Any:
@@ -100,7 +107,7 @@ class OnnxProgram:
         except ImportError:
             raise InvalidInput("encoder needs onnxruntime: pip install 'daband[onnx]'") from None
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # log only fatal errors: other errors are raised
+        options.log_severity_level = 4  # only fatal errors: other errors are raised
         threads = os.environ.get("OMP_NUM_THREADS", "")
         options.intra_op_num_threads = int(threads) if threads.isdigit() else 0
         try:
@@ -114,12 +121,12 @@ class OnnxProgram:
         return [(model_input.name, model_input.shape) for model_input in self._session.get_inputs()]
 
     def __call__(self, *arrays: AnyArray) -> AnyArray:
-        """Return the output for these inputs, each (n, ...), as floating-point numbers."""
+        """Return the output (n, ...) for the arrays of all inputs, each (n, ...), as floating-point numbers."""
         names = [name for name, _ in self.inputs]
-        step = 1 if self.single else _BATCH_ROWS
-        if len(arrays[0]) > step:
-            starts = range(0, len(arrays[0]), step)
-            return np.concatenate([self(*(array[start : start + step] for array in arrays)) for start in starts])
+        n_rows = 1 if self.single else _BATCH_ROWS
+        if len(arrays[0]) > n_rows:
+            starts = range(0, len(arrays[0]), n_rows)
+            return np.concatenate([self(*(array[start : start + n_rows] for array in arrays)) for start in starts])
         return self._session.run(None, dict(zip(names, arrays, strict=True)))[0]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -127,9 +134,17 @@ class OnnxProgram:
 
 
 class InputEncoder:
-    """A frozen encoder of images, if ``pixels`` is given, or of texts, if ``tokenizer`` is given as JSON.
+    """A frozen encoder of images or texts.
 
-    ``name`` describes it in messages. ``width`` is the number of features.
+    Args:
+        name: the name of the encoder in messages.
+        program: maps inputs to features.
+        pixels: the preprocessing of images; None for an encoder of texts.
+        tokenizer: the tokenizer of texts as JSON; None for an encoder of images.
+
+    Attributes:
+        input_kind: "image" or "text".
+        width: the number of features.
     """
 
     def __init__(
@@ -138,33 +153,37 @@ class InputEncoder:
         if (pixels is None) == (tokenizer is None):
             raise ValueError("an encoder needs either pixels (for images) or a tokenizer (for texts)")
         self.name, self.program, self.pixels, self.tokenizer = name, program, pixels, tokenizer
-        self.takes = "image" if tokenizer is None else "text"
+        self.input_kind = "image" if tokenizer is None else "text"
         probe = [""] if pixels is None else [np.zeros((3, pixels.crop, pixels.crop), np.float32)]
         self.width = self._encode_inputs(probe).shape[1]
 
-    def one(self, value: Any) -> FloatArray:
-        """Return the features (width,) of an image (bytes, base64 or a path) or a text."""
+    def encode_one(self, value: Any) -> FloatArray:
+        """Return the features (width,) of one image (bytes, base64 or a path) or text."""
         return self._encode_inputs([self._to_input(self._to_bytes(value))])[0]
 
-    def column(self, values: Sequence[Any], where: Callable[[int], str]) -> FloatArray:
-        """Return the features (n, width) of many values, using the cache. ``where(row)`` names a row in errors."""
+    def encode_column(self, values: Sequence[Any], describe_row: Callable[[int], str]) -> FloatArray:
+        """Return the features (n, width) of many images or texts, from the cache if possible.
 
-        def read(row: int, use: Callable[[bytes], Any]) -> Any:
+        ``describe_row(row)`` is the start of an error about a row.
+        """
+
+        def apply_to_bytes(row: int, function: Callable[[bytes], Any]) -> Any:
             try:
-                return use(self._to_bytes(values[row]))
+                return function(self._to_bytes(values[row]))
             except InvalidInput as error:
-                raise DataError(f"{where(row)}: {error}") from None
+                raise DataError(f"{describe_row(row)}: {error}") from None
 
         started = time.monotonic()
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
             # Files are read twice, for the hash and for the features, so that memory does not have to hold all of them.
-            keys = list(pool.map(lambda row: read(row, _hash), range(len(values))))
+            keys = list(pool.map(lambda row: apply_to_bytes(row, _cache_key), range(len(values))))
             first_rows = {key: row for row, key in reversed(list(enumerate(keys)))}
             features_by_key = self._read_cache(list(first_rows))
             missing = sorted(row for key, row in first_rows.items() if key not in features_by_key)
             for start in range(0, len(missing), _BATCH_ROWS):
                 rows = missing[start : start + _BATCH_ROWS]
-                features = self._encode_inputs(list(pool.map(lambda row: read(row, self._to_input), rows)))
+                inputs = list(pool.map(lambda row: apply_to_bytes(row, self._to_input), rows))
+                features = self._encode_inputs(inputs)
                 encoded = {keys[row]: row_features for row, row_features in zip(rows, features, strict=True)}
                 features_by_key |= encoded
                 self._write_cache(encoded)
@@ -172,37 +191,36 @@ class InputEncoder:
         return np.stack([features_by_key[key] for key in keys])
 
     def _to_bytes(self, value: Any) -> bytes:
-        """Return the bytes of an image file or a text."""
-        if self.takes == "text":
+        """Return the bytes of an image file, or of a text in UTF-8."""
+        if self.input_kind == "text":
             if not isinstance(value, str | None):
                 raise InvalidInput(f"a text must be a string, got {value!r}")
             return (value or "").encode()
         return image_bytes(value)
 
     def _to_input(self, content: bytes) -> Any:
-        """Return the input of the encoder for these bytes."""
+        """Return the input for the bytes of an image or text: an array (3, crop, crop), or a string."""
         if self.pixels is None:
             return content.decode()
         with image_errors("this"):
             return self.pixels.read(content)
 
     def _encode_inputs(self, inputs: list[Any]) -> FloatArray:
-        """Return the features (n, width) of inputs."""
+        """Return the features (n, width) of n results of ``_to_input``."""
         if self.pixels is not None:
             features = self.program(np.stack(inputs)).reshape(len(inputs), -1)
         else:
             tokens = token_arrays(self._tokenizer, inputs)
             features = self.program(*(tokens[name] for name, _ in self.program.inputs))
-            if features.ndim == 3:  # one vector per token
+            if features.ndim == 3:  # one vector per token: take the mean over tokens
                 weights = tokens["attention_mask"][:, :, None].astype(np.float64)
-                features = (features * weights).sum(axis=1) / np.maximum(
-                    weights.sum(axis=1), 1.0
-                )  # a text may have no token
+                n_tokens = np.maximum(weights.sum(axis=1), 1.0)  # a text may have no token
+                features = (features * weights).sum(axis=1) / n_tokens
         return features.astype(np.float32).astype(np.float64)  # rounded, as in the cache
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
-        """The tokenizer of texts."""
+        """The tokenizer of texts, which pads the texts of a batch to the same length."""
         try:
             from tokenizers import Tokenizer
         except ImportError:
@@ -212,7 +230,7 @@ class InputEncoder:
             tokenizer.enable_padding()
         return tokenizer
 
-    # Features on disk.
+    # The cache of features on disk.
 
     @functools.cached_property
     def digest(self) -> str:
@@ -226,7 +244,7 @@ class InputEncoder:
         return cache_directory() / "features" / f"{self.digest}.sqlite"
 
     def _read_cache(self, keys: list[bytes]) -> dict[bytes, FloatArray]:
-        """Return the cached features for these keys."""
+        """Return the cached features by key, for those of ``keys`` that are in the cache."""
         cached: dict[bytes, FloatArray] = {}
         if not self._cache_path.is_file():
             return cached
@@ -240,7 +258,7 @@ class InputEncoder:
         return {key: features for key, features in cached.items() if features.shape == (self.width,)}
 
     def _write_cache(self, features: Mapping[bytes, FloatArray]) -> None:
-        """Add features to the cache, if it can be written."""
+        """Add features to the cache. Do nothing if the cache cannot be written."""
         try:
             self._cache_path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(self._cache_path, timeout=30)) as store, store:
@@ -250,15 +268,15 @@ class InputEncoder:
         except (OSError, sqlite3.Error):
             return
 
-    # Files.
+    # Saving and loading.
 
     def state(self) -> dict[str, Any]:
-        """Return the settings in JSON types; ``arrays`` has the rest."""
+        """Return the settings in JSON types, without the program and the tokenizer, which are in ``arrays``."""
         pixels = None if self.pixels is None else asdict(self.pixels)
         return {"name": self.name, "single": self.program.single, "pixels": pixels}
 
     def arrays(self) -> dict[str, AnyArray]:
-        """Return the program, and the tokenizer if there is one, as bytes."""
+        """Return the program, and the tokenizer if there is one, as uint8 arrays."""
         arrays = {"program": np.frombuffer(self.program.content, np.uint8)}
         if self.tokenizer is not None:
             arrays["tokenizer"] = np.frombuffer(self.tokenizer.encode(), np.uint8)
@@ -273,19 +291,25 @@ class InputEncoder:
         return cls(str(state["name"]), program, pixels=pixels, tokenizer=tokenizer)
 
 
-def _hash(content: bytes) -> bytes:
+def _cache_key(content: bytes) -> bytes:
     """Return the key of an image or a text in the cache."""
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def token_arrays(tokenizer: Any, texts: Sequence[str]) -> dict[str, AnyArray]:
-    """Return the inputs of a text encoder by name, (n, length) each, with texts padded to the same length."""
-    encoded = tokenizer.encode_batch(list(texts))
-    return {name: np.array([getattr(text, field) for text in encoded], np.int64) for name, field in TOKEN_PARTS.items()}
+    """Return the inputs of a text encoder for n texts, by name, each (n, length) with the same length for all texts."""
+    tokenized = tokenizer.encode_batch(list(texts))
+    return {
+        name: np.array([getattr(text, attribute) for text in tokenized], np.int64)
+        for name, attribute in TOKEN_ATTRIBUTES.items()
+    }
 
 
 def _show_progress(name: str, done: int, total: int, started: float) -> None:
-    """Show a progress bar on a terminal, after the first two seconds. ``started`` is a time of ``time.monotonic``."""
+    """Show a progress bar on a terminal, but not in the first two seconds.
+
+    ``done`` of ``total`` rows are encoded. ``started`` is the start time by ``time.monotonic``.
+    """
     seconds = time.monotonic() - started
     if seconds < _PROGRESS_SECONDS or not sys.stderr.isatty():
         return
@@ -295,7 +319,7 @@ def _show_progress(name: str, done: int, total: int, started: float) -> None:
     sys.stderr.flush()
 
 
-#: Functions that convert a named model or a module, added when the package that provides them is imported.
+#: Functions that convert a named model or a module to an encoder. ``daband.neural`` adds one when it is imported.
 encoder_builders: list[Callable[[Any, tuple[int, int] | None], InputEncoder]] = []
 
 

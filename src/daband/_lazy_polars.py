@@ -1,4 +1,4 @@
-"""Provide ``pl``, the module polars, which is imported on first use.
+"""Provide polars as ``pl``. The package is imported when an attribute of ``pl`` is first used.
 
 Only tables need polars. Training on arrays and serving do not.
 """

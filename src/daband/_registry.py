@@ -1,7 +1,8 @@
-"""Define registries that discover their members, so that a new policy, term or pair needs one new file only.
+"""Define registries of policies, terms, pairs and encoders, and import plugins that add to them.
 
 A registry belongs to a package. The first lookup of a name imports every module of that package, and each module
-registers its members with a decorator. Plugins outside daband register with the same decorator.
+registers its members with a decorator. So a new policy, term or pair needs only one new file. Plugins outside daband
+register with the same decorators.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from daband.errors import InvalidInput, did_you_mean
 #: The group of entry points of plugins.
 _ENTRY_POINT_GROUP = "daband.plugins"
 #: The environment variable with the plugins of child processes.
-_VARIABLE = "DABAND_PLUGINS"
+_PLUGINS_VARIABLE = "DABAND_PLUGINS"
 #: The plugins that were imported.
 _imported_plugins: set[str] = set()
 
@@ -49,7 +50,7 @@ def add_plugins(modules: Iterable[str]) -> None:
         _add_to_path(Path.cwd())  # `python` searches there, scripts installed by pip do not
         for name in names:
             _import_plugin(name)
-        os.environ[_VARIABLE] = ",".join(dict.fromkeys(names))
+        os.environ[_PLUGINS_VARIABLE] = ",".join(dict.fromkeys(names))
 
 
 def import_plugins() -> None:
@@ -59,23 +60,23 @@ def import_plugins() -> None:
 
 
 def plugin_names() -> list[str]:
-    """Return the modules given by ``--plugin`` or DABAND_PLUGINS, which processes on other machines need too."""
-    return [name.strip() for name in os.environ.get(_VARIABLE, "").split(",") if name.strip()]
+    """Return the plugins given by ``--plugin`` or DABAND_PLUGINS. Processes on other machines need them too."""
+    return [name.strip() for name in os.environ.get(_PLUGINS_VARIABLE, "").split(",") if name.strip()]
 
 
 def _is_file(name: str) -> bool:
-    """Return True if a plugin is given by a file name."""
+    """Return True if ``name`` is the path of a file, not the import name of a module."""
     return name.endswith(".py")
 
 
 def _add_to_path(folder: Path) -> None:
-    """Append a folder to the import path, so that it hides no installed module."""
+    """Append a folder to the import path. Installed modules come first."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
 
 def _import_plugin(name: str) -> None:
-    """Import a plugin by its import name or file name, once."""
+    """Import a plugin by its import name or the path of its file. Do nothing if it is already imported."""
     if name in _imported_plugins:
         return
     if _is_file(name) and not Path(name).is_file():
@@ -88,13 +89,13 @@ def _import_plugin(name: str) -> None:
     except Exception as error:  # code of another package may raise anything
         hint = ""
         if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
-            hint = f"; it is neither installed nor in {Path.cwd()}. A file goes by its path: --plugin path/to/mine.py"
+            hint = f"; it is neither installed nor in {Path.cwd()}. For a file, give its path: --plugin path/to/mine.py"
         raise InvalidInput(f"plugin {name!r} cannot be imported: {type(error).__name__}: {error}{hint}") from error
     _imported_plugins.add(name)
 
 
 def _import_file(path: Path) -> None:
-    """Import the file as a module with its own name, or another name if that module is already imported."""
+    """Import a file as a module. It is named after the file, or differently if that name is already imported."""
     _add_to_path(path.parent)  # for the modules next to it
     module_name = path.stem if path.stem not in sys.modules else f"daband_plugin_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -113,12 +114,12 @@ Member = TypeVar("Member")
 
 
 class Registry(Generic[Member]):
-    """A registry of named members of one kind, e.g. ``Registry[type[Policy]]("policy", "daband.policies")``.
+    """A mapping from names to members of one kind, e.g. ``Registry[type[Policy]]("policy", "daband.policies")``.
 
     Args:
         kind: the name of this kind of member in errors.
         package: the package whose modules register members.
-        with_neural: if torch is installed, also import ``daband.PLUGINS``. Other registries do not import torch.
+        with_neural: if True, the first lookup also imports ``daband.PLUGINS``, if torch is installed.
     """
 
     def __init__(self, kind: str, package: str, *, with_neural: bool = False) -> None:
@@ -138,10 +139,10 @@ class Registry(Generic[Member]):
         return register_member
 
     def add(self, name: str, member: Member) -> None:
-        """Register ``member`` under ``name``; raise an error if the name is already taken."""
-        present = self._members.get(name)
-        if present is not None and present is not member:
-            raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {present!r}")
+        """Register ``member`` under ``name``. Raise an error if another member has this name."""
+        registered = self._members.get(name)
+        if registered is not None and registered is not member:
+            raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {registered!r}")
         self._members[name] = member
 
     def names(self) -> list[str]:
@@ -150,11 +151,11 @@ class Registry(Generic[Member]):
         return sorted(self._members)
 
     def is_registered(self, name: str) -> bool:
-        """Return True if an imported module has registered ``name``. This imports nothing."""
+        """Return True if a module that is already imported has registered ``name``. No module is imported."""
         return name in self._members
 
     def get(self, name: str) -> Member:
-        """Return the member called ``name``; for an unknown name raise an error that suggests the nearest name."""
+        """Return the member with this name. For an unknown name raise an error that suggests the nearest name."""
         if not isinstance(name, str):
             raise InvalidInput(f"the name of a {self.kind} must be a string, got {name!r}")
         if name not in self._members:
@@ -174,7 +175,7 @@ class Registry(Generic[Member]):
         return name in self._members
 
     def _discover(self) -> None:
-        """Import all modules that register members, once."""
+        """Import all modules that register members. Do nothing after the first call."""
         if self._discovered:
             return
         package = importlib.import_module(self.package)
@@ -198,11 +199,11 @@ class Checks(list[Callable[..., None]]):
         self.append(check)
         return check
 
-    def run(self, *what: Any) -> None:
-        """Call every check with the arguments ``what``. The first error gets the failed check's rule as a note."""
+    def run(self, *arguments: Any) -> None:
+        """Call every check with these arguments. The first error is raised, with the rule of its check as a note."""
         for check in self:
             try:
-                check(*what)
+                check(*arguments)
             except Exception as error:
                 rule = (inspect.getdoc(check) or "").partition("\n\n")[0].replace("\n", " ")
                 error.add_note(f"daband.checks, {getattr(check, '__name__', check)}: {rule}")

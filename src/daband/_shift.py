@@ -1,16 +1,17 @@
 """Define the kinds of shift between source and target, which users state by name.
 
-Unlabelled contexts do not show whether a warm and a cold city are measured alike ("warm for here" is not warm) or in
-different units (a price in another currency). The two cases need opposite treatment, so the user states which applies.
+If the values of a column are larger in the target, unlabelled contexts do not show why. The values may really be larger
+(a warmer city), or be measured in another unit (a price in another currency). The two cases need opposite treatment, so
+the user states which one applies.
 
-* ``"covariate"``: the distribution of contexts differs; a number means the same in both domains. Every method uses the
-  same statistics in both domains, and aligns nothing.
-* ``"units"``: some columns (all, if none is named) are measured in other units. Every method standardises those columns
-  by each domain's own statistics.
+* ``"covariate"``: the distribution of contexts differs, but a number means the same in both domains. Every method uses
+  the same statistics in both domains, and features are not aligned.
+* ``"units"``: some columns (all, if none is named) are measured in other units. Every method standardises these columns
+  by the statistics of each domain.
 * ``"style"``: the same objects look different (rendered and photographed, dark on light and light on dark). Each domain
-  has its own statistics, and the recipe's terms align the features.
-* ``"labels"``: the frequencies of the best arms differ. With ``"style"``, terms are dropped that assume equally
-  frequent arms in the target.
+  has its own statistics, and neural methods align the features of the domains.
+* ``"labels"``: the frequencies of the best arms differ. With ``"style"``, objective terms that assume equally frequent
+  arms in the target are dropped.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from daband.errors import InvalidInput, did_you_mean
 
 #: The kinds of shift.
 KINDS = ("covariate", "units", "style", "labels")
-#: Minimum number of dimensions of a vector that counts as features of an image or a text.
-_MIN_FEATURE_VECTOR = 512
+#: The minimum number of dimensions of a vector that is assumed to be the features of an image or a text.
+_MIN_FEATURE_DIMENSIONS = 512
 
 
 @dataclass(frozen=True)
 class Shift:
     """The assumed differences between the domains.
 
-    ``kinds`` are some of "covariate", "units", "style" and "labels". ``units`` are the indices of the columns whose
-    units differ; None means all columns. ``stated`` is True if the user stated the shift, and False if it is the
-    default for the shape of contexts.
+    Attributes:
+        kinds: one or several of "covariate", "units", "style" and "labels".
+        units: the indices of the columns whose units differ; None means all columns.
+        stated: True if the user stated the shift, False if it is the default for the shape of contexts.
 
     >>> daband.Shift.of("units", "labels")
     Shift(kinds=('units', 'labels'), units=None, stated=True)
@@ -60,12 +62,12 @@ class Shift:
 
     @classmethod
     def of(cls, *kinds: str, units: Iterable[int] | None = None) -> Shift:
-        """Return a shift that the user states."""
+        """Return a shift with these kinds that counts as stated by the user."""
         return cls(tuple(kinds), None if units is None else tuple(units), stated=True)
 
     @property
     def aligns(self) -> bool:
-        """True if the features of the domains are aligned."""
+        """True if neural methods align the features of the domains."""
         return "style" in self.kinds
 
     @property
@@ -74,14 +76,14 @@ class Shift:
         return "labels" in self.kinds
 
     def own_statistics(self, n_features: int) -> tuple[bool, ...]:
-        """Return True for each column that is standardised by each domain's own statistics."""
+        """Return a boolean per column: True if the column is standardised by the statistics of each domain."""
         if self.aligns or ("units" in self.kinds and self.units is None):
             return (True,) * n_features
         indices = set(self.units or ())
         return tuple(index in indices for index in range(n_features))
 
     def state(self) -> dict[str, Any]:
-        """Return the shift as JSON types, for ``as_shift``."""
+        """Return the shift in JSON types. ``as_shift`` converts them back."""
         units = None if self.units is None else list(self.units)
         return {"kinds": list(self.kinds), "units": units, "stated": self.stated}
 
@@ -94,14 +96,14 @@ ShiftLike: TypeAlias = Shift | str | Sequence[str] | Mapping[str, Any] | None
 
 
 def default_shift(context_shape: Sequence[int], *, table: bool = False) -> Shift:
-    """Return the default shift: "style" for images and features, "covariate" for other vectors.
+    """Return the default shift: "style" for images and long vectors, "covariate" for other vectors and tables.
 
-    A vector with at least 512 dimensions that is not a ``table`` usually has features of an image or a text, which
-    differ in style. On nine development pairs of such features, alignment gains 0.04 on average; on tables it costs
-    more than it gains.
+    A vector with at least 512 dimensions that is not a row of a ``table`` usually has the features of an image or a
+    text, which differ in style. On nine development pairs with such features, alignment gains 0.04 on average. On
+    tables it costs more than it gains.
     """
-    features = not table and math.prod(context_shape) >= _MIN_FEATURE_VECTOR
-    return Shift(("style",) if len(context_shape) > 1 or features else ("covariate",))
+    are_features = not table and math.prod(context_shape) >= _MIN_FEATURE_DIMENSIONS
+    return Shift(("style",) if len(context_shape) > 1 or are_features else ("covariate",))
 
 
 def as_shift(
@@ -114,17 +116,19 @@ def as_shift(
     """Return the shift that a user describes.
 
     Args:
-        value: a name, several ("units,labels" or a sequence), a ``Shift``, its ``state()``, or None for the default.
+        value: a kind, several kinds ("units,labels" or a sequence), a ``Shift``, its ``state()``, or None for the
+            default.
         context_shape: the shape of a context.
-        units: the columns measured in other units, by name or index; they imply "units".
+        units: the columns that are measured in other units, by name or index. They imply the kind "units".
         feature_names: the name of each column of a context.
     """
     if isinstance(value, Mapping):
         unknown = sorted(set(value) - {"kinds", "units", "stated"})
         if unknown or "kinds" not in value:
             raise InvalidInput(f"shift must have the keys kinds, units and stated, got {', '.join(map(str, value))}")
-        given = value.get("units")
-        value = Shift(tuple(value["kinds"]), None if given is None else tuple(given), bool(value.get("stated", True)))
+        indices = value.get("units")
+        stated = bool(value.get("stated", True))
+        value = Shift(tuple(value["kinds"]), None if indices is None else tuple(indices), stated)
     if not isinstance(value, Shift):
         if value is None:
             table = bool(feature_names)
@@ -136,14 +140,13 @@ def as_shift(
         else:
             raise InvalidInput(f"shift must be one or several of {', '.join(KINDS)}, got {value!r}")
     if units is not None:
-        indices = _column_indices(units, feature_names)
-        value = Shift.of(*value.kinds, "units", units=indices)
+        value = Shift.of(*value.kinds, "units", units=_column_indices(units, feature_names))
     if value.units is not None:
         if len(context_shape) != 1:
             raise InvalidInput(f"units must be None for contexts of shape {tuple(context_shape)}")
-        wrong = [index for index in value.units if not 0 <= index < context_shape[0]]
-        if wrong:
-            raise InvalidInput(f"units must be columns in 0..{context_shape[0] - 1}, got {wrong[0]}")
+        invalid = [index for index in value.units if not 0 <= index < context_shape[0]]
+        if invalid:
+            raise InvalidInput(f"units must be columns in 0..{context_shape[0] - 1}, got {invalid[0]}")
     return value
 
 

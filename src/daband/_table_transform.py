@@ -1,18 +1,17 @@
 """Convert raw table values to the features of a context.
 
-A transform is fitted once, saved, and applied to tables and to single rows.
-
-All kinds of rows are read here: files, pandas and polars frames, mappings and HTTP requests. The rules for a single
-value are always the same:
+``TableTransform`` has one transform per column. It is fitted once, saved, and applied to tables (``apply``) and to
+single rows (``TableRows``). The functions ``as_number``, ``as_category`` and ``as_date_or_time`` read one value. So the
+same rules hold for files, pandas and polars frames, mappings and HTTP requests:
 
 * A value is missing if it is None, NaN, or one of ``MISSING_TEXTS``. Spaces around a text do not count.
-* A number is a number, True or False, or a text that spells one: ``41``, ``" 41.0"`` and ``4.1e1`` are equal.
-* A category is a text. Numbers have one spelling: ``1``, ``1.0`` and ``"1.0"`` are the category ``1``. A text with
-  leading zeros does not spell a number here: ``"01"`` and ``"1"`` are two categories.
-* A date is a date, or a text such as ``2024-05-31``, ``31.05.2024``, ``2024-05-31 18:30`` or ``18:30``.
+* A number is a number, True or False, or a text with one of these: ``41``, ``" 41.0"`` and ``4.1e1`` are equal.
+* A category is a text. Equal numbers are the same category: ``1``, ``1.0`` and ``"1.0"`` are the category ``1``. A text
+  with leading zeros is not a number here: ``"01"`` and ``"1"`` are two categories.
+* A date is a date, a time of day, or a text such as ``2024-05-31``, ``31.05.2024``, ``2024-05-31 18:30`` or ``18:30``.
 
-``from_table`` fits a transform and a pair holds it as ``pair.table``. The policy that ``for_pair`` builds keeps it as
-``policy.table`` and in its file. Only numpy is needed to apply it.
+``from_table`` fits a transform, which is then ``pair.table``. ``for_pair`` copies it to ``policy.table``, and the file
+of a policy contains it. Applying a transform needs only numpy.
 """
 
 from __future__ import annotations
@@ -32,46 +31,56 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, subset
+from daband._arrays import AnyArray, FloatArray, with_prefix
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
     from daband._input_encoders import InputEncoder
 
 T = TypeVar("T")
-Moment: TypeAlias = datetime | time | None
+#: A date, a time of day, or None for a missing value.
+DateOrTime: TypeAlias = datetime | time | None
 
 #: Texts that mean a missing value, in files and in rows.
 MISSING_TEXTS = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
-#: Texts that spell a number: without leading zeros. Integers with more than 18 digits are ids instead.
+#: A regular expression for texts that are numbers. Leading zeros, or integers with more than 18 digits, mean an id.
 NUMBER_TEXT = r"[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|0|[1-9][0-9]{0,17})(?:[eE][+-]?[0-9]+)?"
-#: The column with the row number in the user's table, for error messages, if rows were dropped.
-ROW = "row of the table"
-#: A number that is more standard deviations from the training mean causes the warning "far_outside".
-FAR = 8.0
+#: The name of a column that frames have if rows were dropped: the row number in the user's table, for messages.
+ROW_COLUMN = "row of the table"
+#: A number that is further from the training mean, in standard deviations, causes the warning "far_outside".
+FAR_DEVIATIONS = 8.0
 
 _NUMBER = re.compile(NUMBER_TEXT)
+#: Texts that are numbers, also with leading zeros and any number of digits.
 _ANY_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-#: Dates with dots, which start with the day; dates with slashes may not.
+#: Dates with dots, which start with the day. Dates with slashes are ambiguous and not accepted.
 _DOTTED_DATE = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
 _TIME_OF_DAY = re.compile(r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
+#: The separators of words.
 _SEPARATORS = re.compile(r"[\s|,;/]+")
 _BOOLEAN_TEXTS = {"true": 1.0, "false": 0.0}
+#: The names of the types of pandas' missing values.
 _PANDAS_MISSING = ("NAType", "NaTType")
 _CATEGORY_TYPES = (str, bool, int, float, np.bool_, np.integer, np.floating)
+#: The category of missing values, and the end of the name of a feature that is 1 if the value is missing.
 _MISSING_CATEGORY = "(missing)"
-_FAR_SQUARED = FAR * FAR
+_FAR_SQUARED = FAR_DEVIATIONS * FAR_DEVIATIONS
+#: Rows with larger numbers, or columns with a smaller standard deviation than 1 / this, are read without the fast path.
 _MAX_FAST_NUMBER = 1e100
-_MAX_LISTED = 8  # categories or columns that one message lists
+#: The maximum number of categories or columns that one message lists.
+_MAX_LISTED = 8
+#: With more categories and fewer rows per category, ``CategoricalColumn.fit`` warns. Also the maximum number of words.
 _MAX_CATEGORIES = 50
+#: The minimum number of rows per category without a warning.
 _MIN_ROWS_PER_CATEGORY = 20
+#: The value of "format" in a saved transform.
 _FORMAT = "daband table transform"
 
 
 def is_missing(value: Any) -> bool:
-    """Return True if a value other than a text is missing."""
-    nan = isinstance(value, float | np.floating) and math.isnan(value)
-    return value is None or nan or type(value).__name__ in _PANDAS_MISSING
+    """Return True if a value is None, NaN or missing in pandas. Texts are never missing here; see ``as_text``."""
+    is_nan = isinstance(value, float | np.floating) and math.isnan(value)
+    return value is None or is_nan or type(value).__name__ in _PANDAS_MISSING
 
 
 def as_text(value: str) -> str | None:
@@ -81,7 +90,7 @@ def as_text(value: str) -> str | None:
 
 
 def as_number(value: Any, name: str) -> float:
-    """Return a value as a number, NaN if it is missing."""
+    """Return a value as a number, or NaN if it is missing. Errors name the column ``name``."""
     if isinstance(value, str):
         text = as_text(value)
         if text is None:
@@ -103,21 +112,21 @@ def as_number(value: Any, name: str) -> float:
 
 
 def as_category(value: Any, name: str) -> str | None:
-    """Return a value as the text of its category, None if it is missing."""
+    """Return a value as the text of its category, or None if it is missing. Errors name the column ``name``."""
     if isinstance(value, str):
         text = as_text(value)
         if text is None or not _NUMBER.fullmatch(text):
             return text if text is None or text.lower() not in _BOOLEAN_TEXTS else text.lower()
-        return spell(int(text) if text.lstrip("+-").isdigit() else float(text))
+        return format_value(int(text) if text.lstrip("+-").isdigit() else float(text))
     if is_missing(value):
         return None
     if not isinstance(value, _CATEGORY_TYPES):
         raise InvalidInput(f"{name!r} must be a text or a number or None, got {value!r} ({type(value).__name__})")
-    return spell(value)
+    return format_value(value)
 
 
-def spell(value: Any) -> str:
-    """Return the unique spelling of a number or boolean: true and false in lower case, integers without a point."""
+def format_value(value: Any) -> str:
+    """Return a number or boolean as a text. Equal numbers have equal texts: 1 and 1.0 are "1", and True is "true"."""
     if isinstance(value, bool | np.bool_):
         return str(value).lower()
     if isinstance(value, float | np.floating):
@@ -125,8 +134,8 @@ def spell(value: Any) -> str:
     return str(value)
 
 
-def as_moment(value: Any, name: str) -> Moment:
-    """Return a date or a time of day, None if it is missing."""
+def as_date_or_time(value: Any, name: str) -> DateOrTime:
+    """Return a value as a date or a time of day, or None if it is missing. Errors name the column ``name``."""
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]").item()
     if isinstance(value, str):
@@ -146,10 +155,10 @@ def as_moment(value: Any, name: str) -> Moment:
         ) from None
 
 
-def numbers(frame: Any, name: str, *, where: str = "", is_context: bool = True) -> FloatArray:
-    """Return a column as numbers (n,), NaN where missing.
+def read_numbers(frame: Any, name: str, *, where: str = "", is_context: bool = True) -> FloatArray:
+    """Return a column of a frame as numbers (n,), with NaN for missing values.
 
-    Errors name the column, the row and, if given, the table (``where``). For a context they also suggest a remedy.
+    Errors name the column, the row, and the table ``where``, if given. For context columns they suggest a remedy.
     """
     column = _column(frame, name, where)
     dtype = column.dtype
@@ -164,83 +173,83 @@ def numbers(frame: Any, name: str, *, where: str = "", is_context: bool = True) 
     return np.array(_read_values(frame, name, where, as_number, remedy), np.float64)
 
 
-def categories(frame: Any, name: str, *, where: str = "") -> list[str | None]:
-    """Return a column as the texts of its categories (n,), None where missing."""
+def read_categories(frame: Any, name: str, *, where: str = "") -> list[str | None]:
+    """Return a column of a frame as the texts of its categories (n,), with None for missing values."""
     return _read_values(frame, name, where, as_category)
 
 
-def moments(frame: Any, name: str, *, where: str = "") -> list[Moment]:
-    """Return a column as dates or times of day (n,), None where missing."""
-    return _read_values(frame, name, where, as_moment)
+def read_dates(frame: Any, name: str, *, where: str = "") -> list[DateOrTime]:
+    """Return a column of a frame as dates or times of day (n,), with None for missing values."""
+    return _read_values(frame, name, where, as_date_or_time)
 
 
 def row_number(frame: Any, row: int) -> int:
-    """Return the number of a frame's row in the user's table."""
-    return int(frame[ROW][int(row)]) if ROW in frame.columns else int(row)
+    """Return the number that a row of a frame has in the user's table, which may have more rows."""
+    return int(frame[ROW_COLUMN][int(row)]) if ROW_COLUMN in frame.columns else int(row)
 
 
-def _read_values(frame: Any, name: str, where: str, rule: Callable[[Any, str], T], remedy: str = "") -> list[T]:
-    """Return the result of a rule for each value of a column; equal values of one type are read once."""
-    known: dict[Any, T] = {}
+def _read_values(frame: Any, name: str, where: str, read_one: Callable[[Any, str], T], remedy: str = "") -> list[T]:
+    """Return ``read_one(value, name)`` for each value of a column. It is called once for equal values of one type."""
+    results_by_value: dict[Any, T] = {}
     results: list[T] = []
     for row, value in enumerate(_column(frame, name, where).to_list()):
         key = (type(value), value if isinstance(value, Hashable) else repr(value))
         try:
-            if key not in known:
-                known[key] = rule(value, name)
+            if key not in results_by_value:
+                results_by_value[key] = read_one(value, name)
         except InvalidInput as error:
             table = f" of the {where} table" if where else ""
             raise InvalidInput(f"column {error} in row {row_number(frame, row)}{table}{remedy}") from None
-        results.append(known[key])
+        results.append(results_by_value[key])
     return results
 
 
 def _column(frame: Any, name: str, where: str) -> Any:
-    """Return a column of a frame."""
+    """Return a column of a frame, or raise an error that suggests the nearest name."""
     if name not in frame.columns:
-        table, listed = f"{where} table" if where else "table", [str(column) for column in frame.columns]
-        hint = did_you_mean(name, listed)
-        raise InvalidInput(f"the {table} has no column {name!r}{hint} (its columns: {', '.join(listed)})")
+        table, names = f"{where} table" if where else "table", [str(column) for column in frame.columns]
+        hint = did_you_mean(name, names)
+        raise InvalidInput(f"the {table} has no column {name!r}{hint} (its columns: {', '.join(names)})")
     return frame[name]
 
 
 @dataclass(frozen=True, slots=True)
 class RowWarning:
-    """A warning about a row: it has something that training never saw.
+    """A warning about a row with a value or a column that the training data did not have."""
 
-    ``kind`` is "extra_column", "missing_value", "unseen_category", "far_outside" or "small_image".
-    """
-
+    #: "extra_column", "missing_value", "unseen_category", "far_outside" or "small_image".
     kind: str
+    #: The name of the column, or empty if the warning is about several columns.
     column: str
     message: str
 
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A numeric column: missing values become the median, and then all values are centred and scaled.
+    """The transform of a numeric column.
 
-    ``flags_missing`` adds a feature that is 1 if the value is missing, otherwise 0. It is True if values were missing
-    in the fit.
+    Missing values are replaced by the median. The feature is the value minus the mean, divided by the standard
+    deviation.
     """
 
     name: str
     median: float
     mean: float
     std: float
+    #: If True, a second feature is 1 for missing values and 0 for others. ``fit`` sets it if it saw missing values.
     flags_missing: bool
     kind: ClassVar[str] = "numeric"
 
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> NumericColumn:
-        """Fit on the rows of all tables."""
-        values = np.concatenate([numbers(frame, name, where=where) for where, frame in tables.items()])
+        """Return the transform fitted on the column ``name`` of all tables, which are frames by table name."""
+        values = np.concatenate([read_numbers(frame, name, where=where) for where, frame in tables.items()])
         missing = np.isnan(values)
         if missing.all():
             raise DataError(f"column {name!r} has no value at all; remove it from the context columns")
         median = float(np.median(values[~missing]))
         filled = np.where(missing, median, values)
-        # A constant column is uninformative: a scale of 1 makes it zeros.
+        # A constant column becomes 0.
         return cls(name, median, float(filled.mean()), float(filled.std()) or 1.0, bool(missing.any()))
 
     @property
@@ -250,12 +259,12 @@ class NumericColumn:
 
     def apply(self, frame: Any) -> FloatArray:
         """Return the features (n, 1 or 2) of a frame's rows."""
-        values = numbers(frame, self.name)
+        values = read_numbers(frame, self.name)
         missing = np.isnan(values)
         scaled = (np.where(missing, self.median, values) - self.mean) / self.std
         return np.stack([scaled, missing.astype(np.float64)] if self.flags_missing else [scaled], axis=1)
 
-    def one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
+    def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
         """Return the features of one value, and append its warnings to ``row_warnings``."""
         number = as_number(value, self.name)
         missing = math.isnan(number)
@@ -264,15 +273,18 @@ class NumericColumn:
             if not self.flags_missing:
                 row_warnings.append(_missing_warning(self.name, f"the training median, {self.median:g}, is used"))
         scaled = (number - self.mean) / self.std
-        if abs(scaled) > FAR:
-            away = f"{abs(scaled):.3g} standard deviations from the training mean, {self.mean:g}"
-            row_warnings.append(RowWarning("far_outside", self.name, f"{self.name!r} is {number:g}, {away}"))
+        if abs(scaled) > FAR_DEVIATIONS:
+            distance = f"{abs(scaled):.3g} standard deviations from the training mean, {self.mean:g}"
+            row_warnings.append(RowWarning("far_outside", self.name, f"{self.name!r} is {number:g}, {distance}"))
         return [scaled, float(missing)] if self.flags_missing else [scaled]
 
 
 @dataclass(frozen=True)
 class CategoricalColumn:
-    """A one-hot encoded column. Missing is a category if the fit saw it. An unknown category becomes zeros."""
+    """The one-hot encoding of a column.
+
+    Missing values are a category if ``fit`` saw some. The features of a category that ``fit`` did not see are all 0.
+    """
 
     name: str
     categories: tuple[str, ...]
@@ -280,20 +292,20 @@ class CategoricalColumn:
 
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> CategoricalColumn:
-        """Fit on the rows of all tables."""
-        seen = [text for where, frame in tables.items() for text in categories(frame, name, where=where)]
-        texts = sorted({text for text in seen if text is not None})
-        if len(texts) > _MAX_CATEGORIES and len(seen) < _MIN_ROWS_PER_CATEGORY * len(texts):
+        """Return the transform fitted on the column ``name`` of all tables, which are frames by table name."""
+        texts = [text for where, frame in tables.items() for text in read_categories(frame, name, where=where)]
+        categories = sorted({text for text in texts if text is not None})
+        if len(categories) > _MAX_CATEGORIES and len(texts) < _MIN_ROWS_PER_CATEGORY * len(categories):
             warnings.warn(
-                f"column {name!r} has {len(texts):,} categories in {len(seen):,} rows, and becomes as many "
+                f"column {name!r} has {len(categories):,} categories in {len(texts):,} rows, and becomes as many "
                 "features: too few rows of each to learn from. Group them, convert them to numbers, or drop the column",
                 stacklevel=5,
             )
-        return cls(name, (*texts, *([_MISSING_CATEGORY] if None in seen else [])))
+        return cls(name, (*categories, *([_MISSING_CATEGORY] if None in texts else [])))
 
     @functools.cached_property
     def index(self) -> dict[str | None, int]:
-        """The index of every category."""
+        """The index of each category. The key of missing values is None."""
         return {None if text == _MISSING_CATEGORY else text: index for index, text in enumerate(self.categories)}
 
     @property
@@ -303,48 +315,52 @@ class CategoricalColumn:
 
     def apply(self, frame: Any) -> FloatArray:
         """Return zeros and ones (n, number of categories) for a frame's rows."""
-        codes = np.array([self.index.get(text, -1) for text in categories(frame, self.name)], np.int64)
+        codes = np.array([self.index.get(text, -1) for text in read_categories(frame, self.name)], np.int64)
         return (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
 
-    def one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
+    def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
         """Return the features of one value, and append its warnings to ``row_warnings``."""
         features = [0.0] * len(self.categories)
         text = as_category(value, self.name)
         if text in self.index:
             features[self.index[text]] = 1.0
         else:
-            row_warnings.append(self.warn(text))
+            row_warnings.append(self.unseen_warning(text))
         return features
 
-    def warn(self, text: str | None) -> RowWarning:
-        """Return the warning for a category that the fit did not see."""
+    def unseen_warning(self, text: str | None) -> RowWarning:
+        """Return the warning for a category that ``fit`` did not see; None is a missing value."""
         if text is None:
             return _missing_warning(self.name, "it counts as none of the categories")
         known = ", ".join((*self.categories[:_MAX_LISTED], *(["..."] if len(self.categories) > _MAX_LISTED else [])))
-        unseen = f"{self.name!r} is {text!r}, a category that training never saw (it saw {known})"
-        return RowWarning("unseen_category", self.name, unseen)
+        message = f"{self.name!r} is {text!r}, a category that training never saw (it saw {known})"
+        return RowWarning("unseen_category", self.name, message)
 
 
 @dataclass(frozen=True)
 class DateColumn:
-    """A column of dates: the year, and the sine and cosine of month, weekday and time of day.
+    """The transform of a column of dates or times of day.
 
-    So December is near January. The time of day is dropped if no date of the fit has one. Year, month and weekday are
-    dropped if all values are times of day. A missing date becomes the mean year and zeros, with a flag if the fit saw
-    missing dates.
+    The features are the standardised year, and the sine and cosine of month, weekday and time of day. So December is
+    near January. There is no time of day if all dates of ``fit`` are without one, and no year, month and weekday if all
+    its values are times of day. The features of a missing date are 0.
     """
 
     name: str
+    #: The mean year; 0 if all values are times of day.
     mean: float
+    #: The standard deviation of the year.
     std: float
+    #: True if there are features of the time of day.
     has_times: bool
+    #: If True, the last feature is 1 for missing dates and 0 for others. ``fit`` sets it if it saw missing dates.
     flags_missing: bool
     kind: ClassVar[str] = "date"
 
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> DateColumn:
-        """Fit on the rows of all tables."""
-        values = [moment for where, frame in tables.items() for moment in moments(frame, name, where=where)]
+        """Return the transform fitted on the column ``name`` of all tables, which are frames by table name."""
+        values = [value for where, frame in tables.items() for value in read_dates(frame, name, where=where)]
         present = [value for value in values if value is not None]
         if not present:
             raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
@@ -371,19 +387,19 @@ class DateColumn:
 
     def apply(self, frame: Any) -> FloatArray:
         """Return the features (n, m) of a frame's rows."""
-        rows = [self._numbers(value) for value in moments(frame, self.name)]
+        rows = [self._to_features(value) for value in read_dates(frame, self.name)]
         return np.array(rows).reshape(len(rows), len(self.features))
 
-    def one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
+    def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
         """Return the features of one value, and append its warnings to ``row_warnings``."""
-        moment = as_moment(value, self.name)
-        if moment is None and not self.flags_missing:
+        date_or_time = as_date_or_time(value, self.name)
+        if date_or_time is None and not self.flags_missing:
             year = f"the year {self.mean:.0f} and no month are used"
-            used = year if self._has_days else "the centre of the circle is used"
-            row_warnings.append(_missing_warning(self.name, used))
-        return self._numbers(moment)
+            replacement = year if self._has_days else "no time of day is used"
+            row_warnings.append(_missing_warning(self.name, replacement))
+        return self._to_features(date_or_time)
 
-    def _numbers(self, value: Moment) -> list[float]:
+    def _to_features(self, value: DateOrTime) -> list[float]:
         """Return the features of a date or a time of day."""
         if value is None:
             return [0.0] * (len(self.features) - self.flags_missing) + [1.0] * self.flags_missing
@@ -402,7 +418,7 @@ class DateColumn:
 
 @dataclass(frozen=True)
 class EncodedColumn:
-    """A column of images (bytes, base64 or paths) or texts, which become the features of a frozen encoder."""
+    """The transform of a column of images (bytes, base64 or paths) or texts to the features of a frozen encoder."""
 
     name: str
     encoder: InputEncoder
@@ -417,26 +433,29 @@ class EncodedColumn:
         """Return the features (n, width) of a frame's rows."""
         values = _column(frame, self.name, "").to_list()
 
-        def where(row: int) -> str:
+        def describe_row(row: int) -> str:
             return f"column {self.name!r} has {str(values[row])[-80:]!r} in row {row_number(frame, row)}"
 
-        return self.encoder.column(values, where)
+        return self.encoder.encode_column(values, describe_row)
 
     def state(self) -> dict[str, Any]:
         """Return the settings in JSON types."""
         return {"name": self.name, "encoder": self.encoder.state(), "digest": self.encoder.digest}
 
-    def one(self, value: Any) -> FloatArray:
+    def encode_one(self, value: Any) -> FloatArray:
         """Return the features (width,) of one value."""
         try:
-            return self.encoder.one(value)
+            return self.encoder.encode_one(value)
         except InvalidInput as error:
             raise InvalidInput(f"{self.name!r}: {error}") from None
 
 
 @dataclass(frozen=True)
 class WordsColumn:
-    """A column of texts or lists such as ``Action|Comedy``: a feature per known word, 1 if the text has it, else 0."""
+    """The transform of a column of texts or lists such as ``Action|Comedy``.
+
+    There is one feature per word in ``words``: 1 if the text has the word, otherwise 0.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -444,11 +463,12 @@ class WordsColumn:
 
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> WordsColumn:
-        """Fit on the rows of all tables: the most frequent words that at least two rows have, and not all."""
-        rows = [words_of(text) for where, frame in tables.items() for text in categories(frame, name, where=where)]
-        counts = Counter(word for words in rows for word in words)
-        kept = [word for word, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if 1 < n < len(rows)]
-        return cls(name, tuple(sorted(kept[:_MAX_CATEGORIES])))
+        """Return the transform for the 50 most frequent words that at least two rows have, but not all rows."""
+        texts = [text for where, frame in tables.items() for text in read_categories(frame, name, where=where)]
+        counts = Counter(word for text in texts for word in split_words(text))
+        by_frequency = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        words = [word for word, count in by_frequency if 1 < count < len(texts)]
+        return cls(name, tuple(sorted(words[:_MAX_CATEGORIES])))
 
     @property
     def features(self) -> list[str]:
@@ -457,17 +477,17 @@ class WordsColumn:
 
     def apply(self, frame: Any) -> FloatArray:
         """Return zeros and ones (n, number of words) for a frame's rows."""
-        rows = [self.one(text, []) for text in categories(frame, self.name)]
+        rows = [self.encode_one(text, []) for text in read_categories(frame, self.name)]
         return np.array(rows).reshape(len(rows), len(self.words))
 
-    def one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:  # noqa: ARG002
-        """Return the features of one value. Unknown words are ignored."""
-        present = words_of(as_category(value, self.name))
+    def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:  # noqa: ARG002
+        """Return the features of one value. Unknown words are ignored, without a warning."""
+        present = split_words(as_category(value, self.name))
         return [float(word in present) for word in self.words]
 
 
-def words_of(text: str | None) -> set[str]:
-    """Return the words of a text, in lower case."""
+def split_words(text: str | None) -> set[str]:
+    """Return the words of a text in lower case; none for None."""
     return set() if text is None else {word for word in _SEPARATORS.split(text.lower()) if word}
 
 
@@ -475,21 +495,21 @@ def words_of(text: str | None) -> set[str]:
 AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn | EncodedColumn | WordsColumn
 #: The transforms of columns, by the name in a file.
 _KINDS: dict[str, type[AnyColumn]] = {
-    one.kind: one for one in (NumericColumn, CategoricalColumn, DateColumn, EncodedColumn, WordsColumn)
+    column.kind: column for column in (NumericColumn, CategoricalColumn, DateColumn, EncodedColumn, WordsColumn)
 }
 
 
-def _missing_warning(name: str, what: str) -> RowWarning:
-    """Return the warning about a value that was never missing in training."""
-    return RowWarning("missing_value", name, f"{name!r} has no value, which never happened in training; {what}")
+def _missing_warning(name: str, replacement: str) -> RowWarning:
+    """Return the warning about a value that was never missing in training. ``replacement`` tells what is used."""
+    return RowWarning("missing_value", name, f"{name!r} has no value, which never happened in training; {replacement}")
 
 
 @dataclass(frozen=True)
 class TableTransform:
-    """The transform of a table's rows to contexts: one transform per column, in order."""
+    """The transform of a table's rows to contexts, which has one transform per column. Features are in their order."""
 
     columns: tuple[AnyColumn, ...]
-    #: Columns that identify a row: not part of a context, but rows may have them.
+    #: The names of columns that rows may have, but contexts do not use, such as an id. They cause no warning.
     ids: tuple[str, ...] = ()
 
     @classmethod
@@ -504,16 +524,16 @@ class TableTransform:
         encoders: Mapping[str, Any] | None = None,
         words: Sequence[str] = (),
     ) -> TableTransform:
-        """Fit on the context columns of a polars or pandas frame, or of several frames by name.
+        """Return a transform that is fitted on the context columns of one or several frames.
 
         Args:
-            frame: the frame, or a mapping from names to frames.
-            context: the columns of a context. Those that are not listed below must be numeric.
-            categorical: columns that become one-hot.
-            dates: columns that become the parts of a date.
+            frame: a polars or pandas frame, or a mapping from names to frames.
+            context: the names of the columns of a context. Those that are not listed below must be numeric.
+            categorical: columns to encode one-hot (``CategoricalColumn``).
+            dates: columns of dates or times of day (``DateColumn``).
             ids: columns that identify a row, and are not part of a context.
-            encoders: an encoder of images or texts by column.
-            words: columns of texts or lists, which become a feature for each frequent word.
+            encoders: the encoder of each column of images or texts (``EncodedColumn``).
+            words: columns of texts or lists, with a feature for each frequent word (``WordsColumn``).
         """
         tables = frame if isinstance(frame, Mapping) else {"": frame}
         kinds: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
@@ -523,16 +543,16 @@ class TableTransform:
             tuple(encoded.get(name) or kinds.get(name, NumericColumn).fit(name, tables) for name in context), tuple(ids)
         )
 
-    def with_medians(self, frame: Any, marked: Sequence[bool]) -> TableTransform:
-        """Return a copy that fills gaps in the ``marked`` numeric columns by the medians of this frame.
+    def with_medians(self, frame: Any, own_units: Sequence[bool]) -> TableTransform:
+        """Return a copy that replaces missing values of some numeric columns by the medians of this frame.
 
-        ``marked`` has a boolean for each feature of a context: True if a domain measures it in its own units.
+        These are the columns that each domain measures in its own units. ``own_units`` (d,) is True for their features.
         """
         columns = list(self.columns)
         start = 0
         for index, column in enumerate(self.columns):
-            if isinstance(column, NumericColumn) and marked[start]:
-                values = numbers(frame, column.name)
+            if isinstance(column, NumericColumn) and own_units[start]:
+                values = read_numbers(frame, column.name)
                 if not np.isnan(values).all():
                     columns[index] = replace(column, median=float(np.nanmedian(values)))
             start += len(column.features)
@@ -540,7 +560,7 @@ class TableTransform:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that a row must have."""
+        """The names of the columns that a row must have."""
         return tuple(column.name for column in self.columns)
 
     @functools.cached_property
@@ -553,18 +573,19 @@ class TableTransform:
         return np.concatenate([column.apply(frame) for column in self.columns], axis=1)
 
     def contexts(self, rows: Any) -> FloatArray:
-        """Return the contexts (n, d) of a row ``{"age": 41, "city": "Oslo"}``, of several, or of a frame.
+        """Return the contexts (n, d) of one row such as ``{"age": 41, "city": "Oslo"}``, several rows, or a frame.
 
         Missing columns and values of another type raise an error. Other columns are ignored.
         """
         if hasattr(rows, "columns"):
             return self.apply(rows)
-        listed = [rows] if isinstance(rows, Mapping) else list(rows) if isinstance(rows, Iterable) else [rows]
-        contexts = np.empty((len(listed), len(self.feature_names)))
-        for index, row in enumerate(listed):
+        row_list = [rows] if isinstance(rows, Mapping) else list(rows) if isinstance(rows, Iterable) else [rows]
+        contexts = np.empty((len(row_list), len(self.feature_names)))
+        for index, row in enumerate(row_list):
             if not isinstance(row, Mapping):
                 raise InvalidInput(
-                    f"rows must be a mapping of columns to values, several, or a frame, got {type(rows).__name__}"
+                    "rows must be a mapping from columns to values, a list of such mappings, or a frame, got "
+                    f"{type(rows).__name__}"
                 )
             try:
                 contexts[index] = self.rows.read(row)[0]
@@ -574,11 +595,11 @@ class TableTransform:
 
     @functools.cached_property
     def rows(self) -> TableRows:
-        """The reader of single rows."""
+        """The reader of single rows for this transform."""
         return TableRows(self)
 
     def state(self) -> dict[str, Any]:
-        """Return the fitted state as JSON types, for ``from_state``."""
+        """Return the fitted state in JSON types, without the arrays of encoders. ``from_state`` reads both."""
         columns = [
             {"kind": column.kind, **(column.state() if isinstance(column, EncodedColumn) else asdict(column))}
             for column in self.columns
@@ -586,7 +607,7 @@ class TableTransform:
         return {"format": _FORMAT, "columns": columns, "ids": list(self.ids)}
 
     def arrays(self) -> dict[str, AnyArray]:
-        """Return the arrays of encoders, for ``from_state``."""
+        """Return the arrays of encoders. Their names start with the digest of the encoder."""
         encoders = [column.encoder for column in self.columns if isinstance(column, EncodedColumn)]
         return {f"{encoder.digest}/{name}": array for encoder in encoders for name, array in encoder.arrays().items()}
 
@@ -603,9 +624,10 @@ class TableTransform:
 
 
 def encoded_columns(encoders: Mapping[str, Any], framing: tuple[int, int] | None = None) -> dict[str, EncodedColumn]:
-    """Return a column by name for each of these encoders, given as ``daband._input_encoders.input_encoder`` takes them.
+    """Return the column transform for each of these encoders, by column name.
 
-    Columns with the same encoder share it.
+    Encoders and ``framing`` are arguments of ``daband._input_encoders.input_encoder``, which is called once per encoder
+    even if several columns use it.
     """
     from daband._input_encoders import input_encoder
 
@@ -614,38 +636,41 @@ def encoded_columns(encoders: Mapping[str, Any], framing: tuple[int, int] | None
 
 
 def _read_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> AnyColumn:
-    """Return the transform of a column from its state and the arrays of encoders."""
+    """Return the transform of a column that was saved as ``state`` and, if it has an encoder, ``arrays``."""
     name, kind = str(state["name"]), _KINDS.get(state["kind"])
     if kind is None:
         raise ValueError(f"column {name!r} is of the unknown kind {state['kind']!r}")
     if kind is EncodedColumn:
         from daband._input_encoders import InputEncoder
 
-        return EncodedColumn(name, InputEncoder.from_state(state["encoder"], subset(f"{state['digest']}/", arrays)))
+        return EncodedColumn(
+            name, InputEncoder.from_state(state["encoder"], with_prefix(f"{state['digest']}/", arrays))
+        )
     if kind is WordsColumn:
         return WordsColumn(name, tuple(str(word) for word in state["words"]))
     if kind is CategoricalColumn:
         return CategoricalColumn(name, tuple(str(value) for value in state["categories"]))
-    types = {item.name: float if item.type == "float" else bool for item in fields(kind)[1:]}
-    values: dict[str, Any] = {field: read(state[field]) for field, read in types.items()}
+    types = {field.name: float if field.type == "float" else bool for field in fields(kind)[1:]}
+    values: dict[str, Any] = {field_name: convert(state[field_name]) for field_name, convert in types.items()}
     if not all(map(math.isfinite, values.values())) or not values["std"] > 0:
         raise ValueError(f"the numbers of column {name!r} are not finite, or its std is not > 0")
     return kind(name, **values)
 
 
 class TableRows:
-    """A fast reader of single rows, which are mappings from column to value: ``TableTransform.rows``."""
+    """A fast reader of single rows, which are mappings from column names to values. See ``TableTransform.rows``."""
 
     def __init__(self, transform: TableTransform) -> None:
         self.names = transform.names
-        self._known = frozenset((*self.names, *transform.ids))
+        self._known_names = frozenset((*self.names, *transform.ids))
         self._dimension = len(transform.feature_names)
         starts = np.cumsum([0, *(len(column.features) for column in transform.columns)]).tolist()
-        placed = list(zip(transform.columns, starts, strict=False))
-        self._numeric = [(column, start) for column, start in placed if isinstance(column, NumericColumn)]
-        self._others = [(column, start) for column, start in placed if isinstance(column, DateColumn | WordsColumn)]
-        self._categorical = [(column, start) for column, start in placed if isinstance(column, CategoricalColumn)]
-        self._encoded = [(column, start) for column, start in placed if isinstance(column, EncodedColumn)]
+        # Each column with the index of its first feature.
+        indexed = list(zip(transform.columns, starts, strict=False))
+        self._numeric = [(column, start) for column, start in indexed if isinstance(column, NumericColumn)]
+        self._categorical = [(column, start) for column, start in indexed if isinstance(column, CategoricalColumn)]
+        self._simple = [(column, start) for column, start in indexed if isinstance(column, DateColumn | WordsColumn)]
+        self._encoded = [(column, start) for column, start in indexed if isinstance(column, EncodedColumn)]
         self._numeric_indices = np.array([start for _, start in self._numeric], np.int64)
         self._mean = np.array([column.mean for column, _ in self._numeric])
         self._std = np.array([column.std for column, _ in self._numeric])
@@ -655,30 +680,30 @@ class TableRows:
 
     @property
     def encoded(self) -> dict[str, str]:
-        """The input of each column that an encoder reads, "image" or "text", by name."""
-        return {column.name: column.encoder.takes for column, _ in self._encoded}
+        """The kind of input, "image" or "text", of each column with an encoder, by column name."""
+        return {column.name: column.encoder.input_kind for column, _ in self._encoded}
 
     @property
     def ranges(self) -> tuple[FloatArray, FloatArray]:
-        """The centre and scale (d,) of each feature. The scale is infinite if all values are equally likely."""
+        """The centre and scale (d,) of each feature. The scale is infinite for features that cannot be outliers."""
         centre, scale = np.zeros(self._dimension), np.full(self._dimension, np.inf)
         scale[self._numeric_indices] = 1.0
         return centre, scale
 
     def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
-        """Return the context (d,) of a row, and its warnings. A missing or mistyped column raises an error."""
-        plain = self._plain_numbers(row)
-        if plain is not None and self._all_numeric and len(row) == len(self.names):
-            return plain, ()
+        """Return the context (d,) of a row, and its warnings. A missing column or an invalid value raises an error."""
+        scaled = self._scale_plain_numbers(row)
+        if scaled is not None and self._all_numeric and len(row) == len(self.names):
+            return scaled, ()
         row_warnings: list[RowWarning] = []
         context = np.zeros(self._dimension)
         try:
-            if plain is not None:
-                context[self._numeric_indices] = plain
+            if scaled is not None:
+                context[self._numeric_indices] = scaled
             else:
                 with np.errstate(over="ignore"):
                     for numeric, start in self._numeric:
-                        values = numeric.one(row[numeric.name], row_warnings)
+                        values = numeric.encode_one(row[numeric.name], row_warnings)
                         context[start : start + len(values)] = values
             for column, start in self._categorical:
                 value = row[column.name]
@@ -687,14 +712,14 @@ class TableRows:
                     text = as_category(value, column.name)
                     index = column.index.get(text)
                     if index is None:
-                        row_warnings.append(column.warn(text))
+                        row_warnings.append(column.unseen_warning(text))
                         continue
                 context[start + index] = 1.0
-            for other, start in self._others:
-                values = other.one(row[other.name], row_warnings)
+            for simple, start in self._simple:
+                values = simple.encode_one(row[simple.name], row_warnings)
                 context[start : start + len(values)] = values
             for encoded, start in self._encoded:
-                context[start : start + encoded.encoder.width] = encoded.one(row[encoded.name])
+                context[start : start + encoded.encoder.width] = encoded.encode_one(row[encoded.name])
         except KeyError as error:
             raise self._missing_column_error(row, error.args[0]) from None
         if len(row) != len(self.names):
@@ -718,16 +743,16 @@ class TableRows:
                     contexts[:, self._numeric_indices[flags] + 1] = missing[:, flags]
                 with np.errstate(over="ignore"):
                     contexts[:, self._numeric_indices] = (numeric - self._mean) / self._std
-            for column, start in (*self._categorical, *self._others):
+            for column, start in (*self._categorical, *self._simple):
                 values = [row[column.name] for row in rows]
                 codes: dict[Any, int] = {}
                 coded = [codes.setdefault(key, len(codes)) for key in zip(map(type, values), values, strict=True)]
-                distinct = np.array([column.one(value, []) for _, value in codes])
+                distinct = np.array([column.encode_one(value, []) for _, value in codes])
                 contexts[:, start : start + distinct.shape[1]] = distinct[coded]
         except (KeyError, TypeError):  # a column is missing, or a value is infinite or not hashable
             contexts[:] = [self.read(row)[0] for row in rows]
         for encoded, start in self._encoded:
-            contexts[:, start : start + encoded.encoder.width] = [encoded.one(row[encoded.name]) for row in rows]
+            contexts[:, start : start + encoded.encoder.width] = [encoded.encode_one(row[encoded.name]) for row in rows]
         return contexts
 
     def _packed_numbers(self, row: Mapping[str, Any], pack: Callable[..., bytes]) -> bytes:
@@ -739,8 +764,8 @@ class TableRows:
             pass
         return pack(*[as_number(row[column.name], column.name) for column, _ in self._numeric])
 
-    def _plain_numbers(self, row: Mapping[str, Any]) -> FloatArray | None:
-        """Return the scaled numeric columns (n,), or None if one is missing, a text, far outside or absent."""
+    def _scale_plain_numbers(self, row: Mapping[str, Any]) -> FloatArray | None:
+        """Return the scaled values of all numeric columns (n,), or None if one is missing, a text or far outside."""
         if self._get_numeric is None:
             return None
         try:
@@ -753,27 +778,27 @@ class TableRows:
         scaled: FloatArray = np.array(values, np.float64) - self._mean
         scaled /= self._std
         # Nearly always, the sum of all squares is below the limit for a single one.
-        if scaled.dot(scaled) <= _FAR_SQUARED or (scaled.max() <= FAR and scaled.min() >= -FAR):
+        if scaled.dot(scaled) <= _FAR_SQUARED or (scaled.max() <= FAR_DEVIATIONS and scaled.min() >= -FAR_DEVIATIONS):
             return scaled
         return None
 
     def _missing_column_error(self, row: Mapping[str, Any], name: str) -> InvalidInput:
-        """Return the error for a row without a column, which may be misspelt."""
-        others = {str(other).lower(): str(other) for other in row if other not in self._known}
-        near = difflib.get_close_matches(name.lower(), list(others)[:100], n=1)
-        misspelt = f" but {others[near[0]]!r}, which is not a column of training and may be misspelt" if near else ""
+        """Return the error for a row without the column ``name``. It suggests a similar name that the row has."""
+        unknown = {str(key).lower(): str(key) for key in row if key not in self._known_names}
+        match = difflib.get_close_matches(name.lower(), list(unknown)[:100], n=1)
+        misspelt = f" but {unknown[match[0]]!r}, which is not a column of training and may be misspelt" if match else ""
         return InvalidInput(
             f"the row has no {name!r}{misspelt}; if its value is missing, put None (columns: {', '.join(self.names)})"
         )
 
     def _extra_column_warnings(self, row: Mapping[str, Any]) -> list[RowWarning]:
-        """Return warnings about columns that training did not have."""
-        extra = [str(name) for name in row if name not in self._known]
+        """Return warnings about columns that the training data did not have."""
+        extra = [str(name) for name in row if name not in self._known_names]
         row_warnings = [
             RowWarning("extra_column", name, f"{name[:80]!r} is not a column of training and was ignored")
             for name in extra[:_MAX_LISTED]
         ]
         if len(extra) > _MAX_LISTED:
-            message = f"{len(extra) - _MAX_LISTED:,} more columns are not of training and were ignored"
+            message = f"{len(extra) - _MAX_LISTED:,} more columns are not columns of training and were ignored"
             row_warnings.append(RowWarning("extra_column", "", message))
         return row_warnings

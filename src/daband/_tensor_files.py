@@ -1,8 +1,8 @@
 """Read and write safetensors files with a JSON header and a digest. Reading a file runs no code.
 
-The header is the only entry of the file's metadata, because safetensors writes several entries in no fixed order: so
-equal content gives equal files. It starts with a SHA-256 digest of the whole file (with zeros in place of the digest
-itself), so a file with any changed bit is rejected: in header, names, types, shapes, values or padding.
+The header is the only entry of the file's metadata. safetensors writes several entries in no fixed order; with one
+entry, equal content gives equal files. The header starts with a SHA-256 digest of the whole file, computed with zeros
+in place of the digest itself. So a file is rejected if any bit of it has changed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import safetensors
 import safetensors.numpy
 
 from daband._arrays import AnyArray
-from daband._files import checked_path, write_bytes
+from daband._files import check_path, write_bytes
 from daband.errors import CheckpointError
 
-#: The text in place of the digest while the digest is computed.
+#: The text in place of the digest while it is computed.
 _NO_DIGEST = "0" * 64
 #: The number of bytes that are read at once.
 _CHUNK_BYTES = 1 << 22
-#: The maximum size of a header in bytes, which safetensors sets.
+#: The maximum size of a header in bytes, as in safetensors.
 _MAX_HEADER_BYTES = 100 << 20
 
 
@@ -56,11 +56,11 @@ class FileFormat:
 def write_tensor_file(
     path: str | Path, kind: FileFormat, header: Mapping[str, Any], arrays: Mapping[str, AnyArray]
 ) -> None:
-    """Write a file with this header and these arrays; an error leaves no partial file."""
-    path = checked_path(path)
-    rest = json.dumps({"version": kind.version, **header}, sort_keys=True, allow_nan=False)
-    text = f'{{"digest": "{_NO_DIGEST}", {rest[1:]}'
-    # ``np.ascontiguousarray`` would turn an array without dimensions into one with one dimension.
+    """Write a file with this header and these arrays, completely or not at all."""
+    path = check_path(path)
+    entries = json.dumps({"version": kind.version, **header}, sort_keys=True, allow_nan=False)
+    text = f'{{"digest": "{_NO_DIGEST}", {entries[1:]}'
+    # ``np.ascontiguousarray`` would add a dimension to an array without dimensions.
     tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     content = bytearray(safetensors.numpy.save(tensors, metadata={kind.name: text}))
     digest = slice(8 + len(kind.header_start), 8 + len(kind.header_start) + len(_NO_DIGEST))
@@ -70,8 +70,8 @@ def write_tensor_file(
 
 
 def read_tensor_file(path: str | Path, kind: FileFormat) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Return the header and the arrays of a file, bit for bit."""
-    path = checked_path(path)
+    """Return the header and the arrays of a file, after checking the digest."""
+    path = check_path(path)
     header = read_tensor_header(path, kind)
     try:
         with safetensors.safe_open(path, framework="np") as file:
@@ -82,8 +82,8 @@ def read_tensor_file(path: str | Path, kind: FileFormat) -> tuple[dict[str, Any]
 
 
 def read_tensor_header(path: str | Path, kind: FileFormat) -> dict[str, Any]:
-    """Return the header of a file as JSON, after checking the digest."""
-    path = checked_path(path)
+    """Return the header of a file as a dictionary, after checking the digest of the whole file."""
+    path = check_path(path)
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would block, a device may have no end
             raise CheckpointError(f"{path} cannot be read: it is a folder, a device or a pipe, not a file")
@@ -127,7 +127,7 @@ def _reject_other_formats(path: Path, start: bytes, size: int) -> None:
 
 
 def _parse_header(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, Any], str]:
-    """Return the JSON of daband's metadata entry, and its stated digest."""
+    """Return daband's metadata entry as a dictionary, and the digest in it. ``raw`` are the bytes of the header."""
     try:
         entries = json.loads(raw)
         metadata = entries.get("__metadata__") or {}
@@ -143,11 +143,10 @@ def _parse_header(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, A
     if version != kind.version:
         remedy = "a newer one reads it" if version > kind.version else kind.remedy
         raise CheckpointError(f"{path} has format version {version}, this daband reads {kind.version}; {remedy}")
-    digest = raw[len(kind.header_start) :][: len(_NO_DIGEST)]
-    text = digest.decode("latin-1")
-    if not raw.startswith(kind.header_start) or len(digest) < len(_NO_DIGEST) or text != header["digest"]:
+    digest = raw[len(kind.header_start) :][: len(_NO_DIGEST)].decode("latin-1")
+    if not raw.startswith(kind.header_start) or len(digest) < len(_NO_DIGEST) or digest != header["digest"]:
         raise CheckpointError(f"{path} has a damaged header: its digest is not where it should be")
     missing = set(kind.required) - header.keys()
     if missing:
         raise CheckpointError(f"{path} has a damaged header: it lacks {', '.join(sorted(missing))}")
-    return header, text
+    return header, digest

@@ -25,11 +25,12 @@ class DabandError(Exception):
     ...     print(type(error).__name__)
     CheckpointError
 
-    Programs can read the fields: the command line replaces a remedy by one for its own options.
+    The text of an error is its message followed by its remedies. The command line replaces some remedies by others that
+    name its options.
 
     Attributes:
         message: the problem, without remedies.
-        remedies: suggestions, by the argument to set. They follow the message.
+        remedies: what to do about it, by the name of the argument to set.
     """
 
     def __init__(self, message: str = "", *, remedies: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -42,7 +43,7 @@ class DabandError(Exception):
 
 
 class InvalidInput(DabandError, ValueError):
-    """An argument has the wrong shape or value. The message names the argument; nothing was changed.
+    """An argument has an invalid type, shape or value. The message names the argument. Nothing was changed.
 
     >>> daband.LinUCB(context_shape=(2,), n_arms=0)
     Traceback (most recent call last):
@@ -51,7 +52,7 @@ class InvalidInput(DabandError, ValueError):
 
 
 class NotFitted(DabandError, RuntimeError):
-    """An object must be fitted before it can be used; the message names the method to call.
+    """An object must be fitted before it can be used. The message names the method to call.
 
     >>> policy = daband.LinUCB(context_shape=(4,), n_arms=2, transform=daband.PCA(2))
     >>> policy.select([[0.0, 1.0, 0.0, 1.0]])
@@ -61,7 +62,7 @@ class NotFitted(DabandError, RuntimeError):
 
 
 class CheckpointError(DabandError, OSError):
-    """A saved file cannot be read: truncated, in another or newer format, or a pickle.
+    """A saved file cannot be read. It may be truncated or damaged, in another or newer format, or a pickle.
 
     >>> with open("broken.safetensors", "wb") as file:
     ...     written = file.write(b"not a policy")
@@ -72,7 +73,7 @@ class CheckpointError(DabandError, OSError):
 
 
 class DataError(DabandError, OSError):
-    """Data on disk is missing or damaged; the message names the file and the remedy.
+    """Data on disk is missing or damaged. The message names the file and the remedy.
 
     >>> columns = daband.domains.Columns(context=["age"], label="offer")
     >>> daband.domains.from_table(source="no-such.csv", target="new.csv", columns=columns)
@@ -82,11 +83,11 @@ class DataError(DabandError, OSError):
 
 
 class FolderInUse(DabandError, RuntimeError):
-    """Another process or thread is using the folder; the message names both."""
+    """Another process or thread is using a folder. The message names the folder and the process."""
 
 
 class WorkerDied(DabandError, RuntimeError):
-    """A worker process has died; files written before remain."""
+    """A worker process has died. The files that it wrote before are kept."""
 
 
 class TrainingDiverged(DabandError, ArithmeticError):
@@ -98,10 +99,10 @@ class TrainingDiverged(DabandError, ArithmeticError):
 
 
 class DeviceOutOfMemory(DabandError, MemoryError):
-    """A gradient step needs more memory than the device has; the message suggests what to try."""
+    """A gradient step needs more memory than the device has. The message suggests what to try."""
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return ``"; did you mean 'episodes'?"`` for an error message; empty if no known name is similar."""
+    """Return ``"; did you mean 'episodes'?"``, the end of an error message; empty if none of ``names`` is similar."""
     matches = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -1,11 +1,12 @@
-"""Provide estimators for scikit-learn: classification and bandit logs across domains.
+"""Provide scikit-learn estimators that learn from labelled source rows and unlabelled target rows.
+
+``TransferClassifier`` learns from labels, ``TransferPolicy`` from the rewards of actions.
 
 ``sample_domain`` follows the convention of skada: an integer per row, at least 0 for a row of a source and negative for
-a row of a target. Only source rows need a label or reward; those of target rows are ignored. Different integers are
-different domains. Metadata routing passes ``sample_domain`` through pipelines and searches; ``set_fit_request`` is not
-needed.
+a row of a target. Different integers are different domains. Labels and rewards of target rows are ignored. Metadata
+routing passes ``sample_domain`` through pipelines and searches without ``set_fit_request``.
 
-The policy is trained by ``daband.train``; it is the attribute ``policy_``, which ``daband.export`` writes to a file.
+``fit`` trains a policy by ``daband.train``. It is the attribute ``policy_``, and ``daband.export`` writes it to a file.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class _AllRewardsLog(LoggedDomain):
 
 
 class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
-    """The base class of estimators that train a policy on source rows and unlabelled target rows."""
+    """The base class of both estimators. Subclasses define ``fit``, ``predict_proba`` and ``score``."""
 
     __metadata_request__fit: ClassVar = {"sample_domain": True}
     __metadata_request__predict: ClassVar = {"sample_domain": True}
@@ -67,16 +68,19 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
         self.method, self.network, self.shift, self.random_state = method, network, shift, random_state
 
     def _train(
-        self, contexts: FloatArray, domain: IntArray, source: Callable[[IntArray], LoggedDomain], *, feedback: str
+        self, contexts: FloatArray, domain: IntArray, make_log: Callable[[IntArray], LoggedDomain], *, feedback: str
     ) -> Self:
-        """Train ``policy_`` on the rows of all domains; ``source`` returns the log of the given rows."""
+        """Train ``policy_`` on contexts (n, d) with the domain of each row (n,), and return this estimator.
+
+        ``make_log(rows)`` returns the log of source rows, given by their indices.
+        """
         domain_numbers = np.unique(domain).tolist()
-        parts: dict[str, dict[int, Any]] = {
-            "source": {number: source(np.flatnonzero(domain == number)) for number in domain_numbers if number >= 0},
+        roles: dict[str, dict[int, Any]] = {
+            "source": {number: make_log(np.flatnonzero(domain == number)) for number in domain_numbers if number >= 0},
             "target": {number: ArrayContexts(contexts[domain == number]) for number in domain_numbers if number < 0},
         }
-        names = {number: role if len(own) == 1 else str(number) for role, own in parts.items() for number in own}
-        sources, targets = ({names[number]: part for number, part in own.items()} for own in parts.values())
+        names = {number: role if len(group) == 1 else str(number) for role, group in roles.items() for number in group}
+        sources, targets = ({names[number]: part for number, part in group.items()} for group in roles.values())
         pair = Pair(
             name=type(self).__name__,
             context_shape=contexts.shape[1:],
@@ -100,44 +104,46 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _named_domains(self, X: Any, sample_domain: Any) -> tuple[FloatArray, AnyArray]:
-        """Return the features and the name of each row's domain (n,), by default the deployed one."""
+        """Return the features (n, d) and the name of each row's domain (n,), by default the deployed domain."""
         check_is_fitted(self)
         contexts = validate_data(self, X, reset=False, dtype=np.float64)
         if sample_domain is None:
             return contexts, np.full(len(contexts), self.policy_.domain)
-        domain, known = _checked_domain(sample_domain, contexts), self.policy_.domains
+        domain, domains = _check_domain(sample_domain, contexts), self.policy_.domains
         names = {}
         for number in np.unique(domain).tolist():
-            role = known.targets if number < 0 else known.sources
-            names[number] = role[0] if len(role) == 1 else self.domains_.get(number)
+            same_role = domains.targets if number < 0 else domains.sources
+            names[number] = same_role[0] if len(same_role) == 1 else self.domains_.get(number)
             if names[number] is None:
                 raise InvalidInput(f"sample_domain must be one of {', '.join(map(str, self.domains_))}, got {number}")
         return contexts, np.array([names[number] for number in domain.tolist()])
 
-    def _by_domain(self, X: Any, sample_domain: Any, score: Callable[[FloatArray, str], FloatArray]) -> FloatArray:
-        """Return ``score(rows, domain)`` (n, K), called with the rows of each domain."""
+    def _apply_by_domain(
+        self, X: Any, sample_domain: Any, function: Callable[[FloatArray, str], FloatArray]
+    ) -> FloatArray:
+        """Call ``function(contexts, domain)`` for the rows of each domain. Return its results (n, K) in row order."""
         contexts, domain = self._named_domains(X, sample_domain)
-        scores = np.empty((len(contexts), self.policy_.n_arms))
+        results = np.empty((len(contexts), self.policy_.n_arms))
         for name in np.unique(domain):
-            scores[domain == name] = score(contexts[domain == name], str(name))
-        return scores
+            results[domain == name] = function(contexts[domain == name], str(name))
+        return results
 
     def predict(self, X: Any, sample_domain: Any = None) -> AnyArray:
-        """Return the most probable class or action of each row, (n,). Arguments as in ``predict_proba``."""
+        """Return the most probable class or action of each row, (n,). Arguments are as in ``predict_proba``."""
         best = self.predict_proba(X, sample_domain).argmax(axis=1)
         return self.classes_[best]
 
 
 class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[misc]
-    """A classifier for target rows that needs only labels of source rows.
+    """A classifier for target rows that needs labels of source rows only.
 
-    Every class is an arm with reward 1 for rows of that class and 0 for others; the policy learns the rewards of all
-    arms. Without target rows it is fitted on the source only.
+    Each class is an arm. Its reward is 1 for rows of this class and 0 for others, and the policy learns the rewards of
+    all arms. Without target rows, the classifier is fitted on the source only.
 
     Args:
         method: the policy: "mixture", "linucb", "trees", "daband" or "nlinucb".
-        network: if True, the mixture has a neural network as a member. It needs torch, and takes longer: a fit
-            of 178 rows took 15 s instead of 0.1 s.
+        network: if True, the mixture has a neural network as a member. This needs torch and takes longer: the fit of
+            178 rows took 15 s instead of 0.1 s.
         shift: the assumed difference between the domains: "covariate", "units", "style", "labels", or several.
         random_state: the seed of the policy, or a generator.
 
@@ -149,42 +155,49 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
     """
 
     def fit(self, X: Any, y: Any, sample_domain: Any = None) -> Self:
-        """Train on labelled source rows and unlabelled target rows.
+        """Train on labelled source rows and unlabelled target rows, and return this estimator.
 
         Args:
             X: features (n, d).
-            y: labels (n,). Those of target rows are ignored; skada masks them with -1.
-            sample_domain: an integer per row (n,), at least 0 for sources, negative for targets; by default all rows
+            y: labels (n,). Labels of target rows are ignored; skada sets them to -1.
+            sample_domain: an integer per row (n,), at least 0 for sources and negative for targets. By default all rows
                 are of one source.
         """
-        contexts, domain, rows, known = _checked_rows(self, X, y, sample_domain)
-        _, labels = check_X_y(contexts[rows], known, estimator=self)
+        contexts, domain, source_rows, source_labels = _check_rows(self, X, y, sample_domain)
+        _, labels = check_X_y(contexts[source_rows], source_labels, estimator=self)
         check_classification_targets(labels)
         self.classes_, labels = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise InvalidInput(f"{type(self).__name__} needs source labels of 2 classes or more, got 1 class")
         rewards = np.zeros((len(contexts), len(self.classes_)))
-        rewards[rows, labels] = 1.0
-        return self._train(contexts, domain, lambda of: _AllRewardsLog(contexts[of], rewards[of]), feedback="one_hot")
+        rewards[source_rows, labels] = 1.0
+
+        def make_log(rows: IntArray) -> LoggedDomain:
+            return _AllRewardsLog(contexts[rows], rewards[rows])
+
+        return self._train(contexts, domain, make_log, feedback="one_hot")
 
     def predict_proba(self, X: Any, sample_domain: Any = None) -> FloatArray:
-        """Return the probability of each class, (n, classes): the distribution nearest to the predicted rewards.
+        """Return the probability of each class, (n, K). It is the distribution nearest to the predicted rewards.
 
         Args:
             X: features (n, d).
-            sample_domain: the domain of each row (n,), as in ``fit``; by default the first target, or the
-                first source if there is no target.
+            sample_domain: the domain of each row (n,), as in ``fit``. By default it is the first target, or the first
+                source if there is no target.
         """
-        means = self._by_domain(X, sample_domain, lambda *one: self.policy_.decide(*one, rule="greedy").mean)
-        return _project_on_simplex(means)
+
+        def predict_rewards(contexts: FloatArray, domain: str) -> FloatArray:
+            return self.policy_.decide(contexts, domain, rule="greedy").mean
+
+        return _project_on_simplex(self._apply_by_domain(X, sample_domain, predict_rewards))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, sample_domain: Any = None) -> float:
-        """Return the accuracy on these rows, which all need a label. Arguments as in ``predict_proba``."""
+        """Return the accuracy on these rows, which all need a label. Arguments are as in ``predict_proba``."""
         return float(accuracy_score(y, self.predict(X, sample_domain), sample_weight=sample_weight))
 
 
 class TransferPolicy(_TransferEstimator):
-    """A policy that chooses actions in a target, learned from rewards of a source.
+    """A policy for target rows that is learned from the rewards of actions in source rows.
 
     Args:
         method: the policy: "mixture", "linucb", "trees", "log" (for randomised logs), "daband" or "nlinucb".
@@ -210,84 +223,92 @@ class TransferPolicy(_TransferEstimator):
         return tags
 
     def fit(self, X: Any, y: Any, action: Any = None, propensity: Any = None, sample_domain: Any = None) -> Self:
-        """Train on source rows with rewards and on unlabelled target rows.
+        """Train on source rows with rewards and on target rows without, and return this estimator.
 
         Args:
             X: features (n, d).
-            y: the reward of ``action`` in each row, (n,); or without ``action`` the reward of every action, (n, K).
+            y: the reward of ``action`` in each row, (n,). Without ``action``, the reward of every action, (n, K).
                 Rewards of target rows are ignored.
-            action: the action that was taken in each row (n,), integers or strings; those of target rows are ignored.
-            propensity: the probability with which the action was taken, (n,); estimated by default.
+            action: the action that was taken in each row (n,), an integer or a string. Actions of target rows are
+                ignored.
+            propensity: the probability with which the action was taken, (n,). It is estimated by default.
             sample_domain: as in ``TransferClassifier.fit``.
         """
-        contexts, domain, rows, known = _checked_rows(self, X, y, sample_domain)
-        _, rewards = check_X_y(contexts[rows], known, multi_output=True, y_numeric=True, estimator=self)
+        contexts, domain, source_rows, source_rewards = _check_rows(self, X, y, sample_domain)
+        _, rewards = check_X_y(contexts[source_rows], source_rewards, multi_output=True, y_numeric=True, estimator=self)
         if action is None:
             if rewards.ndim != 2:
                 raise InvalidInput("action must be given, or y must have a column for every action")
             self.classes_ = np.asarray(getattr(y, "columns", np.arange(rewards.shape[1])))
 
-            def log(of: IntArray) -> LoggedDomain:
-                return _AllRewardsLog(contexts[of], rewards[np.searchsorted(rows, of)])
+            def make_log(rows: IntArray) -> LoggedDomain:
+                return _AllRewardsLog(contexts[rows], rewards[np.searchsorted(source_rows, rows)])
         else:
-            self.classes_, arms = np.unique(_safe_indexing(action, rows), return_inverse=True)
-            chances = None if propensity is None else np.asarray(_safe_indexing(propensity, rows), np.float64)
+            self.classes_, arms = np.unique(_safe_indexing(action, source_rows), return_inverse=True)
+            given = None if propensity is None else np.asarray(_safe_indexing(propensity, source_rows), np.float64)
 
-            def log(of: IntArray) -> LoggedDomain:
-                own = np.searchsorted(rows, of)
-                chosen = None if chances is None else chances[own]
-                return ArrayLog(contexts[of], arms[own], rewards[own], chosen, n_arms=len(self.classes_))
+            def make_log(rows: IntArray) -> LoggedDomain:
+                indices = np.searchsorted(source_rows, rows)
+                propensities = None if given is None else given[indices]
+                return ArrayLog(
+                    contexts[rows], arms[indices], rewards[indices], propensities, n_arms=len(self.classes_)
+                )
 
-        return self._train(contexts, domain, log, feedback="bandit")
+        return self._train(contexts, domain, make_log, feedback="bandit")
 
     def predict_proba(self, X: Any, sample_domain: Any = None) -> FloatArray:
-        """Return the probability with which each action is chosen, (n, K): 1 for the best one, equal for ties.
+        """Return the probability with which each action is chosen, (n, K): 1 for the best action, shared by ties.
 
         Args:
             X: features (n, d).
-            sample_domain: the domain of each row (n,), as in ``fit``; by default the first target, or the
-                first source if there is no target.
+            sample_domain: the domain of each row (n,), as in ``fit``. By default it is the first target, or the first
+                source if there is no target.
         """
-        return self._by_domain(X, sample_domain, lambda *one: self.policy_.probabilities(*one, rule="greedy"))
+
+        def choose(contexts: FloatArray, domain: str) -> FloatArray:
+            return self.policy_.probabilities(contexts, domain, rule="greedy")
+
+        return self._apply_by_domain(X, sample_domain, choose)
 
     def score(self, X: Any, y: Any, action: Any = None, propensity: Any = None, sample_domain: Any = None) -> float:
         """Return the mean reward of the predicted actions on these rows, which the policy must not have learned.
 
-        With ``action`` it is the doubly robust estimate of ``daband.evaluate_log``. Without ``action``, ``y`` has the
-        reward of every action, and the result is the mean over rows. Arguments as in ``fit``.
+        With ``action``, it is the doubly robust estimate of ``daband.evaluate_log``. Without, ``y`` has the reward of
+        every action, and the result is the mean over rows. Arguments are as in ``fit``.
         """
         if action is None:
             return float((self.predict_proba(X, sample_domain) * check_array(y)).sum(axis=1).mean())
         contexts, domain = self._named_domains(X, sample_domain)
-        order = np.argsort(self.classes_)  # the columns of a table have any order
+        order = np.argsort(self.classes_)  # columns of ``y`` may be in any order
         arms = order[np.minimum(np.searchsorted(self.classes_, action, sorter=order), len(order) - 1)]
         if (unknown := np.asarray(action)[self.classes_[arms] != action]).size:
             raise InvalidInput(f"action must have actions of fit, got {unknown[0]!r}")
         rewards, value = np.asarray(y, np.float64), 0.0
         for name in np.unique(domain):
             rows = domain == name
-            chosen = None if propensity is None else np.asarray(propensity, np.float64)[rows]
+            propensities = None if propensity is None else np.asarray(propensity, np.float64)[rows]
             choose = partial(self.policy_.probabilities, domain=str(name), rule="greedy")
-            value += rows.mean() * evaluate_log(choose, (contexts[rows], arms[rows], rewards[rows], chosen)).value
+            log = contexts[rows], arms[rows], rewards[rows], propensities
+            value += rows.mean() * evaluate_log(choose, log).value
         return float(value)
 
 
-def _checked_rows(estimator: Any, X: Any, y: Any, sample_domain: Any) -> tuple[FloatArray, IntArray, IntArray, Any]:
-    """Return features, the domain of every row, the indices of source rows, and their labels or rewards."""
+def _check_rows(estimator: Any, X: Any, y: Any, sample_domain: Any) -> tuple[FloatArray, IntArray, IntArray, Any]:
+    """Return features (n, d), domains (n,), the indices of source rows (m,), and their labels or rewards (m, ...)."""
     contexts = validate_data(estimator, X, dtype=np.float64)
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
-    answers = y if isinstance(y, Sequence) or hasattr(y, "iloc") else np.asarray(y)
-    check_consistent_length(contexts, answers)
-    domain = _checked_domain(np.ones(len(contexts)) if sample_domain is None else sample_domain, contexts)
-    rows = np.flatnonzero(domain >= 0)
-    if not len(rows):
-        raise InvalidInput("sample_domain must have source rows, marked by integers of at least 0")
-    return contexts, domain, rows, _safe_indexing(answers, rows)
+    labels = y if isinstance(y, Sequence) or hasattr(y, "iloc") else np.asarray(y)
+    check_consistent_length(contexts, labels)
+    domain = _check_domain(np.ones(len(contexts)) if sample_domain is None else sample_domain, contexts)
+    source_rows = np.flatnonzero(domain >= 0)
+    if not len(source_rows):
+        raise InvalidInput("sample_domain must have source rows, which have integers of at least 0")
+    return contexts, domain, source_rows, _safe_indexing(labels, source_rows)
 
 
-def _checked_domain(sample_domain: Any, contexts: FloatArray) -> IntArray:
-    """Return the domain of each row (n,) as integers."""
+def _check_domain(sample_domain: Any, contexts: FloatArray) -> IntArray:
+    """Return the domain of each row of contexts as int64 (n,). Raise an error unless it is one integer per row."""
     domain = check_array(sample_domain, ensure_2d=False, dtype=np.float64, input_name="sample_domain")
     if domain.ndim != 1 or (domain != np.rint(domain)).any():
         raise InvalidInput("sample_domain must be one integer per row: at least 0 for sources, negative for targets")
@@ -296,7 +317,7 @@ def _checked_domain(sample_domain: Any, contexts: FloatArray) -> IntArray:
 
 
 def _project_on_simplex(means: FloatArray) -> FloatArray:
-    """Return the probability distribution nearest to every row of predicted rewards, (n, K)."""
+    """Return the probability distribution nearest to each row of predicted rewards (n, K), in Euclidean distance."""
     descending = -np.sort(-means, axis=1)
     excess = (np.cumsum(descending, axis=1) - 1.0) / np.arange(1, means.shape[1] + 1)
     last = np.count_nonzero(descending > excess, axis=1) - 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband._files import checked_path, make_folder, read_json, write_bytes, write_text
+from daband._files import check_path, make_folder, read_json, write_bytes, write_text
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ class TestNames:
     def test_write(self, path, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         for call in (lambda: write_bytes(path, b""), lambda: write_text(path, ""), lambda: make_folder(path),
-                     lambda: read_json(path), lambda: checked_path(path)):  # fmt: skip
+                     lambda: read_json(path), lambda: check_path(path)):  # fmt: skip
             with pytest.raises(daband.InvalidInput):
                 call()
         assert list(tmp_path.iterdir()) == []

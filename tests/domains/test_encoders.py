@@ -85,7 +85,9 @@ def test_a_saved_module_and_an_onnx_file_are_the_module(folders, tmp_path):
     (tmp_path / "net.onnx").write_bytes(encoder.program.content)
     photo = (folders["source"] / "cat" / "cat_000.png").read_bytes()
     for given, framing in ((tmp_path / "net.pt", (16, 16)), (str(tmp_path / "net.onnx"), None)):
-        np.testing.assert_allclose(input_encoder(given, framing).one(photo), encoder.one(photo), atol=1e-6)
+        np.testing.assert_allclose(
+            input_encoder(given, framing).encode_one(photo), encoder.encode_one(photo), atol=1e-6
+        )
 
 
 def test_the_shorter_side_is_resized_and_the_centre_cropped():
@@ -105,11 +107,11 @@ def test_efficientnet_comes_with_its_weights_and_pixels(folders):
     path = folders["source"] / "dog" / "dog_003.png"
     with torch.no_grad():
         expected = load_backbone("efficientnet_lite0").module((pixels_of(path, 224) - 127 / 255) / (128 / 255))
-    np.testing.assert_allclose(encoder.one(path), expected[0].numpy(), atol=1e-4)
+    np.testing.assert_allclose(encoder.encode_one(path), expected[0].numpy(), atol=1e-4)
     assert encoder.width == 1280
     again = InputEncoder.from_state(encoder.state(), encoder.arrays())
     assert again.digest == encoder.digest
-    np.testing.assert_array_equal(again.one(path), encoder.one(path))
+    np.testing.assert_array_equal(again.encode_one(path), encoder.encode_one(path))
 
 
 @pytest.mark.parametrize("library", ["torchvision:resnet50", "timm:resnet18", "open_clip:ViT-B-32"])
@@ -147,7 +149,7 @@ def test_an_image_is_bytes_base64_or_a_path(tmp_path):
     given = (raw, text, f"data:image/png;base64,{text}", str(tmp_path / "a.png"), tmp_path / "a.png")
     assert {image_bytes(one) for one in given} == {raw}
     with pytest.raises(InvalidInput, match="base64"):
-        image_bytes(str(tmp_path / "a.png"), paths=False)
+        image_bytes(str(tmp_path / "a.png"), allow_paths=False)
     with pytest.raises(InvalidInput, match="cannot be read"):
         image_bytes("nowhere.png")
 
@@ -246,8 +248,8 @@ def test_a_text_without_tokens_has_features_of_zeros():
             return np.ones((*ids.shape, 2)) + ids[:, :, None]
 
     encoder = InputEncoder("words", Program(), tokenizer=words.to_str())
-    assert encoder.one("").tolist() == [0.0, 0.0]
-    assert encoder.one("a ?").tolist() == [1.5, 1.5]
+    assert encoder.encode_one("").tolist() == [0.0, 0.0]
+    assert encoder.encode_one("a ?").tolist() == [1.5, 1.5]
 
 
 def test_missing_files_of_an_encoder_are_named(tmp_path):

@@ -458,7 +458,7 @@ def test_times_of_day_are_read_and_served(tmp_path):
     np.testing.assert_allclose(pair.table.contexts(row)[0, places], np.sin(angle))
     for text in ("07:01:00", "7:01:00"):
         np.testing.assert_allclose(pair.table.contexts({**row, "at": text})[0, places], np.sin(angle))
-    assert "'at' has no value, which never happened in training; the centre" in str(
+    assert "'at' has no value, which never happened in training; no time of day" in str(
         pair.table.rows.read({**row, "at": None})
     )
     assert TableTransform.from_state(pair.table.state()) == pair.table

@@ -47,7 +47,7 @@ def test_thousands_of_unknown_columns_get_a_quick_and_short_answer(table_file, s
             one["message"] for one in client.post("/decide", json={"context": row | unknown}).json()["warnings"]
         ]
         assert len(warnings) == 9
-        assert warnings[-1] == "992 more columns are not of training and were ignored"
+        assert warnings[-1] == "992 more columns are not columns of training and were ignored"
 
 
 def test_a_missing_column_among_many_unknown_ones_is_found_quickly(table_file):

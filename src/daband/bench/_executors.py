@@ -25,7 +25,7 @@ from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from daband._arrays import processors
+from daband._arrays import count_processors
 from daband._files import THREAD_VARIABLES, environment_variables
 from daband.bench._methods import policy_class
 from daband.bench._records import Record, group_by
@@ -172,7 +172,7 @@ def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *
     context = multiprocessing.get_context("spawn")
     workers = min(jobs, len(groups))
     # Libraries read these variables when a worker starts; values set by the user are kept.
-    threads_per_worker = str(max(1, processors() // workers))
+    threads_per_worker = str(max(1, count_processors() // workers))
     variables = {name: os.environ.get(name) or threads_per_worker for name in THREAD_VARIABLES}
     # Every process is a separate pool: if one dies, the others continue.
     new_pool = partial(ProcessPoolExecutor, 1, mp_context=context, initializer=_follow_parent)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from daband._files import checked_path, read_bytes
+from daband._files import check_path, read_bytes
 from daband.bench._methods import checked_method, policy_arguments
 from daband.domains._registry import pairs
 from daband.errors import InvalidInput, did_you_mean
@@ -157,7 +157,7 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
     """
     files = _preset_files()
     if name_or_file.endswith(".toml"):
-        path = checked_path(name_or_file, "the file of settings")
+        path = check_path(name_or_file, "the file of settings")
         if not path.is_file():
             raise InvalidInput(f"there is no file {path}")
         settings = _parse(read_bytes(path), str(path))

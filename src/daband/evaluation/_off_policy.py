@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import between_0_and_1, check_int, one_of
+from daband._arguments import check_int, check_one_of, check_probability
 from daband._arrays import AnyArray, ArrayLike, FloatArray, check_arms, one_blas_thread
 from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
@@ -144,8 +144,8 @@ def evaluate_log(
     >>> found.value, found.rounds
     (1.0, 100)
     """
-    one_of("estimator", estimator, ESTIMATORS)
-    between_0_and_1("confidence", confidence)
+    check_one_of("estimator", estimator, ESTIMATORS)
+    check_probability("confidence", confidence)
     check_int("seed", seed, minimum=0)
     known = policy_of(policy)
     if known is None and not callable(policy):

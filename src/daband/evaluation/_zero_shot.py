@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int, one_of
+from daband._arguments import check_int, check_one_of
 from daband._arrays import BoolArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
@@ -86,7 +86,7 @@ def evaluate(
     """
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
-    one_of("rule", rule, ("ucb", "greedy"))
+    check_one_of("rule", rule, ("ucb", "greedy"))
     check_int("batch_size", batch_size, minimum=1)
     if domain is None:
         raise InvalidInput(

@@ -268,8 +268,8 @@ class DualRidge:
     def episode(self, contexts: AnyArray) -> Episode:
         """Return the initial state of an episode with these contexts (B, d)."""
         products = inner_products(contexts, contexts)
-        stored = self.store.products(contexts).T
-        applied = [factor.apply(stored[factor.rounds]) for factor in self._factors]
+        stored_products = self.store.products(contexts).T
+        applied = [factor.apply(stored_products[factor.rounds]) for factor in self._factors]
         self._last_episode = (contexts, products, applied)
         covariance = np.empty((self.n_heads, len(contexts), len(contexts)))
         mean = np.empty((2, len(contexts), self.n_heads))
@@ -290,11 +290,9 @@ class DualRidge:
                 return
             for start in range(0, len(contexts), _BLOCK_ROWS):
                 block = slice(start, start + _BLOCK_ROWS)
-                stored, products = (
-                    self.store.products(contexts[block]).T,
-                    inner_products(contexts[block], contexts[block]),
-                )
-                applied = [factor.apply(stored[factor.rounds]) for factor in self._factors]
+                products = inner_products(contexts[block], contexts[block])
+                stored_products = self.store.products(contexts[block]).T
+                applied = [factor.apply(stored_products[factor.rounds]) for factor in self._factors]
                 self._update_block(contexts[block], heads[block], targets[block], products, applied)
         except np.linalg.LinAlgError:
             self._truncate(n_before, sizes)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from daband._arguments import one_of
+from daband._arguments import check_one_of
 from daband._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
 from daband.linear._kernels_numpy import TIE, drawn_arm, tied_arms, uniforms
@@ -128,7 +128,7 @@ class Exploration:
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:
-        one_of("explore", self.rule, ("ucb", "greedy", "thompson"))
+        check_one_of("explore", self.rule, ("ucb", "greedy", "thompson"))
         if not (np.isfinite(self.alpha) and self.alpha >= 0):
             raise InvalidInput(f"alpha must be a finite number >= 0, got {self.alpha}")
         if self.alpha > _MAX_ALPHA:

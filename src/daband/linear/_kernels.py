@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import one_of
+from daband._arguments import check_one_of
 from daband.linear._kernels_numpy import uniforms
 
 
@@ -22,7 +22,7 @@ from daband.linear._kernels_numpy import uniforms
 def kernels_are_compiled() -> bool:
     """Return True if compiled loops are used: numba is installed, or ``DABAND_KERNELS`` is "numba"."""
     choice = os.environ.get("DABAND_KERNELS", "auto")
-    one_of("DABAND_KERNELS", choice, ("auto", "numba", "numpy"))
+    check_one_of("DABAND_KERNELS", choice, ("auto", "numba", "numpy"))
     return choice == "numba" or (choice == "auto" and importlib.util.find_spec("numba") is not None)
 
 

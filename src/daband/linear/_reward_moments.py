@@ -51,7 +51,7 @@ class RewardMoments:
         return self._squares
 
     @property
-    def observed(self) -> tuple[float, float]:
+    def reward_range(self) -> tuple[float, float]:
         """The smallest and the largest reward; (0, 1) if rewards are not standardised or do not differ."""
         return (self.low, self.high) if self.standardise and self.low < self.high else (0.0, 1.0)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from daband._arguments import one_of
+from daband._arguments import check_one_of
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, Weights, check_memory, unit_scale
 from daband.errors import InvalidInput
 from daband.linear._dual_ridge import DualRidge
@@ -66,8 +66,8 @@ class RidgeHead:
     def __init__(self, *, n_arms: int, dim: int, arms: ArmModel, ridge: float, form: str) -> None:
         if not (np.isfinite(ridge) and ridge > 0):
             raise InvalidInput(f"ridge must be a finite number > 0, got {ridge}")
-        one_of("form", form, ("auto", "primal", "dual"))
-        one_of("arms", arms, ("disjoint", "shared"))
+        check_one_of("form", form, ("auto", "primal", "dual"))
+        check_one_of("arms", arms, ("disjoint", "shared"))
         check_head_memory(n_arms=n_arms, dim=dim, arms=arms, primal=form == "primal")
         self.dim = dim
         self.arms = arms

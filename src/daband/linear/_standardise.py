@@ -157,12 +157,9 @@ class Standardise:
 
     def __init__(self, *, components: int | None = None, by_domain: bool | Sequence[int] = False) -> None:
         self.components = None if components is None else check_int("components", components, minimum=1)
-        indices = (
-            ()
-            if isinstance(by_domain, bool)
-            else tuple(check_int("by_domain", index, minimum=0) for index in by_domain)
-        )
-        self.by_domain: bool | tuple[int, ...] = by_domain if isinstance(by_domain, bool) else indices
+        if not isinstance(by_domain, bool):
+            by_domain = tuple(check_int("by_domain", index, minimum=0) for index in by_domain)
+        self.by_domain: bool | tuple[int, ...] = by_domain
         #: The step for contexts of each domain, or one for all; empty before ``fit``.
         self._steps: list[StandardiseStep] = []
 

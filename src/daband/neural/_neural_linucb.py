@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from daband._arguments import check_int, one_of
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, checked_number, subset
+from daband._arguments import check_int, check_one_of
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_number, with_prefix
 from daband._domain_names import DomainNames
 from daband._image_layout import channels_first, channels_first_shape, image_layout
 from daband._shift import Shift, ShiftLike
@@ -120,7 +120,7 @@ class NeuralLinUCB(Policy):
         shift: ShiftLike = None,
         domains: DomainNames | None = None,
     ) -> None:
-        self.feedback: str = one_of("feedback", feedback, FEEDBACKS)
+        self.feedback: str = check_one_of("feedback", feedback, FEEDBACKS)
         super().__init__(
             context_shape=context_shape,
             n_arms=n_arms,
@@ -145,8 +145,8 @@ class NeuralLinUCB(Policy):
         self.recipe = with_encoder(resolved, encoder)
         self.exploration = Exploration(
             explore,
-            checked_number("alpha", self.recipe.alpha if alpha is None else alpha),
-            checked_number("epsilon", epsilon),
+            check_number("alpha", self.recipe.alpha if alpha is None else alpha),
+            check_number("epsilon", epsilon),
         )
         # daband's networks take images with the channels first; a custom one gets contexts as they are.
         is_builtin = self.recipe.encoder.name in ("auto", "conv", "pretrained")
@@ -156,7 +156,7 @@ class NeuralLinUCB(Policy):
             n_arms=self.n_arms,
             dim=self.recipe.encoder.dense.dimension,
             arms=arms,
-            ridge=checked_number("ridge", ridge),
+            ridge=check_number("ridge", ridge),
             form="primal",
         )
         #: The encoder and everything else that gradients change.
@@ -440,10 +440,10 @@ class NeuralLinUCB(Policy):
         return {**arrays, "steps": np.array([self.steps], np.int64)}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        self._head.restore(subset("head.", state))
-        self.learner.restore(subset("learner.", state))
+        self._head.restore(with_prefix("head.", state))
+        self.learner.restore(with_prefix("learner.", state))
         self._encoder = self.learner.acting_copy()
-        self.buffers.restore(subset("replay.", state))
+        self.buffers.restore(with_prefix("replay.", state))
         self.steps = int(state["steps"][0])
 
 

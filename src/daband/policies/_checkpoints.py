@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arrays import AnyArray, restored_array, subset
+from daband._arrays import AnyArray, restored_array, with_prefix
 from daband._domain_names import DomainNames
 from daband._table_transform import TableTransform
 from daband._tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
@@ -108,16 +108,16 @@ def policy_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
 def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     """Restore the state that ``policy_arrays`` returned; an error may leave the policy half restored."""
     if policy.transform is not None:
-        policy.transform.restore(subset("transform/", arrays))
+        policy.transform.restore(with_prefix("transform/", arrays))
     rounds = restored_array(dict(arrays), "rounds", np.zeros(3, np.int64))
     if (rounds < 0).any():
         raise ValueError(f"rounds must not be negative, got {rounds.tolist()}")
     policy.rounds_decided, policy.rounds_learned, policy.version = (int(count) for count in rounds)
     policy._domain = range(len(policy.domains))[int(arrays["domain"][0])]
     policy.reward_moments.restore(arrays["rewards"])
-    policy._ids.restore(subset("ids/", arrays))
+    policy._ids.restore(with_prefix("ids/", arrays))
     policy.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
-    policy._restore(subset("policy/", arrays))
+    policy._restore(with_prefix("policy/", arrays))
 
 
 def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mapping[str, AnyArray] | None = None) -> Any:
@@ -180,7 +180,7 @@ def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = N
     try:
         if device is not None and "device" in settings:
             settings["device"] = device
-        policy = build_policy(settings, encoder=encoder, arrays=subset("table/", saved.arrays))
+        policy = build_policy(settings, encoder=encoder, arrays=with_prefix("table/", saved.arrays))
         policy.restore(saved.arrays)
     except (InvalidInput, DataError) as error:
         plugin_hint = f". If {name!r} is a custom policy, import its module first: daband --plugin MODULE"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, checked_number, one_blas_thread, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, check_number, one_blas_thread, unit_scale
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput, NotFitted
@@ -91,7 +91,7 @@ class LogPolicy(Policy):
         super().__init__(
             context_shape=context_shape,
             n_arms=n_arms,
-            exploration=Exploration(explore, checked_number("alpha", alpha), checked_number("epsilon", epsilon)),
+            exploration=Exploration(explore, check_number("alpha", alpha), check_number("epsilon", epsilon)),
             standardise_rewards=standardise_rewards,
             transform=transform,
             shift=shift,

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from daband._arguments import check_int, finite, one_of
+from daband._arguments import check_finite, check_int, check_one_of
 from daband._arrays import (
     AnyArray,
     BoolArray,
@@ -32,9 +32,9 @@ from daband._arrays import (
     IntArray,
     Mask,
     Weights,
-    checked_number,
+    check_number,
     restored_array,
-    subset,
+    with_prefix,
 )
 from daband._domain_names import DomainNames
 from daband._shift import Shift, ShiftLike, as_shift
@@ -152,14 +152,14 @@ class Mixture(Policy):
             context_shape=context_shape,
             n_arms=n_arms,
             arms=arms,
-            exploration=Exploration(explore, checked_number("alpha", alpha), checked_number("epsilon", epsilon)),
+            exploration=Exploration(explore, check_number("alpha", alpha), check_number("epsilon", epsilon)),
             standardise_rewards=standardise_rewards,
             transform=transform,
             shift=shift,
             seed=seed,
             domains=domains,
         )
-        self.feedback: str = one_of("feedback", feedback, ("bandit", "one_hot"))
+        self.feedback: str = check_one_of("feedback", feedback, ("bandit", "one_hot"))
         if members is None:
             common: dict[str, Any] = {
                 "context_shape": self.feature_shape, "n_arms": n_arms, "arms": arms, "seed": self.seed,
@@ -172,7 +172,7 @@ class Mixture(Policy):
         bonus_weights = prior if bonus_weights is None else bonus_weights
         self._bonus_weights = _checked_weights("bonus_weights", bonus_weights, self.members)
         self._mixture_weights = MixtureWeights(self._prior)
-        self.learn_weights: bool = one_of("learn_weights", learn_weights, (True, False))
+        self.learn_weights: bool = check_one_of("learn_weights", learn_weights, (True, False))
         #: The number of target contexts for which each member prefers each arm, decayed over batches, (M, K).
         self._arm_counts: FloatArray = np.zeros((len(self.members), n_arms))
         #: The number of latest consecutive batches of target contexts in which a member chose too few arms, (M,).
@@ -550,12 +550,12 @@ class Mixture(Policy):
         return arrays
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        self._mixture_weights.restore(subset("weights/", state))
+        self._mixture_weights.restore(with_prefix("weights/", state))
         self._seen_checksums = dict.fromkeys(state["seen"].tolist())
         self._arm_counts = restored_array(state, "arm_counts", self._arm_counts)
         self._batches_collapsed = restored_array(state, "batches_collapsed", self._batches_collapsed)
         for index, member in enumerate(self.members.values()):
-            restore_arrays(member, subset(f"member.{index}/", state))
+            restore_arrays(member, with_prefix(f"member.{index}/", state))
 
 
 def _checksums(contexts: AnyArray) -> list[int]:
@@ -570,7 +570,7 @@ def _checked_weights(name: str, given: Mapping[str, float] | None, members: Mapp
         return np.full(len(members), 1.0 / len(members))
     if not isinstance(given, Mapping) or set(given) != set(members):
         raise InvalidInput(f"{name} must have a weight for each of {', '.join(members)}, got {given!r}")
-    weights = np.array([finite(f"{name} of {member!r}", given[member]) for member in members])
+    weights = np.array([check_finite(f"{name} of {member!r}", given[member]) for member in members])
     if not (weights >= 0.0).all() or not weights.sum() > 0.0:
         raise InvalidInput(f"{name} must have no negative weight, and at least one above 0, got {given!r}")
     return weights / weights.sum()

@@ -38,7 +38,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from daband._arguments import check_available, check_int, checked_class_names, one_of
+from daband._arguments import check_available, check_class_names, check_int, check_one_of
 from daband._arrays import (
     AnyArray,
     ArrayLike,
@@ -48,9 +48,9 @@ from daband._arrays import (
     Weights,
     check_arms,
     check_memory,
+    check_number,
     check_rewards,
     check_weights,
-    checked_number,
 )
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike, as_shift
@@ -128,7 +128,7 @@ def exploration_setting(field: str) -> property:
         return getattr(policy.exploration, field)
 
     def change(policy: Any, value: Any) -> None:
-        checked = value if field == "rule" else checked_number(field, value)
+        checked = value if field == "rule" else check_number(field, value)
         policy.exploration = replace(policy.exploration, **{field: checked})
 
     return property(read, change, doc=f"``Exploration.{field}``; it may be set at any time.")
@@ -174,7 +174,7 @@ def _check_catalogue(policy: Policy, catalogue: Catalogue | None) -> Catalogue |
 
 def _check_arm_names(policy: Policy, names: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the names as a tuple, after checking that there is one per arm."""
-    return None if names is None else checked_class_names(names, policy.n_arms, "arm_names")
+    return None if names is None else check_class_names(names, policy.n_arms, "arm_names")
 
 
 class Policy(ABC):
@@ -264,11 +264,11 @@ class Policy(ABC):
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
         round_bytes = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
         check_memory(round_bytes, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
-        self.arms: str = one_of("arms", arms, ("disjoint", "shared"))
+        self.arms: str = check_one_of("arms", arms, ("disjoint", "shared"))
         self.exploration = Exploration() if exploration is None else exploration
         #: Contexts with a larger Euclidean norm are rejected, unless the policy has a transform.
         self.max_norm = MAX_NORM
-        self.standardise_rewards: bool = one_of("standardise_rewards", standardise_rewards, (True, False))
+        self.standardise_rewards: bool = check_one_of("standardise_rewards", standardise_rewards, (True, False))
         #: Moments of the learned rewards.
         self.reward_moments = RewardMoments(standardise=self.standardise_rewards)
         #: The assumed ``Shift`` between the domains.
@@ -426,7 +426,7 @@ class Policy(ABC):
         Returns:
             A ``Decision``, as in ``select``.
         """
-        one_of("rule", rule, ("ucb", "greedy", None))
+        check_one_of("rule", rule, ("ucb", "greedy", None))
         with self._locks.state if self.locks_state else _NO_LOCK:
             checked, domain_index, mask = _check_request(self, contexts, domain, available)
             first = self.rounds_decided + round_offset
@@ -441,7 +441,7 @@ class Policy(ABC):
         rule: str | None = None,
     ) -> FloatArray:
         """Return the probability with which ``select`` would choose each arm, (B, K). Arguments as in ``decide``."""
-        one_of("rule", rule, ("ucb", "greedy", None))
+        check_one_of("rule", rule, ("ucb", "greedy", None))
         with self._locks.state if self.locks_state else _NO_LOCK:
             checked, domain_index, mask = _check_request(self, contexts, domain, available)
             mean, bonus = self._score(_transform(self, checked, domain_index), domain_index, rule != "greedy")
@@ -476,7 +476,7 @@ class Policy(ABC):
             The ids that were skipped.
         """
         if on_duplicate != "refuse":
-            one_of("on_duplicate", on_duplicate, ("refuse", "skip"))
+            check_one_of("on_duplicate", on_duplicate, ("refuse", "skip"))
         with self._locks.write:
             domain_index, checked = _domain_index(self, domain), _check_contexts(self, contexts)
             n_rounds = len(checked)

@@ -27,9 +27,9 @@ from daband._arrays import (
     Mask,
     Weights,
     check_arms,
+    check_number,
     check_rewards,
     check_weights,
-    checked_number,
 )
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
@@ -251,14 +251,14 @@ class LinUCB(RidgePolicy):
             context_shape=context_shape,
             n_arms=n_arms,
             arms=arms,
-            exploration=Exploration(explore, checked_number("alpha", alpha), checked_number("epsilon", epsilon)),
+            exploration=Exploration(explore, check_number("alpha", alpha), check_number("epsilon", epsilon)),
             standardise_rewards=standardise_rewards,
             transform=transform,
             shift=shift,
             seed=seed,
             domains=domains,
         )
-        ridge = checked_number("ridge", ridge)
+        ridge = check_number("ridge", ridge)
         dim = math.prod(self.feature_shape)
         self.catalogue = catalogue
         if catalogue is None:
@@ -324,7 +324,7 @@ class Constant(RidgePolicy):
             context_shape=context_shape,
             n_arms=n_arms,
             arms=arms,
-            exploration=Exploration("ucb", checked_number("alpha", alpha)),
+            exploration=Exploration("ucb", check_number("alpha", alpha)),
             standardise_rewards=standardise_rewards,
             shift=shift,
             seed=seed,

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import one_of
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, subset, unit_scale
+from daband._arguments import check_one_of
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, unit_scale, with_prefix
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput
@@ -80,7 +80,7 @@ class SelfTraining(LinUCB):
         seed: int = 0,
         domains: DomainNames | None = None,
     ) -> None:
-        self.feedback: str = one_of("feedback", feedback, ("bandit", "one_hot"))
+        self.feedback: str = check_one_of("feedback", feedback, ("bandit", "one_hot"))
         super().__init__(
             context_shape=context_shape, n_arms=n_arms, alpha=alpha, ridge=ridge, arms=arms, explore=explore,
             epsilon=epsilon, standardise_rewards=feedback != "one_hot", transform=transform, shift=shift, form=form,
@@ -212,7 +212,7 @@ class SelfTraining(LinUCB):
         return {**super()._state(replay=replay), **{f"labels/{name}": array for name, array in arrays.items()}}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        arrays, dim = subset("labels/", state), self._head.dim
+        arrays, dim = with_prefix("labels/", state), self._head.dim
         theta, contexts = (
             {domain: np.array(arrays[f"{name}.{domain}"]) for domain in arrays[f"{name}.targets"].tolist()}
             for name in ("theta", "contexts")

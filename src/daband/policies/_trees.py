@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, checked_number, subset, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, check_number, unit_scale, with_prefix
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput
@@ -104,7 +104,7 @@ class Trees(Policy):
             context_shape=context_shape,
             n_arms=n_arms,
             arms=arms,
-            exploration=Exploration(explore, checked_number("alpha", alpha), checked_number("epsilon", epsilon)),
+            exploration=Exploration(explore, check_number("alpha", alpha), check_number("epsilon", epsilon)),
             standardise_rewards=standardise_rewards,
             transform=transform,
             shift=shift,
@@ -197,7 +197,7 @@ class Trees(Policy):
         stored, rounds, sums = state["kept"], state["rounds"], state["sums"]
         if stored.shape[1:] != (self._n_inputs + 3,) or rounds.shape != (models,) or sums.shape != (2, models):
             raise InvalidInput(f"the file has rounds of shape {stored.shape} for {models} models")
-        trees = subset("trees/", state)
+        trees = with_prefix("trees/", state)
         TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)  # rejects arrays that do not fit
         self._stored_rounds, self._round_counts, self._sums = np.array(stored), np.array(rounds), np.array(sums)
         self._trees = {name: np.array(array) for name, array in trees.items()}

@@ -302,7 +302,8 @@ def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
         encoded = {} if deployed.reader.table is None else deployed.reader.table.encoded
         images = [name for name, kind in encoded.items() if kind == "image" and name in context]
         # Paths are not allowed, because a request must not read files of the service.
-        return {**context, **{name: image_bytes(context[name], paths=False) for name in images}} if images else context
+        image_contents = {name: image_bytes(context[name], allow_paths=False) for name in images}
+        return {**context, **image_contents} if images else context
     if deployed.columns is not None:  # a log has either mappings or arrays
         raise InvalidInput(f"context must be an object with the columns {', '.join(deployed.columns)}")
     try:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from daband._arguments import between_0_and_1, check_fraction, check_int, finite, one_of
+from daband._arguments import check_finite, check_fraction, check_int, check_one_of, check_probability
 from daband.errors import InvalidInput
 
 Mode = Literal["online", "apprentice"]
@@ -58,7 +58,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("body_bytes", "batch", "waiting", "connections"):
             check_int(name, getattr(self, name), minimum=1)
-        if finite("request_seconds", self.request_seconds) <= 0:
+        if check_finite("request_seconds", self.request_seconds) <= 0:
             raise InvalidInput(f"request_seconds must be more than 0, got {self.request_seconds}")
 
 
@@ -98,16 +98,16 @@ class Settings:
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        one_of("mode", self.mode, get_args(Mode))
-        one_of("contexts", self.contexts, get_args(Contexts))
-        if self.wait is not None and not finite("wait", self.wait) > 0:
+        check_one_of("mode", self.mode, get_args(Mode))
+        check_one_of("contexts", self.contexts, get_args(Contexts))
+        if self.wait is not None and not check_finite("wait", self.wait) > 0:
             raise InvalidInput(f"wait must be more than 0 seconds, got {self.wait}")
-        finite("default_reward", self.default_reward)
-        between_0_and_1("false_alarms", self.false_alarms)
+        check_finite("default_reward", self.default_reward)
+        check_probability("false_alarms", self.false_alarms)
         if self.new_arms is not None:
-            check_fraction("new_arms", self.new_arms, one=True)
+            check_fraction("new_arms", self.new_arms, allow_one=True)
         for name in ("control", "widen"):
-            if not 0.0 <= finite(name, getattr(self, name) or 0.0) < 1.0:
+            if not 0.0 <= check_finite(name, getattr(self, name) or 0.0) < 1.0:
                 raise InvalidInput(f"{name} must be at least 0 and below 1, got {getattr(self, name)!r}")
         if self.control and self.mode != "online":
             raise InvalidInput(

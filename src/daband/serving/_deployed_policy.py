@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband._arguments import check_available, check_fraction, check_int
-from daband._arrays import BoolArray, FloatArray, IntArray, subset
+from daband._arrays import BoolArray, FloatArray, IntArray, with_prefix
 from daband._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.serving._frozen_policy import FrozenPolicy, NewArms, frozen_from
@@ -206,7 +206,7 @@ class DeployedPolicy:
             mean, bonus = frozen.score(read.contexts)
         groups: list[Any] = []
         if control:
-            check_fraction("control", control, one=True)
+            check_fraction("control", control, allow_one=True)
             if incumbents is None:
                 incumbents = np.full(len(mean), self._require_incumbent())
             if indices is not None:  # an incumbent that is not in the request cannot be chosen
@@ -289,7 +289,7 @@ class DeployedPolicy:
 
     def limit_new_arms(self, fraction: float | None = None) -> NewArms | None:
         """Return the limit on decisions for arms without any reward, by default the file's; None without a limit."""
-        fraction = self.frozen.new_arms if fraction is None else check_fraction("new_arms", fraction, one=True)
+        fraction = self.frozen.new_arms if fraction is None else check_fraction("new_arms", fraction, allow_one=True)
         if fraction == 1.0:
             return None
         if self.frozen.unrewarded is None:
@@ -355,7 +355,7 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
             frozen_from(header, arrays),
             header,
             ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
-            reference=reference_from(header["reference"], subset("reference/", arrays)),
+            reference=reference_from(header["reference"], with_prefix("reference/", arrays)),
         )
     except InvalidInput as error:
         raise CheckpointError(f"{path}: {error}") from None

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_fraction, check_int, checked_class_names, finite
+from daband._arguments import check_class_names, check_finite, check_fraction, check_int
 from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband._files import check_writable, write_bytes
 from daband._image_layout import image_layout
@@ -92,7 +92,8 @@ def export(
     _check_counts(frozen, check_int("min_rounds", min_rounds, minimum=0))
     counts = frozen.counts
     unrewarded = None if counts is None or len(counts) != frozen.n_arms else counts == 0
-    frozen = dataclasses.replace(frozen, new_arms=check_fraction("new_arms", new_arms, one=True), unrewarded=unrewarded)
+    new_arms = check_fraction("new_arms", new_arms, allow_one=True)
+    frozen = dataclasses.replace(frozen, new_arms=new_arms, unrewarded=unrewarded)
     if frozen.new_arms < 1.0 and unrewarded is None:
         raise InvalidInput(f"new_arms: a {frozen.policy!r} policy does not count the rewards of each arm")
     _warn_of_unused_features(frozen)
@@ -112,7 +113,7 @@ def export(
     contexts = frozen.reference if reference is None else _reference_contexts(frozen, reference)
     table = frozen.table
     header: dict[str, Any] = {
-        **frozen.header(), "arm_names": list(checked_class_names(arm_names, frozen.n_arms, "arm_names")),
+        **frozen.header(), "arm_names": list(check_class_names(arm_names, frozen.n_arms, "arm_names")),
         "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
         "images": _image_rule(frozen, framing, layout), "assessment": _as_json(assessment), "incumbent": None,
         "versions": {**_versions(), "policy": str(getattr(policy, "version", 0))}, "reference": None,
@@ -196,7 +197,7 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
         )
     exploration = frozen.exploration
     if epsilon is not None:
-        exploration = dataclasses.replace(exploration, epsilon=finite("epsilon", epsilon))
+        exploration = dataclasses.replace(exploration, epsilon=check_finite("epsilon", epsilon))
     if explore is not None:
         exploration = dataclasses.replace(exploration, rule=explore)
     members = _without_large_inverses(frozen.members) if exploration.rule == "greedy" else frozen.members

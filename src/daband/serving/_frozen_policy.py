@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, subset, unit_scale
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, unit_scale, with_prefix
 from daband._image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
 from daband._table_transform import TableTransform
 from daband.linear._catalogue import Catalogue
@@ -698,13 +698,13 @@ class FrozenPolicy:
 
 def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> FrozenPolicy:
     """Return the policy from a file's header and arrays. Raise ``ValueError`` or ``KeyError`` if they do not match."""
-    exploration = header["exploration"]
+    exploration, transform, table = header["exploration"], header["transform"], header["table"]
     catalogue = None if header.get("catalogue") is None else Catalogue.from_state(header["catalogue"])
     members = []
     for index, part in enumerate(header["members"]):
-        parts = subset(f"member/{index}/", arrays)
-        step = None if part["transform"] is None else step_from(part["transform"], subset("transform/", parts))
-        network = None if part["network"] is None else network_from(part["network"], subset("network/", parts))
+        parts = with_prefix(f"member/{index}/", arrays)
+        step = None if part["transform"] is None else step_from(part["transform"], with_prefix("transform/", parts))
+        network = None if part["network"] is None else network_from(part["network"], with_prefix("network/", parts))
         weights = float(part["weight"]), float(part["bonus_weight"])
         inverse = parts["inverse"]
         if inverse.dtype == np.float32:
@@ -722,10 +722,10 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         reward_unit=(float(centre), float(scale)),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
         members=tuple(members),
-        transform=None if header["transform"] is None else step_from(header["transform"], subset("transform/", arrays)),
+        transform=None if transform is None else step_from(transform, with_prefix("transform/", arrays)),
         layout=header["layout"],
         new_arms=float(header["new_arms"]),
         unrewarded=unrewarded,
-        table=None if header["table"] is None else TableTransform.from_state(header["table"], subset("table/", arrays)),
+        table=None if table is None else TableTransform.from_state(table, with_prefix("table/", arrays)),
         catalogue=catalogue,
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import between_0_and_1
+from daband._arguments import check_probability
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
@@ -220,7 +220,7 @@ class Monitor:
     """
 
     def __init__(self, deployed: Any, *, false_alarms: float = 0.01, seed: int | None = None) -> None:
-        between_0_and_1("false_alarms", false_alarms)
+        check_probability("false_alarms", false_alarms)
         if deployed.reference is None:
             raise InvalidInput(
                 "the policy was exported without reference contexts; export it with pair=pair, or with "

@@ -13,12 +13,12 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, as_numpy
 from daband._image_layout import decode, image_bytes, image_errors, to_eight_bits
-from daband._table_transform import FAR, RowWarning, TableRows
+from daband._table_transform import FAR_DEVIATIONS, RowWarning, TableRows
 from daband.errors import InvalidInput
 
 _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 _BYTE_TYPES = (bytes, bytearray, memoryview)
-_FAR_SQUARED = FAR * FAR
+_FAR_SQUARED = FAR_DEVIATIONS * FAR_DEVIATIONS
 #: Floating-point pixels above this number are assumed to be in 0..255 instead of 0..1.
 _MAX_PIXEL = 2.0
 #: Maximum ratio of the side of the resized image to the side of the crop; more would only use memory.
@@ -213,7 +213,7 @@ class RowReader:
                 return ()
             if len(flat) != len(self._inverse):  # one context per arm
                 flat = flat.reshape(-1, len(self._inverse))
-            outside = np.abs(flat - self.ranges[0]) * self._inverse > FAR
+            outside = np.abs(flat - self.ranges[0]) * self._inverse > FAR_DEVIATIONS
         return self._far_warnings(flat, outside) if outside.any() else ()
 
     def _brightness_warning(self, flat: AnyArray) -> tuple[RowWarning, ...]:

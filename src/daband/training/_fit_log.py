@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int, one_of
+from daband._arguments import check_int, check_one_of
 from daband._arrays import AnyArray
 from daband._domain_names import DomainNames
 from daband._files import read_npz, write_npz
@@ -215,7 +215,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     engine, target, columns = settings.engine, settings.target, settings.columns
-    one_of("engine", engine, ("local", "ray"))
+    check_one_of("engine", engine, ("local", "ray"))
     check_unlabelled(target)
     check_int("adapt_every", settings.adapt_every, minimum=1)
     if settings.workers is not None:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_int
-from daband._arrays import AnyArray, FloatArray, IntArray, checked_number
+from daband._arrays import AnyArray, FloatArray, IntArray, check_number
 from daband._files import read_bytes, read_npz, write_npz, write_text
 from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import CheckpointError, InvalidInput
@@ -67,7 +67,7 @@ class TrainSettings:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        if not checked_number("save_every", self.save_every) >= 0:
+        if not check_number("save_every", self.save_every) >= 0:
             raise InvalidInput(f"save_every must be a number of seconds >= 0, got {self.save_every!r}")
         if self.config is not None:
             if not isinstance(self.config, Mapping):
@@ -344,7 +344,7 @@ def _compute_bound_terms(
     last_record = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
     bound = LiveBound(alpha=float(getattr(policy, "alpha", 0.0)), last_record=last_record)
     target = join_decisions([policy.decide(batch, name or "target", rule="ucb") for name, batch in unlabelled])
-    low, high = policy.reward_moments.observed
+    low, high = policy.reward_moments.reward_range
     return bound.add(
         source=_scale_to_unit(decision, low, high),
         reward=(decision.reward - low) / (high - low),

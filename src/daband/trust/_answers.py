@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import AnyArray, ArrayLike, IntArray, as_numpy
-from daband._files import checked_path, make_folder, read_json, read_npz, write_npz, write_text
+from daband._files import check_path, make_folder, read_json, read_npz, write_npz, write_text
 from daband.domains._contract import Contexts
 from daband.errors import DataError, InvalidInput
 from daband.training._work_folder import as_json, describe_difference
@@ -249,7 +249,7 @@ def read_answers(path: str | Path, asked_questions: Sequence[tuple[int, int]]) -
         path: the file. Columns ``arm`` and ``context``, if there are any, must agree with the questions.
         asked_questions: index in the target domain and arm of each question; the id is the index in this list.
     """
-    path = checked_path(path, "answers")
+    path = check_path(path, "answers")
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             # Spreadsheets in much of Europe save semicolons and decimal commas.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int, one_of
+from daband._arguments import check_int, check_one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain
 from daband.domains._mixtures import find_part_names
@@ -104,7 +104,7 @@ def assess(
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
     if policy.rounds_learned == 0 and policy.learns_by_gradients:
         raise NotFitted("the policy has learned from no round yet: train it first")
-    one_of("rule", rule, ("ucb", "greedy"))
+    check_one_of("rule", rule, ("ucb", "greedy"))
     check_int("contexts", contexts, minimum=_MIN_CONTEXTS)
     names = checked_arm_names(arm_names, policy)
     unlabelled = checked_target(target, policy)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import between_0_and_1, check_int, one_of
+from daband._arguments import check_int, check_one_of, check_probability
 from daband._arrays import ArrayLike
 from daband._files import write_json
 from daband.domains._contract import Contexts
@@ -275,5 +275,5 @@ def _check_arguments(policy: Any, ask: Any, directory: Any, confidence: Any, rul
         raise InvalidInput(f"ask must be a function of contexts and arms that returns rewards, got {ask!r}")
     if ask is None and directory is None:
         raise InvalidInput("an audit needs answers: give ask=, or a directory= for questions.csv")
-    between_0_and_1("confidence", confidence)
-    one_of("rule", rule, ("ucb", "greedy"))
+    check_probability("confidence", confidence)
+    check_one_of("rule", rule, ("ucb", "greedy"))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband._arguments import check_int, finite, one_of
+from daband._arguments import check_finite, check_int, check_one_of
 from daband._arrays import FloatArray, IntArray
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, Pair
@@ -64,17 +64,17 @@ def synthetic(
     """
     if tiny:
         n_arms, dimension, n_contexts = 3, 8, 160
-    one_of("rewards", rewards, ("linear", "labels"))
-    one_of("arms", arms, ("disjoint", "shared"))
+    check_one_of("rewards", rewards, ("linear", "labels"))
+    check_one_of("arms", arms, ("disjoint", "shared"))
     check_int("n_arms", n_arms, minimum=2)
     check_int("dimension", dimension, minimum=n_arms)
     check_int("n_contexts", n_contexts, minimum=1)
     check_int("data_seed", data_seed, minimum=0)
     for name, value in (("rotation", rotation), ("translation", translation), ("frequency", frequency)):
-        finite(name, value)
-    if not finite("scale", scale) > 0:
+        check_finite(name, value)
+    if not check_finite("scale", scale) > 0:
         raise InvalidInput(f"scale must be positive, got {scale}")
-    if not 0.0 <= finite("noise", noise) <= 1.0:
+    if not 0.0 <= check_finite("noise", noise) <= 1.0:
         raise InvalidInput(f"noise must be between 0 and 1, got {noise}")
     # Each part has its own random generator, so that an option of one part does not change the draws of others.
     keys = ("world", "source", "target", "test", "source_test")

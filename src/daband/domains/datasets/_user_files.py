@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from daband._files import checked_path
+from daband._files import check_path
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike
-from daband._table_transform import ROW, CategoricalColumn, DateColumn, EncodedColumn, TableTransform
+from daband._table_transform import ROW_COLUMN, CategoricalColumn, DateColumn, EncodedColumn, TableTransform
 from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
 from daband.domains.readers._columns import ColumnRoles, Columns, ColumnType, find_notices, infer_columns
@@ -37,7 +37,7 @@ _MAX_HASHED_BYTES = 1 << 28
 class UserTables:
     """Two tables and the roles of their columns."""
 
-    #: Source rows. If rows were dropped, the column ``ROW`` has the row numbers in the file.
+    #: Source rows. If rows were dropped, the column ``ROW_COLUMN`` has the row numbers in the file.
     source: pl.DataFrame
     #: Target rows.
     target: pl.DataFrame
@@ -58,7 +58,7 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
         if domain not in old.columns:
             raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(old.columns)})")
         is_target = np.array([str(value) in _target_values(target) for value in old[domain].to_list()])
-        numbered = old.with_row_index(ROW)
+        numbered = old.with_row_index(ROW_COLUMN)
         new, old = numbered.filter(is_target), numbered.filter(~is_target)
         if not len(old) or not len(new):
             raise InvalidInput(
@@ -74,7 +74,7 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
     outcome = str(columns.reward or columns.label)
     missing = old[outcome].null_count()
     if missing:
-        old = (old if domain else old.with_row_index(ROW)).filter(pl.col(outcome).is_not_null())
+        old = (old if domain else old.with_row_index(ROW_COLUMN)).filter(pl.col(outcome).is_not_null())
         reason = f"as stated; {missing:,} rows have none yet and are ignored"
         types = [replace(column, reason=reason, notable=True) if column.name == outcome else column for column in types]
     return UserTables(old, new, columns, types)
@@ -232,7 +232,7 @@ def _existing_path(path: str, argument: str) -> Path:
         raise InvalidInput(
             f"{argument} must be a path, got a {type(path).__name__}; daband.domains.from_table takes frames"
         )
-    existing = checked_path(path, argument).expanduser()
+    existing = check_path(path, argument).expanduser()
     if not existing.exists():
         raise DataError(f"{argument}: {path} does not exist")
     return existing

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int, checked_class_names, one_of
+from daband._arguments import check_class_names, check_int, check_one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
@@ -163,7 +163,7 @@ def from_arrays(
     """
     if source is None or target is None:
         raise InvalidInput("from_arrays needs source=(contexts, labels or rewards) and target=contexts")
-    one_of("arms", arms, ("disjoint", "shared"))
+    check_one_of("arms", arms, ("disjoint", "shared"))
     tuples = {"source": source, "target_test": target_test, "target_labelled": target_labelled}
     if not isinstance(source_test, Real):
         tuples["source_test"] = source_test
@@ -203,7 +203,7 @@ def from_arrays(
         name=name,
         context_shape=all_rounds.context_shape,
         n_arms=n_arms,
-        class_names=checked_class_names(class_names, n_arms),
+        class_names=check_class_names(class_names, n_arms),
         source=training,
         source_test=held_out,
         **target_fields,

@@ -14,7 +14,16 @@ import numpy as np
 
 from daband._arrays import as_numpy
 from daband._lazy_polars import pl
-from daband._table_transform import ROW, TableTransform, WordsColumn, as_moment, categories, numbers, spell, words_of
+from daband._table_transform import (
+    ROW_COLUMN,
+    TableTransform,
+    WordsColumn,
+    as_date_or_time,
+    format_value,
+    read_categories,
+    read_numbers,
+    split_words,
+)
 from daband.domains.readers._reading import read_table
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.linear._catalogue import Catalogue
@@ -200,9 +209,9 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
     for name in roles.number:
         for where, frame in (("source", source), ("target", target)):
             if name in frame.columns:
-                numbers(frame, name, where=where)
+                read_numbers(frame, name, where=where)
     types = []
-    for name in (name for name in source.columns if name != ROW):
+    for name in (name for name in source.columns if name != ROW_COLUMN):
         column = _infer_type(name, source, target)
         if name in stated:
             column = ColumnType(name, *stated[name], is_id=name in roles.id)
@@ -296,7 +305,7 @@ def _get_date_kind(column: pl.Series) -> str:
     if column.dtype != pl.String:
         return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(column.dtype.base_type(), "")
     try:
-        are_times = {isinstance(as_moment(value, column.name), time) for value in column}
+        are_times = {isinstance(as_date_or_time(value, column.name), time) for value in column}
     except InvalidInput:
         return ""
     if are_times == {True}:
@@ -339,15 +348,15 @@ def find_notices(
     for column in types:
         name = column.name
         if column.role == "number":
-            notices += _find_missing_codes(name, [numbers(frame, name) for frame in tables])
+            notices += _find_missing_codes(name, [read_numbers(frame, name) for frame in tables])
             if name not in units:
-                notices += _find_unit_change(name, numbers(source, name), numbers(target, name))
+                notices += _find_unit_change(name, read_numbers(source, name), read_numbers(target, name))
         if column.role == "propensity" and (source[name].drop_nulls() == 1).all():
             text = "it is 1 in every row, although several arms were chosen. If probabilities were not recorded, use "
             notices.append(Notice(name, f"{text}--drop {name}, and they are estimated"))
         if column.role not in ("category", "arm", "label"):
             continue
-        values = [categories(frame, name) for frame in tables if name in frame.columns]
+        values = [read_categories(frame, name) for frame in tables if name in frame.columns]
         counts = [Counter(text for text in texts if text is not None) for texts in values]
         spellings: dict[str, str] = {}
         for text in sorted(set().union(*counts)):
@@ -426,7 +435,7 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
     ids = []
     for index, frame in enumerate(tables):
         column = next((column for column in ("id", arm_column) if column in frame.columns), frame.columns[0])
-        names_of_rows = [None if value is None else spell(value) for value in frame[column].to_list()]
+        names_of_rows = [None if value is None else format_value(value) for value in frame[column].to_list()]
         if None in names_of_rows or len(set(names_of_rows)) < len(names_of_rows) or not names_of_rows:
             raise DataError(f"arms: column {column!r} must have a different name in every row")
         tables[index] = frame.drop(column)
@@ -457,5 +466,5 @@ def _has_words(name: str, frame: pl.DataFrame) -> bool:
     """Return True if most texts of a column have several words, and some words occur in several but not all texts."""
     if frame[name].dtype != pl.String:
         return False
-    n_lists = sum("|" in text or ";" in text or len(words_of(text)) > 2 for text in frame[name].drop_nulls())
+    n_lists = sum("|" in text or ";" in text or len(split_words(text)) > 2 for text in frame[name].drop_nulls())
     return 2 * n_lists > len(frame) and bool(WordsColumn.fit(name, {"": frame}).words)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int, one_of
+from daband._arguments import check_int, check_one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray
 from daband.domains._contract import Pair
 from daband.domains.readers._arrays import from_arrays
@@ -47,7 +47,7 @@ def from_gymnasium(
     ((4,), 2, 40)
     """
     rounds, seed = check_int("rounds", rounds, minimum=2), check_int("seed", seed, minimum=0)
-    one_of("feedback", feedback, ("all_arms", "log"))
+    check_one_of("feedback", feedback, ("all_arms", "log"))
     simulator, n_arms = _open_environment(env, "env")
     if hasattr(target_contexts, "reset") or isinstance(target_contexts, str):
         world, seeds = _open_environment(target_contexts, "target_contexts")[0], range(seed + rounds, seed + 2 * rounds)

@@ -18,7 +18,7 @@ import numpy as np
 
 from daband._arguments import check_int
 from daband._arrays import AnyArray, FloatArray, IntArray
-from daband._files import checked_path
+from daband._files import check_path
 from daband._image_layout import decode, image_errors
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
@@ -185,7 +185,7 @@ def from_images(
     """
     if source is None or target is None:
         raise InvalidInput("from_images needs a source and a target folder")
-    source, target = checked_path(source, "source"), checked_path(target, "target")
+    source, target = check_path(source, "source"), check_path(target, "target")
     sides = None if framing is None and encoder is not None else _check_framing(224 if framing is None else framing)
     classes = _list_class_folders(source)
     source_images = scan_classes(source, classes)
@@ -193,7 +193,7 @@ def from_images(
     test_images: ImageList | None = None
     target_paths = tuple(_require_images(target))
     if target_test is not None:
-        test_images = scan_classes(checked_path(target_test, "target_test"), classes)
+        test_images = scan_classes(check_path(target_test, "target_test"), classes)
     elif any((target / label).is_dir() for label in classes):
         unknown = sorted({path.relative_to(target).parts[0] for path in target_paths} - set(classes))
         if unknown:

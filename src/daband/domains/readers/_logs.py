@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int, checked_class_names, one_of
+from daband._arguments import check_class_names, check_int, check_one_of
 from daband._arrays import ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_arms, check_rewards
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
@@ -124,7 +124,7 @@ def from_log(
     """
     if source is None or target is None:
         raise InvalidInput("from_log needs source=(contexts, arms, rewards, propensities) and target=contexts")
-    one_of("feedback", feedback, ("bandit", "one_hot"))
+    check_one_of("feedback", feedback, ("bandit", "one_hot"))
     catalogue = None if arms is None else read_catalogue(arms, "", names=class_names)
     if catalogue is not None:
         class_names, n_arms = catalogue.names, len(catalogue.names) if n_arms is None else n_arms
@@ -152,7 +152,7 @@ def from_log(
         name=name,
         context_shape=log.context_shape,
         n_arms=n_arms,
-        class_names=checked_class_names(class_names, n_arms),
+        class_names=check_class_names(class_names, n_arms),
         source=training,
         source_test=held_out,
         **target_fields,

@@ -22,7 +22,7 @@ from daband._arguments import check_fraction, check_int
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._image_layout import image_layout
 from daband._lazy_polars import pl
-from daband._table_transform import ROW, TableTransform, numbers, row_number
+from daband._table_transform import ROW_COLUMN, TableTransform, read_numbers, row_number
 from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
@@ -66,7 +66,7 @@ class LogFile:
     path: str
     #: The number of rounds.
     rows: int
-    #: The rounds. If rows were dropped, the column ``ROW`` has the row numbers in the file.
+    #: The rounds. If rows were dropped, the column ``ROW_COLUMN`` has the row numbers in the file.
     query: pl.LazyFrame
 
 
@@ -152,7 +152,7 @@ class ParquetLog(LoggedDomain):
                 raise DataError(f"{path} has no reward yet; fill in the column {reward!r} as rewards arrive")
         if missing:
             self.unrewarded[str(path)] = missing
-            rows = rows.with_row_index(ROW).filter(pl.col(reward).is_not_null())
+            rows = rows.with_row_index(ROW_COLUMN).filter(pl.col(reward).is_not_null())
         if self._arm_names is not None or rows.collect_schema()[arm] == pl.String:
             by_name = find_arm_indices(rows.select(pl.col(arm).unique()).collect()[arm], path, self._arm_names)
             if by_name is not None:
@@ -211,16 +211,16 @@ class ParquetLog(LoggedDomain):
             raise DataError(f"{part.path} is damaged: {part.start + n_read} rows, at least {part.stop} in its footer")
 
     def frames(self, part: LogPart, names: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[pl.DataFrame]:
-        """Yield columns of a part in frames of at most ``rows`` rows; the column ``ROW`` has their row numbers."""
+        """Yield columns of a part in frames of at most ``rows`` rows. ``ROW_COLUMN`` has their row numbers."""
         query = next(file.query for file in self.files if file.path == part.path)
-        row_columns = [ROW] if ROW in query.collect_schema() else []
+        row_columns = [ROW_COLUMN] if ROW_COLUMN in query.collect_schema() else []
         with polars_errors(f"{part.path} is damaged"):
             first_row = part.start
             query = query.select(list(dict.fromkeys([*row_columns, *names]))).slice(part.start, len(part))
             for batch in query.collect_batches(chunk_size=rows, maintain_order=True):
                 for start in range(0, len(batch), rows):
                     frame = batch[start : start + rows]
-                    yield frame if row_columns else frame.with_row_index(ROW, offset=first_row)
+                    yield frame if row_columns else frame.with_row_index(ROW_COLUMN, offset=first_row)
                     first_row += len(frame)
 
     def values(self, part: LogPart, column: str | None) -> Iterator[Any]:
@@ -321,7 +321,7 @@ class ParquetLog(LoggedDomain):
         logged, context = self._log_columns, self.columns.context
         check_no_nulls(frame, logged if self._transform is not None else [*context, *logged], path)
         try:
-            arms, rewards, propensities = (numbers(frame, name, is_context=False) for name in logged)
+            arms, rewards, propensities = (read_numbers(frame, name, is_context=False) for name in logged)
             contexts = self._convert_contexts(frame)
         except (InvalidInput, DataError) as error:
             raise DataError(f"{path}: {error}") from None

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from daband._files import checked_path
+from daband._files import check_path
 from daband._lazy_polars import pl
-from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, spell
+from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, format_value
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 #: The number of bytes at the start of a CSV file from which its format is inferred.
@@ -247,7 +247,7 @@ def compute_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
 def list_log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
     """Return the files of a log: the sorted files of a folder or a glob, or the files of a list in their order."""
     if isinstance(log, str | Path):
-        path, kinds = checked_path(log, "log"), (".parquet", *_CSV_SUFFIXES)
+        path, kinds = check_path(log, "log"), (".parquet", *_CSV_SUFFIXES)
         if path.is_dir():
             paths = sorted(file for file in path.iterdir() if _get_suffix(file) in kinds)
             problem = f"the folder {path} has no {' or '.join(f'*{kind}' for kind in kinds)} file"
@@ -263,7 +263,7 @@ def list_log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
         kind = "an empty list" if isinstance(log, Sequence) else type(log).__name__
         remedy = "; write the frame to a file first" if hasattr(log, "columns") else ""
         raise InvalidInput(f"log must be a file, a folder, a glob or a list of files, got {kind}{remedy}")
-    return [checked_path(path, "log") for path in log]
+    return [check_path(path, "log") for path in log]
 
 
 def scan_log_file(path: Path) -> pl.LazyFrame:
@@ -283,7 +283,7 @@ def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | N
     """Return the arm index of each value in the arm column of a log. Return None if the values are indices already."""
     index_of = {arm: index for index, arm in enumerate(arm_names or ())}
     index_by_value = {value: find_arm(value, index_of) for value in column.drop_nulls().to_list()}
-    unknown = next((spell(value) for value, index in index_by_value.items() if index is None), None)
+    unknown = next((format_value(value) for value, index in index_by_value.items() if index is None), None)
     if unknown is None:
         return None if all(value == index for value, index in index_by_value.items()) else index_by_value
     if column.dtype.is_numeric():
@@ -296,7 +296,7 @@ def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | N
 
 def find_arm(value: Any, index_of: Mapping[str, int]) -> int | None:
     """Return the index of an arm by its name, or None. "true" also matches "True", and 1.0 also matches "1"."""
-    text = value.strip() if isinstance(value, str) else spell(value)
+    text = value.strip() if isinstance(value, str) else format_value(value)
     integer = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, int | float | str) else None
     spellings = (text, str(value), *((integer[1], f"{integer[1]}.0") if integer else ()))
     matches = list(dict.fromkeys(name for name in spellings if name in index_of))

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import checked_class_names
+from daband._arguments import check_class_names
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
-from daband._table_transform import ROW, TableTransform, categories, numbers, row_number, spell
+from daband._table_transform import ROW_COLUMN, TableTransform, format_value, read_categories, read_numbers, row_number
 from daband.domains._contract import About, Pair
 from daband.domains._mixtures import read_several
 from daband.domains._splits import split_fraction, split_half
@@ -163,7 +163,7 @@ def from_table(
         ]
         if columns.propensity is not None:
             try:
-                check_propensities(logged[1], number=lambda row: row_number(frame, row))
+                check_propensities(logged[1], row_number=lambda row: row_number(frame, row))
             except InvalidInput as error:
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:
@@ -263,7 +263,7 @@ def _from_domains(
 
 def _with_row_numbers(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the frame with a column of row numbers, so that errors name the right row after rows are dropped."""
-    return frame if ROW in frame.columns else frame.with_row_index(ROW)
+    return frame if ROW_COLUMN in frame.columns else frame.with_row_index(ROW_COLUMN)
 
 
 def _list_arm_names(source: pl.DataFrame, columns: Columns, names: Sequence[str] | None) -> list[str]:
@@ -273,7 +273,7 @@ def _list_arm_names(source: pl.DataFrame, columns: Columns, names: Sequence[str]
     if names is not None and columns.rewards:
         raise InvalidInput("class_names cannot be given with columns.rewards, whose names are the arm names")
     if names is not None:
-        return list(checked_class_names([_format_value(name) for name in names], max(2, len(names))))
+        return list(check_class_names([_format_value(name) for name in names], max(2, len(names))))
     return list(columns.rewards) or _sort_values(_read_values(source, str(columns.arm or columns.label)))
 
 
@@ -287,7 +287,7 @@ def _sort_values(values: list[Any]) -> list[str]:
 
 def _format_value(value: Any) -> str:
     """Return the name of an arm or domain. 1.0 becomes "1", because integer columns with gaps are read as floats."""
-    return spell(value) if isinstance(value, float) else str(value)
+    return format_value(value) if isinstance(value, float) else str(value)
 
 
 def _read_values(frame: pl.DataFrame, name: str) -> list[Any]:
@@ -366,7 +366,7 @@ def _read_reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> Flo
 
 def _read_numbers(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
     """Return a column of rewards or propensities. Raise an error if a value is missing."""
-    values = numbers(frame, name, where=where, is_context=False)
+    values = read_numbers(frame, name, where=where, is_context=False)
     if np.isnan(values).any():
         row = row_number(frame, int(np.isnan(values).argmax()))
         raise DataError(f"column {name!r} of the {where} table has no value in row {row}; drop such rounds")
@@ -388,7 +388,7 @@ def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
 def _warn_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
     """Warn about columns that have no category in both domains, because they are uninformative about the target."""
     for name in columns.categorical:
-        source_values, target_values = (set(categories(frame, name)) - {None} for frame in (source, target))
+        source_values, target_values = (set(read_categories(frame, name)) - {None} for frame in (source, target))
         if source_values and target_values and not source_values & target_values:
             examples = f"{min(map(str, source_values))!r} and {min(map(str, target_values))!r}"
             warnings.warn(

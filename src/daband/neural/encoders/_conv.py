@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from daband._arguments import one_of
+from daband._arguments import check_one_of
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm, pool_relu, triton_kernels
@@ -68,7 +68,7 @@ class ConvFeatures(Features):
                 f"encoder 'conv' needs images (channels, height, width) of at least {_MIN_SIDE} pixels a side, "
                 f"got contexts of shape {context_shape}; use encoder='mlp', which takes contexts of any shape"
             )
-        one_of("pixels", pixels, PIXELS)
+        check_one_of("pixels", pixels, PIXELS)
         if not channels or min(channels) < 1:
             raise InvalidInput(f"channels must be positive, got {channels}")
         self.context_shape = tuple(context_shape)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from daband._arguments import one_of
+from daband._arguments import check_one_of
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 
@@ -85,7 +85,7 @@ class DomainNorm(nn.Module):
         super().__init__()
         if channels < 1:
             raise InvalidInput(f"channels must be at least 1, got {channels}")
-        self.statistics: str = one_of("statistics", statistics, STATISTICS)
+        self.statistics: str = check_one_of("statistics", statistics, STATISTICS)
         domains = DomainNames() if domains is None else domains
         self.channels = channels
         self.n_sources = domains.first_target

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from daband._arguments import one_of
+from daband._arguments import check_one_of
 from daband._arrays import AnyArray, FloatArray
 from daband._domain_names import DomainNames
 from daband._image_layout import image_layout
@@ -80,7 +80,7 @@ class DenseSettings:
         for name in ("dimension", "hidden"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"dense.{name} must be at least 1, got {getattr(self, name)}")
-        one_of("dense.aligned", self.aligned, ("penultimate", "last"))
+        check_one_of("dense.aligned", self.aligned, ("penultimate", "last"))
 
 
 class Encoder(nn.Module):

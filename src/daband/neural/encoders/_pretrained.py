@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from daband._arguments import one_of
-from daband._input_encoders import TOKEN_PARTS, InputEncoder, Pixels, encoder_builders, token_arrays
+from daband._arguments import check_one_of
+from daband._input_encoders import TOKEN_ATTRIBUTES, InputEncoder, Pixels, encoder_builders, token_arrays
 from daband.errors import InvalidInput
 from daband.neural.encoders._encoder import CustomFeatures, Features, encoders
 from daband.neural.encoders._frozen_encoder import to_onnx
@@ -100,7 +100,7 @@ def _timm(name: str) -> Backbone:
     network = timm.create_model(name, pretrained=True, num_classes=0)
     config = timm.data.resolve_model_data_config(network)
     mode, crop = config.get("crop_mode", "center"), int(config["input_size"][-1])
-    one_of("the model's crop_mode", mode, ("center", "squash"))
+    check_one_of("the model's crop_mode", mode, ("center", "squash"))
     side = math.floor(crop / config["crop_pct"])
     pixels = Pixels(side, crop, mode == "squash", config["interpolation"], tuple(config["mean"]), tuple(config["std"]))
     return Backbone(network, pixels)
@@ -115,7 +115,7 @@ def _open_clip(name: str) -> Backbone:
     network = open_clip.create_model(model, pretrained=tag, require_pretrained=True)
     config = network.visual.preprocess_cfg
     side = config["size"] if isinstance(config["size"], int) else config["size"][0]
-    one_of("the model's resize_mode", config["resize_mode"], ("shortest", "squash"))
+    check_one_of("the model's resize_mode", config["resize_mode"], ("shortest", "squash"))
     squash = config["resize_mode"] == "squash"
     pixels = Pixels(side, side, squash, config["interpolation"], tuple(config["mean"]), tuple(config["std"]))
     return Backbone(network.visual, pixels)
@@ -130,7 +130,7 @@ def _sentence_transformers(name: str) -> Backbone:
     tokenizer = type(source.backend_tokenizer).from_str(source.backend_tokenizer.to_str())
     tokenizer.enable_truncation(int(network.max_seq_length or source.model_max_length))
     tokenizer.enable_padding(pad_id=source.pad_token_id, pad_token=source.pad_token, direction=source.padding_side)
-    names = tuple(name for name in TOKEN_PARTS if name in source.model_input_names)
+    names = tuple(name for name in TOKEN_ATTRIBUTES if name in source.model_input_names)
 
     def embed(network: Any, *inputs: torch.Tensor) -> torch.Tensor:
         return network(dict(zip(names, inputs, strict=True)))["sentence_embedding"]
@@ -186,7 +186,8 @@ def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputE
     program = to_onnx(backbone.module, inputs, names=backbone.inputs)
     converted = InputEncoder(name, program, tokenizer=backbone.tokenizer.to_str())
     expected = backbone.module.network.encode(list(_TEST_TEXTS), show_progress_bar=False)  # type: ignore[union-attr, operator]
-    gap = max(float(abs(converted.one(text) - row).max()) for text, row in zip(_TEST_TEXTS, expected, strict=True))
+    texts_and_features = zip(_TEST_TEXTS, expected, strict=True)
+    gap = max(float(abs(converted.encode_one(text) - features).max()) for text, features in texts_and_features)
     if gap > 1e-4:
         raise InvalidInput(
             f"encoder {name!r} cannot be converted, because it has more parts than a tokenizer and a network: features "

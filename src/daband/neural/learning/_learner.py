@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from daband._arrays import AnyArray, FloatArray, subset
+from daband._arrays import AnyArray, FloatArray, with_prefix
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm
@@ -288,7 +288,7 @@ class Learner:
         """Restore the arrays that ``state`` returned."""
 
         def tensors(prefix: str) -> dict[str, torch.Tensor]:
-            return {name: torch.from_numpy(np.array(array)) for name, array in subset(prefix, state).items()}
+            return {name: torch.from_numpy(np.array(array)) for name, array in with_prefix(prefix, state).items()}
 
         for prefix, module in self._parts().items():
             module.load_state_dict(tensors(f"{prefix}."))
@@ -304,7 +304,7 @@ class Learner:
             self.generator.manual_seed(zlib.crc32(generator.numpy().tobytes()))
         self.step_number = int(state["step_number"][0])
         self.run_steps = int(state["run_steps"][0])
-        self.skill_gate.restore(subset("gate.", state))
+        self.skill_gate.restore(with_prefix("gate.", state))
         self.faults[1] = float(state["streak"][0])
 
     def __reduce__(self) -> tuple[Callable[..., Learner], tuple[Any, ...]]:

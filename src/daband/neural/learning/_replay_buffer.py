@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, subset
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, with_prefix
 from daband._domain_names import DomainNames
 from daband.linear._kernels import uniforms
 from daband.neural.learning._settings import ReplaySettings
@@ -232,7 +232,7 @@ class ReplayBuffers:
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         for name, part in self._buffers_by_name().items():
-            part.restore(subset(f"{name}.", state))
+            part.restore(with_prefix(f"{name}.", state))
 
 
 def _buffer_seed(seed: int, domain: int, labelled: bool, domains: DomainNames) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from daband._arguments import one_of
+from daband._arguments import check_one_of
 from daband.errors import InvalidInput
 from daband.neural.encoders._augmentation import Augmentation
 from daband.neural.encoders._encoder import DenseSettings
@@ -33,7 +33,7 @@ class EncoderSettings:
     initialisation: str = "framework"
 
     def __post_init__(self) -> None:
-        one_of("initialisation", self.initialisation, ("framework", "gaussian"))
+        check_one_of("initialisation", self.initialisation, ("framework", "gaussian"))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ReplaySettings:
     unit_theta: bool = False
 
     def __post_init__(self) -> None:
-        one_of("sampling", self.sampling, ("all", "last"))
+        check_one_of("sampling", self.sampling, ("all", "last"))
         if self.capacity < 1:
             raise InvalidInput(f"capacity must be >= 1, got {self.capacity}")
 

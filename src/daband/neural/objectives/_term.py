@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from daband._arguments import one_of
+from daband._arguments import check_one_of
 from daband._registry import Registry
 from daband.errors import InvalidInput
 
@@ -87,7 +87,7 @@ class TermShape:
     standardised: bool = False
 
     def __post_init__(self) -> None:
-        one_of("feedback", self.feedback, FEEDBACKS)
+        check_one_of("feedback", self.feedback, FEEDBACKS)
         if not self.scale > 0:
             raise InvalidInput(f"scale must be > 0, got {self.scale}")
 
