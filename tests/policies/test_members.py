@@ -56,7 +56,7 @@ def test_members_teach_each_other_by_their_mean_prediction(trained):
     trained.adapt(1)
     step = next(iter(trained.members.values())).learner.stepper.step
     features = torch.randn(3, 5, step.stack.first.encoder.dimension)
-    own, common = (step._teacher_predictions(features, common=common) for common in (False, True))
+    own, common = (step._teacher_predictions(features, features, common=common) for common in (False, True))
     assert (own[0] - own[1]).abs().max() > 1e-3
     for member in range(3):
         torch.testing.assert_close(common[member], own.mean(dim=0))

@@ -31,7 +31,7 @@ def small(**changes):
     base = Recipe(
         weights=weights,
         encoder=EncoderSettings(name="mlp", options={"widths": (16,)}),
-        learning=LearningSettings(steps=4, batch=16, gate_exponent=1.0),
+        learning=LearningSettings(steps=4, batch=16, gate_exponent=1.0, match_arm_frequencies=True),
     )
     return replace(base, **changes)
 

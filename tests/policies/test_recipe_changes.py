@@ -185,10 +185,11 @@ def test_the_default_for_images_is_the_recipe_that_was_measured():
     assert weights == {
         "source_cross_entropy": 1.0,
         "adversarial": 0.3,
-        "target_diversity": 0.1,
+        "target_diversity": 0.3,
         "pseudo_labels": 0.5,
     }
     assert policy.recipe.learning.gate_exponent == 8.0
+    assert policy.recipe.learning.match_arm_frequencies
     assert policy.recipe.fingerprint() == recipe_for("default", context_shape=(3, 28, 28)).fingerprint()
     policy.plan(300)
     full = {name: weight.full_at(policy.learner.run_steps) for name, weight in policy.recipe.weights.items()}
@@ -199,6 +200,7 @@ def test_the_default_for_images_is_the_recipe_that_was_measured():
 def test_with_a_label_shift_no_term_asks_for_equally_frequent_arms():
     recipe = DABand(context_shape=(3, 28, 28), n_arms=10, device="cpu", shift="style,labels").recipe
     assert set(recipe.weights) == {"source_cross_entropy", "adversarial", "pseudo_labels"}
+    assert not recipe.learning.match_arm_frequencies
 
 
 def test_the_papers_recipe_has_its_two_readings_and_its_pixels():

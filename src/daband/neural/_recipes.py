@@ -109,8 +109,8 @@ def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weight
     """Return the recipe for this assumed shift between the domains.
 
     Target terms are kept if the style differs, or if ``changed_weights`` names them. If the frequencies of arms differ,
-    there is no term for equally frequent arms. Networks normalise each domain by its own statistics if style or units
-    differ, and otherwise by the statistics of the sources.
+    there is no term for equally frequent arms, and pseudo-labels are not corrected by frequencies. Networks normalise
+    each domain by its own statistics if style or units differ, and otherwise by the statistics of the sources.
     """
     kept = set(changed_weights) if isinstance(changed_weights, Mapping) else set()
     dropped = {"target_diversity"} if shift.moves_labels else set()
@@ -120,7 +120,10 @@ def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weight
     options = dict(recipe.encoder.options)
     if not any(shift.own_statistics(n_inputs)):
         options["statistics"] = "source"
-    return replace(recipe, weights=weights, encoder=replace(recipe.encoder, options=options))
+    learning = replace(
+        recipe.learning, match_arm_frequencies=recipe.learning.match_arm_frequencies and not shift.moves_labels
+    )
+    return replace(recipe, weights=weights, encoder=replace(recipe.encoder, options=options), learning=learning)
 
 
 def _without_alignment(recipe: Recipe, n_inputs: int, n_arms: int, *, standardised: bool) -> Recipe:
@@ -188,11 +191,13 @@ def _default_image() -> Recipe:
         weights={
             "source_cross_entropy": Weight(1.0),
             "adversarial": Weight(0.3, ramp=_RAMP_FRACTION),
-            "target_diversity": Weight(0.1),
+            "target_diversity": Weight(0.3),
             "pseudo_labels": Weight(0.5, start=_RAMP_FRACTION),
         },
         encoder=EncoderSettings(name="conv"),
-        learning=LearningSettings(augmentation=Augmentation(shift=2, contrast=0.4, affine=0.2), gate_exponent=8.0),
+        learning=LearningSettings(
+            augmentation=Augmentation(shift=2, contrast=0.4, affine=0.2), gate_exponent=8.0, match_arm_frequencies=True
+        ),
     )
 
 

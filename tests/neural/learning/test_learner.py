@@ -56,6 +56,30 @@ def test_the_moving_average_follows_faster_while_training_is_young():
     assert learner.schedule(1)[0][-1] == np.float32(1) - np.float32(0.99)
 
 
+def test_pseudo_labels_are_corrected_by_the_frequencies_of_arms():
+    policy = trained(make())
+    learner, frequencies = policy.learner, policy.learner.constants["arm_frequencies"]
+    assert torch.allclose(frequencies.sum(dim=1), torch.ones(2)), "probabilities of arms in the source and the target"
+    frequencies[:, 0] = torch.tensor([0.5, 0.004])  # arm 0 is absorbed by others in the target
+    features = learner.encoder.dimension**-0.5 * torch.randn(1, 50, learner.encoder.dimension)
+    predicted = features @ learner.constants["theta"].T
+    corrected = learner.stepper.step._teacher_predictions(features, features, common=False)
+    correction = (frequencies[0].log() - frequencies[1].log()) / learner.scale
+    assert torch.allclose(corrected, predicted + correction, atol=1e-5)
+    assert correction.argmax() == 0
+    assert (corrected.argmax(-1) == 0).sum() > (predicted.argmax(-1) == 0).sum()
+
+
+def test_a_skipped_step_leaves_the_frequencies_of_arms_alone():
+    policy = trained(make())
+    before = policy.learner.constants["arm_frequencies"].clone()
+    policy.learner.constants["theta"].fill_(math.nan)
+    from daband.neural.learning._step_runners import take_steps
+
+    take_steps([policy.learner], 1, [policy.buffers])
+    assert torch.equal(policy.learner.constants["arm_frequencies"], before)
+
+
 def test_a_policy_saved_on_another_kind_of_device_can_be_loaded():
     policy = trained(make())
     state = {**policy.learner.state(), "generator": np.arange(16, dtype=np.uint8)}  # as a GPU's generator gives it

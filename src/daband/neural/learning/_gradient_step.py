@@ -20,6 +20,8 @@ from daband.neural.learning._flat_parameters import RowAdam
 from daband.neural.learning._stacked_runs import Parameters, RunInputs, Stack
 from daband.neural.objectives._term import Batch
 
+#: The rate of the moving averages of arm frequencies, and the smallest frequency that is told apart from 0.
+_FREQUENCY_RATE, _MIN_FREQUENCY = 0.01, 1e-3
 #: The maximum number of measurements of a step.
 _MAX_MEASUREMENTS = 32
 
@@ -95,7 +97,8 @@ class GradientStep:
         if teacher is None:  # without an EMA encoder the encoder teaches itself
             teacher = _segments_of(features, rows, unlabelled, dim=1).detach() if teaches else features[:, :0]
         if teaches:
-            teacher = self._teacher_predictions(teacher.detach(), common=batches.shape.committee)
+            source = _segments_of(features, rows, batches.sources, dim=1)
+            teacher = self._teacher_predictions(teacher.detach(), source.detach(), common=batches.shape.committee)
         rounds = {"arm": drawn.arm, "reward": drawn.reward, "weights": weights}
         inputs = RunInputs(features, aligned, teacher, **rounds, **stack.constants)
 
@@ -104,13 +107,31 @@ class GradientStep:
 
         return stack.losses(run_loss, parameters["objective"], inputs)
 
-    def _teacher_predictions(self, features: torch.Tensor, *, common: bool) -> torch.Tensor:
-        """Return predicted rewards (runs, T, K) for the teachers' features; with ``common``, the mean over runs."""
+    def _teacher_predictions(self, target: torch.Tensor, source: torch.Tensor, *, common: bool) -> torch.Tensor:
+        """Return predicted rewards (runs, T, K) for the teachers' target features; with ``common``, the mean over runs.
+
+        With ``match_arm_frequencies`` they are corrected by the frequencies of predicted arms, of which those in the
+        source are computed from the encoders' features ``source`` (runs, B, d).
+        """
         first, theta = self.stack.first, self.stack.constants["theta"]
-        predicted = features @ theta.transpose(1, 2)
-        if first.shared:
-            predicted = predicted.view(len(features), -1, first.n_arms)
-        return predicted.mean(dim=0, keepdim=True).expand_as(predicted) if common else predicted
+
+        def predict(features: torch.Tensor) -> torch.Tensor:
+            predicted = features @ theta.transpose(1, 2)
+            return predicted.view(len(features), -1, first.n_arms) if first.shared else predicted
+
+        def average(values: torch.Tensor) -> torch.Tensor:
+            return values.mean(dim=0, keepdim=True).expand_as(values) if common else values
+
+        teacher = average(predict(target))
+        if not first.recipe.learning.match_arm_frequencies or not source.shape[1]:
+            return teacher
+        with torch.no_grad():
+            means = [torch.softmax(first.scale * part, dim=2).mean(dim=1) for part in (predict(source), teacher)]
+            frequencies = self.stack.constants["arm_frequencies"].lerp_(
+                average(torch.stack(means, dim=1)), _FREQUENCY_RATE
+            )
+            log_source, log_target = frequencies.clamp(min=_MIN_FREQUENCY).log().unbind(1)
+            return teacher + (log_source - log_target)[:, None] / first.scale
 
     def _uses_teacher(self, weights: torch.Tensor, measure: bool) -> bool:
         """Return True if a term with a weight (runs, terms) above 0 uses the EMA encoder's predictions."""

@@ -121,12 +121,14 @@ class Learner:
         n_heads = 1 if shared else n_arms
         dimension = self.encoder.dimension
         inverse_size = dimension if self.objective.needs_bonus else 0  # only P needs a matrix per arm
-        #: Inputs of the losses from the head: coefficients, A^-1, alpha, and the centre and scale of rewards.
+        #: Inputs of the losses. From the head: coefficients, A^-1, alpha, and the centre and scale of rewards. From the
+        #: steps: moving averages of the predicted probabilities of arms in the source and in the target.
         self.constants = {
             "theta": torch.zeros(n_heads, dimension, device=device),
             "inverse": torch.zeros(n_heads, inverse_size, inverse_size, device=device),
             "alpha": torch.zeros((), device=device),
             "unit": torch.tensor([0.0, 1.0], device=device),
+            "arm_frequencies": torch.full((2, n_arms), 1 / n_arms, device=device),
         }
         self.skill_gate = SkillGate(n_arms=n_arms, feedback=feedback)
         #: True if weights depend on the policy's skill.
@@ -264,6 +266,7 @@ class Learner:
             for name in ("theta", "inverse"):
                 old = self.constants[name]
                 self.constants[name] = torch.cat([old, torch.zeros_like(old[:1])])
+        self.constants["arm_frequencies"] = nn.functional.pad(self.constants["arm_frequencies"], (0, 1))
 
     def _parts(self) -> dict[str, nn.Module]:
         """Return the modules by their names in files."""
@@ -282,6 +285,7 @@ class Learner:
         arrays["run_steps"] = np.array([self.run_steps], np.int64)
         arrays.update({f"gate.{name}": array for name, array in self.skill_gate.state().items()})
         arrays["streak"] = self.faults[1:2].cpu().numpy()
+        arrays["arm_frequencies"] = self.constants["arm_frequencies"].cpu().numpy()
         return arrays
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
@@ -306,6 +310,7 @@ class Learner:
         self.run_steps = int(state["run_steps"][0])
         self.skill_gate.restore(with_prefix("gate.", state))
         self.faults[1] = float(state["streak"][0])
+        self.constants["arm_frequencies"].copy_(torch.from_numpy(np.array(state["arm_frequencies"])))
 
     def __reduce__(self) -> tuple[Callable[..., Learner], tuple[Any, ...]]:
         """Rebuild copies and pickles from the state: views of common tensors do not survive copying."""

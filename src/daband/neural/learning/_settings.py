@@ -58,6 +58,8 @@ class LearningSettings:
     #: Weights of the target terms and of R are multiplied by ``skill ** gate_exponent`` (``_skill_gate.py``). At full
     #: weight from the start, these terms would prevent the learning that they depend on.
     gate_exponent: float = 0.0
+    #: True if pseudo-labels are corrected so that each arm is as frequent in the target as in the source.
+    match_arm_frequencies: bool = False
     #: The number of gradient steps of a run, unless ``plan`` sets it. Schedules are fractions of it.
     run_steps: int = 19_200
 

@@ -44,6 +44,8 @@ class RunInputs(NamedTuple):
     alpha: torch.Tensor
     #: (2,): the centre and scale of rewards.
     unit: torch.Tensor
+    #: (2, K): moving averages of the predicted probabilities of arms in the source and in the target.
+    arm_frequencies: torch.Tensor
     #: (terms,): the weight of each term.
     weights: torch.Tensor
 
@@ -86,8 +88,10 @@ class Stack:
                 faults=self.faults[run],
             )
         self.parameters.requires_grad_(True)
-        #: Other tensors that a step may change, (runs, ...): buffers of custom networks and of terms.
+        #: Other tensors that a step may change, (runs, ...): buffers of networks and terms, arm frequencies.
         self.other_buffers = [buffer[None] for buffer in (*first.own_buffers, *first.objective.buffers())]
+        if first.recipe.learning.match_arm_frequencies:
+            self.other_buffers.append(self.constants["arm_frequencies"])
         self.ema_other_buffers = [buffer[None] for buffer in first.ema_buffers]
         statistics = FlatStatistics(first.encoder, runs=self.runs)
         self.statistics = statistics.pack([learner.encoder for learner in self.learners])

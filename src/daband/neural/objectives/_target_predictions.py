@@ -10,7 +10,10 @@ Diversity prevents that one arm is chosen for all contexts. It assumes that all 
 the target is imbalanced, ``shift="labels"`` removes the term.
 
 Pseudo-labels are the predictions of the EMA encoder for contexts without augmentation, if it is sure. The encoder
-learns them for the augmented contexts. Other contexts are ignored, so that early mistakes are not learned.
+learns them for the augmented contexts. Other contexts are ignored, so that early mistakes are not learned. Without a
+correction, self-training may label all contexts of one arm as another arm. With ``match_arm_frequencies``, logits are
+corrected by the log ratio of each arm's frequencies in the source and in the target, as in AdaMatch (Berthelot et al.,
+2022). ``shift="labels"`` removes the correction.
 """
 
 from __future__ import annotations
