@@ -4,7 +4,7 @@ import pytest
 
 from daband._shift import Shift
 from daband.domains._registry import PairEntry, load, pairs
-from daband.domains.datasets._builder import Parts, catalogue, declare
+from daband.domains.datasets._builder import Parts, declare, load_catalogue
 from daband.errors import DataError, InvalidInput
 
 MARKETS = ("covariate", "units", "inverted", "moved", "labels")
@@ -124,7 +124,7 @@ def test_a_class_without_an_example_is_told(monkeypatch):
         y = np.arange(8) % labels
         return Parts({"source": (x, y), "target": x, "target_test": (x, y)})
 
-    monkeypatch.setitem(catalogue(), "declared here", {"summary": "of a test", "class_names": ["a", "b", "c"]})
+    monkeypatch.setitem(load_catalogue(), "declared here", {"summary": "of a test", "class_names": ["a", "b", "c"]})
     declare("declared here", read=read)
     try:
         assert load("declared here", labels=3, passes=2).source.passes == 2

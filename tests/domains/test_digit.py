@@ -8,7 +8,7 @@ from daband.domains._registry import load, pairs
 from daband.domains.datasets import _digits as module
 from daband.domains.datasets._digits import (
     blend,
-    packaged_photographs,
+    load_packaged_photographs,
     read_idx,
 )
 from daband.errors import DataError, InvalidInput
@@ -91,14 +91,14 @@ def test_blending_follows_the_published_recipe():
 
 
 def test_blending_is_seeded():
-    photographs = packaged_photographs()
+    photographs = load_packaged_photographs()
     digits = np.zeros((5, 28, 28), dtype=np.uint8)
     np.testing.assert_array_equal(blend(digits, photographs, seed=1), blend(digits, photographs, seed=1))
     assert (blend(digits, photographs, seed=1) != blend(digits, photographs, seed=2)).any()
 
 
 def test_packaged_photographs_are_coloured():
-    for photograph in packaged_photographs():
+    for photograph in load_packaged_photographs():
         assert photograph.ndim == 3
         assert photograph.shape[2] == 3
         assert min(photograph.shape[:2]) >= 300

@@ -22,7 +22,7 @@ from rich.table import Table
 from daband._files import make_folder, write_text
 from daband.cli._shared import console, print_line
 from daband.domains._contract import LoggedDomain, Pair
-from daband.domains.datasets._user_files import IMAGE_SIDE, UserTables, arm_tables, read_files
+from daband.domains.datasets._user_files import IMAGE_SIDE, UserTables, read_arm_tables, read_files
 from daband.domains.readers._columns import ColumnRoles, Columns, Notice, find_notices, read_catalogue
 from daband.domains.readers._tables import from_table
 from daband.errors import InvalidInput
@@ -165,7 +165,7 @@ def _write_settings(files: dict[str, Any], out: Path, command: str) -> tuple[Pat
         roles = ColumnRoles(**{name: value for name, value in options.items() if name not in other_options})
         tables = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
         if "arms" in options:
-            arm_data = arm_tables(options["arms"])
+            arm_data = read_arm_tables(options["arms"])
             catalogue = read_catalogue(arm_data, str(tables.columns.arm or tables.columns.label))
             assert catalogue.table is not None
             print_line(f"Arms: {len(catalogue.names):,}, with the features {', '.join(catalogue.table.names)}.")

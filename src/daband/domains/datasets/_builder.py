@@ -27,7 +27,7 @@ from daband.errors import DataError, InvalidInput
 
 @dataclass(frozen=True)
 class Parts:
-    """The data of a pair: ``reader(**arguments)``, with the options that all pairs have, returns the pair."""
+    """The data of a pair, and the function ``reader`` that makes the pair from ``arguments`` and common options."""
 
     #: Data and other arguments of ``reader``.
     arguments: Mapping[str, Any]
@@ -35,11 +35,11 @@ class Parts:
     reader: Callable[..., Pair] = from_arrays
     #: Text that is added to the pair's summary.
     note: str = ""
-    #: Names of the arms for people, if the data have numbers.
+    #: Names of the arms in reports, if the arms in the data are numbers.
     class_names: tuple[str, ...] | None = None
 
 
-#: A function of the data set's options that reads its files.
+#: A function that reads the files of a data set. Its arguments are the data set's options.
 Read = Callable[..., Parts]
 #: Options of every declared pair.
 _COMMON_OPTIONS = {
@@ -57,9 +57,9 @@ def declare(family: str, *, read: Read, resolve: Resolve | None = None) -> None:
         read: a function of the data set's options, each with a default, that reads its files.
         resolve: see ``register_pair``.
     """
-    entry = catalogue()[family]
+    entry = load_catalogue()[family]
     about = About(**{name: entry[name] for name in ("summary", "licence", "citation") if name in entry})
-    summary, class_names, members = entry.get("variant", about.summary), entry.get("class_names"), _members(entry)
+    summary, class_names, members = entry.get("variant", about.summary), entry.get("class_names"), _list_members(entry)
     name, choices, variants = family, entry.get("choices", {}), {}
     if option := entry.get("variants_of"):
         name, choices = f"{family}/{{{option}}}", {option: tuple(members)}
@@ -67,21 +67,21 @@ def declare(family: str, *, read: Read, resolve: Resolve | None = None) -> None:
     elif members:
         name, choices = f"{family}/{{source}}-{{target}}", dict.fromkeys(("source", "target"), tuple(members))
         pairs = permutations(entry.get("ordered", members), 2)
-        variants = {f"{first}-{other}": {"source": first, "target": other} for first, other in pairs}
-    resources = _data_set_resources(family)
+        variants = {f"{source}-{target}": {"source": source, "target": target} for source, target in pairs}
+    resources = _list_resources(family)
     read_options = dict(inspect.signature(read).parameters)
-    without = entry.get("without", ())
-    common = {option: parameter for option, parameter in _COMMON_OPTIONS.items() if option not in without}
+    excluded = entry.get("without", ())
+    common = {option: parameter for option, parameter in _COMMON_OPTIONS.items() if option not in excluded}
 
     def build_with(fixed: Mapping[str, Any]) -> Callable[..., Pair]:
-        def build(**given: Any) -> Pair:
+        def build(**chosen: Any) -> Pair:
             options = {option: parameter.default for option, parameter in read_options.items()}
-            options |= dict(fixed) | {option: value for option, value in given.items() if option in read_options}
+            options |= dict(fixed) | {option: value for option, value in chosen.items() if option in read_options}
             _check_choices(family, options, choices)
             parts = read(**options)
             pair_name = name.format(**options)
             arguments = {**parts.arguments, "name": pair_name}
-            arguments |= {option: given.get(option, parameter.default) for option, parameter in common.items()}
+            arguments |= {option: chosen.get(option, parameter.default) for option, parameter in common.items()}
             if class_names is not None:
                 arguments["class_names"] = tuple(class_names)
                 _require_every_class(arguments, class_names, pair_name)
@@ -92,55 +92,56 @@ def declare(family: str, *, read: Read, resolve: Resolve | None = None) -> None:
             names = parts.class_names or pair.class_names
             return replace(pair, about=replace(about, summary=sentence), class_names=names)
 
-        own = [parameter for option, parameter in read_options.items() if option not in fixed]
-        build.__signature__ = inspect.Signature([*own, *common.values()])  # type: ignore[attr-defined]
+        own_parameters = [parameter for option, parameter in read_options.items() if option not in fixed]
+        build.__signature__ = inspect.Signature([*own_parameters, *common.values()])  # type: ignore[attr-defined]
         build.__doc__, build.__name__ = read.__doc__, family
         return build
 
     register_pair(family, about=about, resolve=resolve, resources=resources)(build_with({}))
     for variant, fixed in variants.items():
-        needed = tuple(file for file in resources if not file.domain or file.domain in fixed.values())
+        files = tuple(file for file in resources if not file.domain or file.domain in fixed.values())
         variant_about = replace(about, summary=summary.format(**fixed))
-        register_pair(f"{family}/{variant}", about=variant_about, resolve=resolve, resources=needed)(build_with(fixed))
+        register_pair(f"{family}/{variant}", about=variant_about, resolve=resolve, resources=files)(build_with(fixed))
 
 
 @lru_cache(maxsize=1)
-def catalogue() -> dict[str, dict[str, Any]]:
+def load_catalogue() -> dict[str, dict[str, Any]]:
     """Return ``catalogue.toml``, the descriptions of the research data sets."""
     return tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
 
 
-def _members(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Return the members of a data set, domains or values of an option, with a description of each or ""."""
+def _list_members(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return the description of each member of a data set, or "". Members are domains, or the values of an option."""
     members = entry.get("members", {})
     return members if isinstance(members, dict) else dict.fromkeys(members, "")
 
 
-def _data_set_resources(family: str) -> list[Resource]:
+def _list_resources(family: str) -> list[Resource]:
     """Return all resources of a data set."""
-    table = catalogue()[family]
-    return [resource for entry in table.get("resources", ()) for resource in _expand_resource(entry, _members(table))]
+    table = load_catalogue()[family]
+    members = _list_members(table)
+    return [resource for entry in table.get("resources", ()) for resource in _expand_resource(entry, members)]
 
 
-def _expand_resource(entry: Mapping[str, Any], texts: Mapping[str, str]) -> list[Resource]:
-    """Return the resources that an entry of the catalogue describes: one, one per member, or another table's."""
+def _expand_resource(entry: Mapping[str, Any], descriptions: Mapping[str, str]) -> list[Resource]:
+    """Return the resources of a catalogue entry: one, one per member, or those of the data set that ``like`` names."""
     fields = {**entry, "paths": tuple(entry.get("paths", ()))}
     if template := fields.pop("like", ""):
         del fields["paths"]
-        entries = catalogue()[template]["resources"]
-        return [replace(resource, **fields) for other in entries for resource in _expand_resource(other, {})]
+        entries = load_catalogue()[template]["resources"]
+        return [replace(resource, **fields) for item in entries for resource in _expand_resource(item, {})]
     if fields.get("domain") != "{domain}":
         return [Resource(**fields)]
     return [
         Resource(**{**fields, "description": fields["description"].format(domain=domain, text=text), "domain": domain,
                     "paths": tuple(path.format(domain=domain) for path in fields["paths"])})
-        for domain, text in texts.items()
+        for domain, text in descriptions.items()
     ]  # fmt: skip
 
 
 def data_file(family: str, domain: str = "", *, pair: str = "") -> Path:
     """Return the path of the file of a data set or of one of its domains. Raise an error if it is missing."""
-    paths = next(resource.paths for resource in _data_set_resources(family) if resource.domain == domain)
+    paths = next(resource.paths for resource in _list_resources(family) if resource.domain == domain)
     return require_data(paths, pair=pair or family)
 
 
@@ -212,8 +213,8 @@ def _check_arrays(
     if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
         sizes, kind = ", ".join(map(str, shape)), "" if dtype is None else f" of {np.dtype(dtype)}"
         raise DataError(f"{path} should hold contexts (n, {sizes}){kind}, got {contexts.shape} of {contexts.dtype}")
-    labels_fit = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
-    if not labels_fit or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
+    has_label_shape = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
+    if not has_label_shape or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
         raise DataError(
             f"{path} should hold {len(contexts)} labels of {n_classes} classes, got {labels.shape} of {labels.dtype}"
         )

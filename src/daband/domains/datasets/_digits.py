@@ -1,4 +1,4 @@
-"""Data sets of digits: MNIST to MNIST-M, and MNIST, USPS and Semeion to one another."""
+"""Declare the data sets of digits: MNIST to MNIST-M, and any two of MNIST, USPS and Semeion."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> An
     generator = np.random.default_rng(seed)
     n = len(digits)
     photograph_indices = generator.integers(len(photographs), size=n)
-    corner = generator.random((n, 2))
+    corners = generator.random((n, 2))
     blended = np.empty((n, 3, _SIDE, _SIDE), dtype=np.uint8)
     for index, photograph in enumerate(photographs):
         rows = np.flatnonzero(photograph_indices == index)
@@ -91,15 +91,15 @@ def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> An
         # Patches are views of the photograph, so that only the drawn ones are copied.
         windows = np.lib.stride_tricks.sliding_window_view(photograph, (_SIDE, _SIDE), axis=(0, 1))
         height, width = windows.shape[:2]
-        top = (corner[rows, 0] * height).astype(np.int64)
-        left = (corner[rows, 1] * width).astype(np.int64)
+        top = (corners[rows, 0] * height).astype(np.int64)
+        left = (corners[rows, 1] * width).astype(np.int64)
         blended[rows] = windows[top, left]
-    ink = digits > 0
-    np.copyto(blended, 255 - blended, where=ink[:, None])  # |patch - 255| = 255 - patch
+    is_digit = digits > 0
+    np.copyto(blended, 255 - blended, where=is_digit[:, None])  # |patch - 255| = 255 - patch
     return blended
 
 
-def packaged_photographs() -> list[AnyArray]:
+def load_packaged_photographs() -> list[AnyArray]:
     """Return the photographs in scikit-image and scikit-learn, each (H, W, 3) of uint8, in a fixed order."""
     folders = {"skimage": ("data", _SKIMAGE_PHOTOGRAPHS), "sklearn": ("datasets/images", _SKLEARN_PHOTOGRAPHS)}
     photographs = []
@@ -117,8 +117,12 @@ def packaged_photographs() -> list[AnyArray]:
 
 _EMBEDDED_PATH = Path(__file__).parents[1] / "embedded" / "mnist.npz"
 _RELEASED_PATHS = ("mnist_m/mnist_m_28.npz",)
-# Seeds of MNIST-M patches and of the order of digits; they do not depend on the seed of a run.
-_SEED_TRAIN, _SEED_TEST, _SEED_SOURCE_TEST = 20160525, 20160526, 20160527
+#: Seed of the patches and of the order of target digits for training. Like the next two, it is the same in all runs.
+_SEED_TRAIN = 20160525
+#: Seed of the patches of the target test.
+_SEED_TEST = 20160526
+#: Seed of the order of the source test.
+_SEED_SOURCE_TEST = 20160527
 
 
 def _resolve_form(options: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +131,7 @@ def _resolve_form(options: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in options.items() if name != "form"}
     if options.get("form", "auto") != "auto":
         return options
-    return {**options, "form": _best_form()}
+    return {**options, "form": _choose_form()}
 
 
 def _read_digit(*, form: str = "auto", tiny: bool = False) -> Parts:
@@ -137,26 +141,26 @@ def _read_digit(*, form: str = "auto", tiny: bool = False) -> Parts:
 
     Args:
         form: "embedded" (inside the package: 20,000 + 20,000 digits, test 3,000), "released" (MNIST's idx files and
-            the released MNIST-M), or "auto": released if it is there, else embedded.
-        tiny: take 300 embedded digits.
+            the released MNIST-M), or "auto" ("released" if these files exist, otherwise "embedded").
+        tiny: True for only 300 embedded digits.
     """
     if tiny:
-        return _digit_parts("embedded", *_read_embedded(300))
+        return _build_digit_parts("embedded", *_read_embedded(300))
     if form == "auto":
-        form = _best_form()
+        form = _choose_form()
     if form == "embedded":
-        return _digit_parts(form, *_read_embedded(None))
+        return _build_digit_parts(form, *_read_embedded(None))
     source, source_test = read_mnist("train", pair="digit"), read_mnist("t10k", pair="digit")
-    return _digit_parts(form, source, source_test, *_read_released())
+    return _build_digit_parts(form, source, source_test, *_read_released())
 
 
-def _digit_parts(form: str, source: Arrays, source_test: Arrays, target: Arrays, target_test: Arrays) -> Parts:
+def _build_digit_parts(form: str, source: Arrays, source_test: Arrays, target: Arrays, target_test: Arrays) -> Parts:
     """Return the data of the pair."""
-    # The target test has the same digits as the source test. Shuffled, so that indices do not reveal target labels.
+    # The target test has the same digits. The source test is shuffled, so that indices do not reveal target labels.
     order = np.random.default_rng(_SEED_SOURCE_TEST).permutation(len(source_test[1]))
     arguments = {
-        "source": (_three_channels(source[0]), source[1]),
-        "source_test": (_three_channels(source_test[0][order]), source_test[1][order]),
+        "source": (_repeat_channels(source[0]), source[1]),
+        "source_test": (_repeat_channels(source_test[0][order]), source_test[1][order]),
         "target": target[0],
         "target_test": target_test,
         "target_labelled": target,
@@ -164,7 +168,7 @@ def _digit_parts(form: str, source: Arrays, source_test: Arrays, target: Arrays,
     return Parts(arguments, note=f"; the {form} form")
 
 
-def _best_form() -> str:
+def _choose_form() -> str:
     """Return "released" if the released files exist, else "embedded"."""
     return "embedded" if find_data(_MNIST_FOLDERS) is None or find_data(_RELEASED_PATHS) is None else "released"
 
@@ -184,9 +188,9 @@ def _read_embedded(n: int | None) -> tuple[Arrays, Arrays, Arrays, Arrays]:
     (x, y), (x_test, y_test) = _load_embedded()
     n_test = None if n is None else n // 3
     train, test = (x[:n], y[:n].astype(np.int64)), (x_test[:n_test], y_test[:n_test].astype(np.int64))
-    photographs = packaged_photographs()
-    # As in the release, the target has the source's digits. Shuffled, because otherwise the source labels would be the
-    # target labels.
+    photographs = load_packaged_photographs()
+    # As in the release, the target has the source's digits. They are shuffled, so that the source labels do not reveal
+    # the target labels.
     order = np.random.default_rng(_SEED_TRAIN).permutation(len(train[0]))
     target = (blend(train[0][order], photographs, seed=_SEED_TRAIN), train[1][order])
     return train, test, target, (blend(test[0], photographs, seed=_SEED_TEST), test[1])
@@ -199,7 +203,7 @@ def _read_released() -> tuple[Arrays, Arrays]:
     return train, test
 
 
-def _three_channels(digits: AnyArray) -> AnyArray:
+def _repeat_channels(digits: AnyArray) -> AnyArray:
     """Return grey digits (n, 28, 28) as colour images (n, 3, 28, 28).
 
     The channels are copied, because numpy reads broadcast views 20 times slower.
@@ -251,15 +255,15 @@ def _interpolate(images: AnyArray) -> AnyArray:
     """
     side = images.shape[1]
     # The centre of pixel i of 28 is at (i + 1/2) side / 28 - 1/2, here in units of 1/56 of a pixel.
-    position = np.clip((2 * np.arange(_SIDE) + 1) * side - _SIDE, 0, 2 * _SIDE * (side - 1))
-    lower = np.minimum(position // (2 * _SIDE), side - 2)
-    fraction = position - 2 * _SIDE * lower
+    positions = np.clip((2 * np.arange(_SIDE) + 1) * side - _SIDE, 0, 2 * _SIDE * (side - 1))
+    lower = np.minimum(positions // (2 * _SIDE), side - 2)
+    fractions = positions - 2 * _SIDE * lower
     weights = np.zeros((_SIDE, side), dtype=np.int64)
-    weights[np.arange(_SIDE), lower] = 2 * _SIDE - fraction
-    weights[np.arange(_SIDE), lower + 1] = fraction
-    total = np.einsum("ri,nij,cj->nrc", weights, images.astype(np.int64), weights, optimize=True)
+    weights[np.arange(_SIDE), lower] = 2 * _SIDE - fractions
+    weights[np.arange(_SIDE), lower + 1] = fractions
+    totals = np.einsum("ri,nij,cj->nrc", weights, images.astype(np.int64), weights, optimize=True)
     unit = (2 * _SIDE) ** 2
-    return ((total + unit // 2) // unit).astype(np.uint8)
+    return ((totals + unit // 2) // unit).astype(np.uint8)
 
 
 declare("handwritten", read=_read_handwritten)

@@ -1,4 +1,4 @@
-"""Synthetic markets: a log of offers in euros from an old market, and a new market that differs in one known way.
+"""Generate synthetic markets: a log of offers from an old market, and a new market that differs in one known way.
 
 A customer belongs to a segment and has habits, which appear in the table: amounts in euros, two scores from 1 to 10,
 age, visits, a channel. The expected reward of an offer depends on the habits. The old market's log has the offer that
@@ -28,8 +28,8 @@ from daband.domains.readers._tables import from_table
 _OFFERS = ("none", "discount", "delivery", "bundle", "premium")
 #: Categories of the column ``channel``.
 _CHANNELS = ("app", "shop", "web")
-#: Units of the other currency per euro.
-_CURRENCY = 4.3
+#: The number of units of the other currency per euro.
+_PER_EURO = 4.3
 #: Mean reward of the best constant offer in the old market, in euros.
 _CONSTANT_VALUE = 4.1
 #: Mean reward of the best offer for each customer in the old market, in euros.
@@ -41,7 +41,9 @@ _BUYING_FRACTION = 0.6
 
 
 def _read_market(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000, data_seed: int = 0) -> Parts:
-    """Read a market's log as source and a new market as target: 5 offers, rewards in euros, categories and gaps.
+    """Read a market's log as source and a new market as target: 5 offers, and rewards in euros.
+
+    Contexts have numbers, a category and missing values.
 
     Training sees half of the new market's customers. The other half is kept for the evaluator, with the expected
     reward of every offer. Every ``data_seed`` is another market with other tastes.
@@ -56,8 +58,8 @@ def _read_market(*, kind: str = "covariate", n_source: int = 4000, n_target: int
         check_int(name, value, minimum=100)
     rng = np.random.default_rng([check_int("data_seed", data_seed, minimum=0), 2024])
     tastes = _Tastes(rng)
-    habits = tastes.habits(rng, n_source, np.full(len(_OFFERS), 1.0 / len(_OFFERS)))
-    old = _draw_log(rng, _customer_table(rng, habits, channels=(0.3, 0.3, 0.4)), habits, tastes.expected(habits))
+    habits = tastes.draw_habits(rng, n_source, np.full(len(_OFFERS), 1.0 / len(_OFFERS)))
+    old_log = _draw_log(rng, _build_table(rng, habits, channels=(0.3, 0.3, 0.4)), habits, tastes.mean_rewards(habits))
 
     frequencies, offset = np.full(len(_OFFERS), 1.0 / len(_OFFERS)), np.zeros(_N_HABITS)
     offset[4] = 0.3  # slightly older customers in every new market
@@ -65,27 +67,27 @@ def _read_market(*, kind: str = "covariate", n_source: int = 4000, n_target: int
         frequencies = np.array([0.04, 0.06, 0.1, 0.2, 0.6])[rng.permutation(len(_OFFERS))]
     if kind == "covariate":
         offset += rng.choice([-0.7, 0.7], size=_N_HABITS)
-    habits = tastes.habits(rng, n_target, frequencies) + offset
-    expected = tastes.expected(habits)
+    habits = tastes.draw_habits(rng, n_target, frequencies) + offset
+    expected = tastes.mean_rewards(habits)
     if kind == "moved":
         expected = expected[:, np.roll(np.arange(len(_OFFERS)), 1 + rng.integers(len(_OFFERS) - 1))]
-    new = _customer_table(rng, habits, channels=(0.6, 0.1, 0.3), currency=_CURRENCY if kind == "units" else 1.0)
+    customers = _build_table(rng, habits, channels=(0.6, 0.1, 0.3), currency=_PER_EURO if kind == "units" else 1.0)
     if kind == "inverted":
-        new = new.with_columns(11.0 - new["satisfaction"], 11.0 - new["price_score"])
+        customers = customers.with_columns(11.0 - customers["satisfaction"], 11.0 - customers["price_score"])
     columns = Columns(
-        context=tuple(new.columns),
+        context=tuple(customers.columns),
         categorical=("channel",),
         rewards=_OFFERS,
         arm="offer",
         reward="euros",
         propensity="propensity",
     )
-    new = new.with_columns(**dict(zip(_OFFERS, expected.T, strict=True)))
-    return Parts({"source": old, "target": new, "columns": columns}, reader=from_table)
+    customers = customers.with_columns(**dict(zip(_OFFERS, expected.T, strict=True)))
+    return Parts({"source": old_log, "target": customers, "columns": columns}, reader=from_table)
 
 
 class _Tastes:
-    """The tastes of customers, the same in both markets: habits of each segment, and rewards as functions of habits."""
+    """The tastes of customers, equal in both markets: the habits of each segment, and the rewards given the habits."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.centres = 1.3 * rng.standard_normal((len(_OFFERS), _N_HABITS))
@@ -94,38 +96,39 @@ class _Tastes:
         self.slopes[:, :4] *= 1.4  # amounts and scores are the most informative
         self.curvatures = 0.35 * rng.standard_normal((len(_OFFERS), _N_HABITS))
         self.base = 0.3 * rng.standard_normal(len(_OFFERS))
-        unscaled = self._unscaled(self.habits(rng, 20_000, np.full(len(_OFFERS), 1.0 / len(_OFFERS))))
+        unscaled = self._unscaled_rewards(self.draw_habits(rng, 20_000, np.full(len(_OFFERS), 1.0 / len(_OFFERS))))
         constant, best = unscaled.mean(axis=0).max(), unscaled.max(axis=1).mean()
         self.scale = (_BEST_VALUE - _CONSTANT_VALUE) / (best - constant)
         self.offset = _CONSTANT_VALUE - self.scale * constant
 
-    def habits(self, rng: np.random.Generator, n: int, frequencies: FloatArray) -> FloatArray:
+    def draw_habits(self, rng: np.random.Generator, n: int, frequencies: FloatArray) -> FloatArray:
         """Return customers (n, 6): a segment centre plus individual noise."""
         segments: IntArray = rng.choice(len(_OFFERS), size=n, p=frequencies)
         return self.centres[segments] + 0.8 * rng.standard_normal((n, _N_HABITS))
 
-    def expected(self, habits: FloatArray) -> FloatArray:
+    def mean_rewards(self, habits: FloatArray) -> FloatArray:
         """Return the mean reward of each offer, (n, 5), in euros."""
-        return self.offset + self.scale * self._unscaled(habits)
+        return self.offset + self.scale * self._unscaled_rewards(habits)
 
-    def _unscaled(self, habits: FloatArray) -> FloatArray:
+    def _unscaled_rewards(self, habits: FloatArray) -> FloatArray:
         """Return the reward of each offer before scaling to euros, (n, 5)."""
         unscaled: FloatArray = habits @ self.slopes.T + self.base
         unscaled += np.abs(habits) @ self.curvatures.T  # so that a linear policy is good, but not optimal
         return unscaled
 
 
-def _customer_table(
+def _build_table(
     rng: np.random.Generator, habits: FloatArray, *, channels: tuple[float, ...], currency: float = 1.0
 ) -> pl.DataFrame:
     """Return the table of customers from their habits (n, 6), with a category and missing values."""
     spending, order, satisfaction, price_score, age, visits = habits.T
     n = len(habits)
-    last = np.where(rng.random(n) < 0.12, np.nan, 30.0 + 9.0 * order + 3.0 * spending + rng.normal(0.0, 2.0, n))
+    last_order = np.where(rng.random(n) < 0.12, np.nan, 30.0 + 9.0 * order + 3.0 * spending + rng.normal(0.0, 2.0, n))
     columns = {
         "basket": currency * (40.0 + 12.0 * order + rng.normal(0.0, 2.0, n)),
         "spent_last_year": currency * (500.0 + 160.0 * spending + rng.normal(0.0, 30.0, n)),
-        "last_order": currency * last, "satisfaction": 5.5 + 1.2 * satisfaction, "price_score": 5.5 + 1.2 * price_score,
+        "last_order": currency * last_order,
+        "satisfaction": 5.5 + 1.2 * satisfaction, "price_score": 5.5 + 1.2 * price_score,
         "age": 44.0 + 9.0 * age, "visits": 8.0 + 2.0 * visits, "channel": rng.choice(_CHANNELS, size=n, p=channels),
     }  # fmt: skip
     return pl.DataFrame(columns).with_columns(pl.col("last_order").fill_nan(None))
@@ -134,12 +137,12 @@ def _customer_table(
 def _draw_log(rng: np.random.Generator, table: pl.DataFrame, habits: FloatArray, expected: FloatArray) -> pl.DataFrame:
     """Return the log of the old market's policy, which is slightly better than random and chooses every offer."""
     n, rows = len(habits), np.arange(len(habits))
-    score = 0.5 * (expected + rng.normal(0.0, 2.0, expected.shape))
-    weights = np.exp(score - score.max(axis=1, keepdims=True))
+    scores = 0.5 * (expected + rng.normal(0.0, 2.0, expected.shape))
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     propensities = 0.7 * weights / weights.sum(axis=1, keepdims=True) + 0.3 / len(_OFFERS)
     arms = (rng.random((n, 1)) > propensities.cumsum(axis=1)).sum(axis=1).clip(max=len(_OFFERS) - 1)
-    bought = rng.random(n) < _BUYING_FRACTION
-    rewards = np.where(bought, expected[rows, arms] / _BUYING_FRACTION + rng.normal(0.0, 1.0, n), 0.0)
+    has_bought = rng.random(n) < _BUYING_FRACTION
+    rewards = np.where(has_bought, expected[rows, arms] / _BUYING_FRACTION + rng.normal(0.0, 1.0, n), 0.0)
     return table.with_columns(
         offer=np.array(_OFFERS)[arms], euros=rewards.round(2), propensity=propensities[rows, arms]
     )

@@ -1,4 +1,7 @@
-"""Research data sets: published features, rendered and photographed objects, drawings, and tables."""
+"""Declare the research data sets: published features, rendered and photographed objects, drawings, and tables.
+
+Each section has a function that reads the files of one data set, and declares it as a family of pairs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from daband._lazy_polars import pl
 from daband.domains._registry import find_data, require_data
 from daband.domains._splits import split_half
 from daband.domains.datasets import _builder as builder
-from daband.domains.datasets._builder import Parts, catalogue, data_file, declare, load_packed, split_target
+from daband.domains.datasets._builder import Parts, data_file, declare, load_catalogue, load_packed, split_target
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._images import ImageContexts, ImageList, build_image_pair, scan_classes
 from daband.domains.readers._reading import read_table
@@ -57,13 +60,13 @@ def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
         source: amazon (2,817 photographs), dslr (498) or webcam (795).
         target: another of them.
     """
-    (x, y), (x_more, y_more) = _office31_halves(source)
-    training, test = _office31_halves(target)
-    source_data = (np.concatenate([x, x_more]), np.concatenate([y, y_more]))
+    (x_first, y_first), (x_second, y_second) = _load_office31_halves(source)
+    training, test = _load_office31_halves(target)
+    source_data = (np.concatenate([x_first, x_second]), np.concatenate([y_first, y_second]))
     return Parts({"source": source_data, "target": training[0], "target_labelled": training, "target_test": test})
 
 
-def _office31_halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
+def _load_office31_halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
     """Return the contexts and labels of both halves of a domain."""
     halves = builder.load_halves(data_file("office31_features", domain), shape=(_N_FEATURES,), n_classes=31, dtype=None)
     return [(contexts.astype(np.float32), labels) for contexts, labels in halves]
@@ -87,12 +90,12 @@ def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> P
     """
     files = (data_file("office_caltech", domain) for domain in (source, target))
     source_data, target_data = (
-        _root_frequencies(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1)) for path in files
+        _take_square_roots(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1)) for path in files
     )
     return Parts({"source": source_data, **split_target(*target_data, name=f"office_caltech/{source}-{target}")})
 
 
-def _root_frequencies(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntArray]:
+def _take_square_roots(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntArray]:
     """Return the square roots of relative frequencies, and the labels unchanged."""
     total = counts.sum(axis=1, keepdims=True)
     return np.sqrt(counts / np.where(total > 0, total, 1.0)), labels
@@ -104,7 +107,7 @@ declare("office_caltech", read=_read_office_caltech)
 # VisDA-2017, classification: rendered objects to photographs, 12 kinds.
 
 
-_VISDA17_CLASSES = tuple(catalogue()["visda17"]["class_names"])
+_VISDA17_CLASSES = tuple(load_catalogue()["visda17"]["class_names"])
 
 
 def _read_visda17() -> Parts:
@@ -116,10 +119,10 @@ def _read_visda17() -> Parts:
     root = data_file("visda17").parent
     source, target = (scan_classes(root / folder, _VISDA17_CLASSES) for folder in ("train", "validation"))
     train, test = split_half(target.labels, name="visda17")
-    return _image_parts(source, target.take(train), target.take(test))
+    return _build_image_parts(source, target.take(train), target.take(test))
 
 
-def _image_parts(source: ImageList, target: ImageList, target_test: ImageList) -> Parts:
+def _build_image_parts(source: ImageList, target: ImageList, target_test: ImageList) -> Parts:
     """Return the data of a pair of photographs with 224 pixels per side, read when first needed."""
     arguments = {
         "source": source, "target": target.paths, "target_labelled": target, "target_test": target_test,
@@ -147,16 +150,16 @@ def _read_s2rda49() -> Parts:
     lists = [find_data([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
     if lists[0] is not None and lists[1] is not None:
         train, test = (_read_split_list(path, root) for path in lists if path is not None)
-        common = set(train.paths) & set(test.paths)
-        if common:
+        in_both = set(train.paths) & set(test.paths)
+        if in_both:
             raise DataError(
-                f"{lists[0]} and {lists[1]} both list {min(common)}; training would see data of the evaluator"
+                f"{lists[0]} and {lists[1]} both list {min(in_both)}; training would see data of the evaluator"
             )
     else:
         real = scan_classes(root / "real", _S2RDA49_FOLDERS)
         training_rows, test_rows = split_half(real.labels, name="s2rda49")
         train, test = real.take(training_rows), real.take(test_rows)
-    return _image_parts(scan_classes(root / "synthetic", _S2RDA49_FOLDERS), train, test)
+    return _build_image_parts(scan_classes(root / "synthetic", _S2RDA49_FOLDERS), train, test)
 
 
 def _read_split_list(path: Path, root: Path) -> ImageList:
@@ -188,7 +191,7 @@ _SIGNS_FOLDERS = tuple(f"{number:02d}" for number in range(43))
 def _read_signs(*, side: int = 32) -> Parts:
     """Read rendered signs as source and photographs as target: contexts (3, side, side) of uint8, 43 arms.
 
-    Photographs of one sign, taken while driving towards it, are near-copies; they stay on one side of the split.
+    Photographs of one sign, taken while driving towards it, are almost equal, so they stay on one side of the split.
 
     Args:
         side: pixels per side.
@@ -214,7 +217,7 @@ declare("signs", read=_read_signs)
 # Emoji: one vendor's drawings to another's, nine Unicode groups.
 
 
-_EMOJI_GROUPS: tuple[str, ...] = tuple(catalogue()["emoji"]["class_names"])
+_EMOJI_GROUPS: tuple[str, ...] = tuple(load_catalogue()["emoji"]["class_names"])
 #: Unicode characters that modify an emoji: joiner, presentation, female, male, direction, and four hair styles.
 _EMOJI_MODIFIERS = {"200D", "FE0F", "2640", "2642", "27A1", "1F9B0", "1F9B1", "1F9B2", "1F9B3"}
 #: Neutral forms of similar emoji: the adult for man and woman, the child for boy and girl.
@@ -240,19 +243,19 @@ def _read_vendor(vendor: str, side: int) -> tuple[AnyArray, IntArray, list[str]]
     """Return contexts, labels and motifs of a vendor's emoji; forms of one emoji have the same motif."""
     root = data_file("emoji", vendor)
     try:
-        records = json.loads((root / "emoji.json").read_text(encoding="utf-8"))
-        used = [emoji for emoji in records if emoji["category"] in _EMOJI_GROUPS and emoji[f"has_img_{vendor}"]]
-        paths = tuple(root / "img" / vendor / "64" / emoji["image"] for emoji in used)
-        codes = [emoji["unified"] for emoji in used]
+        all_emojis = json.loads((root / "emoji.json").read_text(encoding="utf-8"))
+        emojis = [emoji for emoji in all_emojis if emoji["category"] in _EMOJI_GROUPS and emoji[f"has_img_{vendor}"]]
+        paths = tuple(root / "img" / vendor / "64" / emoji["image"] for emoji in emojis)
+        codes = [emoji["unified"] for emoji in emojis]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{root} is not the npm package emoji-datasource-{vendor} ({error!r})") from None
-    labels = np.array([_EMOJI_GROUPS.index(emoji["category"]) for emoji in used], np.int64)
+    labels = np.array([_EMOJI_GROUPS.index(emoji["category"]) for emoji in emojis], np.int64)
     contexts, labels = _read_images(ImageList(paths, labels), side)
     rows = np.sort(np.unique(contexts.reshape(len(contexts), -1), axis=0, return_index=True)[1])
-    return contexts[rows], labels[rows], [_motif_name(codes[row]) for row in rows]
+    return contexts[rows], labels[rows], [_get_motif(codes[row]) for row in rows]
 
 
-def _motif_name(codes: str) -> str:
+def _get_motif(codes: str) -> str:
     """Return the Unicode characters of an emoji without modifiers, in neutral form."""
     parts = [_EMOJI_PEOPLE.get(code, code) for code in codes.split("-") if code not in _EMOJI_MODIFIERS]
     return "-".join(parts) or codes
@@ -280,10 +283,10 @@ def _read_natural(*, table: str = "wages-region") -> Parts:
     missing = [name for name in ("domain", "arm") if name not in frame.columns]
     if missing:
         raise DataError(f"{path} has no column {missing[0]!r}; `daband data check natural_tables` describes the file")
-    return _parts_natural(frame)
+    return _build_natural_parts(frame)
 
 
-def _parts_natural(frame: pl.DataFrame) -> Parts:
+def _build_natural_parts(frame: pl.DataFrame) -> Parts:
     """Return the data of a pair from a table with the columns ``domain`` and ``arm``."""
     context = tuple(name for name in frame.columns if name not in ("domain", "arm"))
     texts = tuple(name for name in context if frame[name].dtype == pl.String)
@@ -299,14 +302,16 @@ declare("natural_tables", read=_read_natural)
 
 
 _WARFARIN_FILE = "warfarin/warfarin.csv"
-_RACES: dict[str, str] = catalogue()["warfarin"]["members"]
+_RACES: dict[str, str] = load_catalogue()["warfarin"]["members"]
 _DOSE_CLASSES = ("low", "medium", "high")
 _DOSE_COLUMN = "Therapeutic Dose of Warfarin"
 #: Smallest medium dose, in mg per week.
-_LOW_DOSE = 21.0
+_MIN_MEDIUM_DOSE = 21.0
 #: Largest medium dose, in mg per week.
-_HIGH_DOSE = 49.0
-_NUMERIC, _YES_NO, _GENETIC = (tuple(names) for names in catalogue()["warfarin"]["columns"].values())
+_MAX_MEDIUM_DOSE = 49.0
+#: Columns of the table: numbers, answers (1 or 0), and genotypes.
+_NUMERIC, _YES_NO, _GENETIC = (tuple(names) for names in load_catalogue()["warfarin"]["columns"].values())
+#: Columns that are one-hot encoded.
 _CATEGORICAL = ("Gender", *_YES_NO, *_GENETIC)
 
 
@@ -321,10 +326,10 @@ def _read_warfarin(*, source: str = "white", target: str = "asian", tiny: bool =
     Args:
         source: white, asian, black or unknown.
         target: another of them; training sees half of its patients, the other half is kept for the evaluator.
-        tiny: make up 600 patients, whose doses mean nothing.
+        tiny: True for 600 synthetic patients, whose doses have no medical meaning.
     """
-    prepared = _prepare_patients(_synthetic_patients() if tiny else read_table(data_file("warfarin")))
-    domains = {race: prepared.filter(prepared["Race"] == _RACES[race]) for race in (source, target)}
+    patients = _prepare_patients(_synthetic_patients() if tiny else read_table(data_file("warfarin")))
+    domains = {race: patients.filter(patients["Race"] == _RACES[race]) for race in (source, target)}
     for race, rows in domains.items():
         if not len(rows):
             raise DataError(f"{_WARFARIN_FILE} has no patients with a known dose and Race = {_RACES[race]!r}")
@@ -342,7 +347,7 @@ def _prepare_patients(patients: pl.DataFrame) -> pl.DataFrame:
         raise DataError(f"{_WARFARIN_FILE} has no column {missing[0]!r}; it is not PharmGKB's IWPC data set")
     dose = pl.col(_DOSE_COLUMN).cast(pl.Float64, strict=False)
     decade = pl.col("Age").cast(pl.String).str.extract(r"^(\d+)").cast(pl.Float64)  # "60 - 69" and "90+"
-    arm = pl.when(dose < _LOW_DOSE).then(0).when(dose <= _HIGH_DOSE).then(1).otherwise(2)
+    arm = pl.when(dose < _MIN_MEDIUM_DOSE).then(0).when(dose <= _MAX_MEDIUM_DOSE).then(1).otherwise(2)
     return patients.filter(dose.is_not_null()).select(
         pl.col("Race"),
         arm.alias("dose class"),
@@ -361,9 +366,9 @@ def _synthetic_patients() -> pl.DataFrame:
         np.array(values, dtype=object)
         for values in (["50 - 59", "60 - 69", "90+", None], ["0", "1", None], ["C/C", "C/T", None])
     )
-    asian = race == "Asian"
-    genotype = np.where(generator.random(n) < np.where(asian, 0.6, 0.3), "A/A", "G/G")
-    weight = generator.normal(np.where(asian, 66.0, 80.0), 12.0)
+    is_asian = race == "Asian"
+    genotype = np.where(generator.random(n) < np.where(is_asian, 0.6, 0.3), "A/A", "G/G")
+    weight = generator.normal(np.where(is_asian, 66.0, 80.0), 12.0)
     dose = 15.0 + 0.3 * (weight - 50.0) + np.where(genotype == "A/A", 0.0, 26.0) + generator.normal(0.0, 6.0, n)
     columns: dict[str, list[object]] = {
         "Race": list(race),
@@ -396,7 +401,7 @@ def _read_sat12(*, source: str = "hand", target: str = "indu") -> Parts:
         source: hand (538 hand-made instances) or indu (958 industrial ones).
         target: the other; training sees half of its instances, the other half is kept for the evaluator.
     """
-    return _parts_sat12(*(_read_sat12_domain(domain) for domain in (source, target)))
+    return _build_sat12_parts(*(_read_sat12_domain(domain) for domain in (source, target)))
 
 
 def _read_sat12_domain(domain: str) -> tuple[Any, ...]:
@@ -408,16 +413,16 @@ def _read_sat12_domain(domain: str) -> tuple[Any, ...]:
     return x, seconds, cutoff, features, arms
 
 
-def _parts_sat12(*domains: tuple[Any, ...]) -> Parts:
+def _build_sat12_parts(*domains: tuple[Any, ...]) -> Parts:
     """Return the data of a pair from the results of ``_read_sat12_domain`` for source and target."""
     arms = [str(arm) for arm in domains[0][4]]
     all_features = np.concatenate([x for x, *_ in domains]).astype(np.float64)
-    groups, first = np.unique(np.isnan(all_features), axis=1, return_index=True)
-    flags = [int(column) for group, column in zip(groups.T, first, strict=True) if group.any()]
-    median = np.nanmedian(all_features, axis=0)
+    groups, first_columns = np.unique(np.isnan(all_features), axis=1, return_index=True)
+    flags = [int(column) for group, column in zip(groups.T, first_columns, strict=True) if group.any()]
+    medians = np.nanmedian(all_features, axis=0)
     frames = []
     for x, seconds, cutoff, features, _ in domains:
-        filled = np.where(np.isnan(x), median, x)
+        filled = np.where(np.isnan(x), medians, x)
         columns: dict[str, FloatArray] = dict(zip(map(str, features), (np.sign(filled) * np.log1p(np.abs(filled))).T))  # noqa: B905
         columns |= {f"{features[column]} is missing": np.isnan(x[:, column]).astype(np.float64) for column in flags}
         rewards = 1.0 - np.log1p(np.minimum(seconds, cutoff)) / np.log1p(cutoff)

@@ -1,4 +1,4 @@
-"""A synthetic pair with known expected rewards, so that regret is exact, and with an adjustable shift.
+"""Generate a synthetic pair with known expected rewards, so that regret is exact, and with an adjustable shift.
 
 A round has a hidden unit vector ``u`` near the prototype of one arm. Rewards depend only on ``u``, in both domains.
 The context is ``u`` itself in the source. In the target, ``u`` is rotated, scaled and translated, and the best arms
@@ -6,8 +6,8 @@ have other frequencies. So a policy trained only on the source is wrong in the t
 the clusters of contexts keep their meaning.
 
 Prototypes are orthogonal, and ``u`` has a negative product with none of them, so ``u . prototype`` is in [0, 1]. With
-``rewards="linear"`` that product is the expected reward: on the source, contexts have unit norm and the reward is
-exactly ``context . theta`` with a ``theta`` of unit norm, the assumptions under which LinUCB's bound is proved.
+``rewards="linear"`` that product is the expected reward. On the source, contexts have unit norm and the expected reward
+is exactly ``context . theta`` with a ``theta`` of unit norm. LinUCB's regret bound is proved under these assumptions.
 """
 
 from __future__ import annotations
@@ -77,30 +77,30 @@ def synthetic(
     if not 0.0 <= check_finite("noise", noise) <= 1.0:
         raise InvalidInput(f"noise must be between 0 and 1, got {noise}")
     # Each part has its own random generator, so that an option of one part does not change the draws of others.
-    keys = ("world", "source", "target", "test", "source_test")
-    rngs = dict(zip(keys, np.random.default_rng(data_seed).spawn(len(keys)), strict=True))
+    parts = ("world", "source", "target", "test", "source_test")
+    rngs = dict(zip(parts, np.random.default_rng(data_seed).spawn(len(parts)), strict=True))
     world = _World(rngs["world"], rewards=rewards, shared=arms == "shared", n_arms=n_arms, dimension=dimension)
-    equal = np.full(n_arms, 1.0 / n_arms)
-    unequal = np.exp(-frequency * np.linspace(0.0, 1.0, n_arms))
-    unequal /= unequal.sum()
+    source_frequencies = np.full(n_arms, 1.0 / n_arms)
+    target_frequencies = np.exp(-frequency * np.linspace(0.0, 1.0, n_arms))
+    target_frequencies /= target_frequencies.sum()
 
     per_arm = arms == "shared"
-    hidden, expected = world.rounds(rngs["source"], n_contexts, equal)
+    hidden, expected = world.draw_rounds(rngs["source"], n_contexts, source_frequencies)
     realised = _draw_rewards(rngs["source"], expected, 0.0 if rewards == "labels" else noise)
     source = ArraySource(hidden, realised, n_arms=n_arms, expected=expected, per_arm=per_arm)
 
-    hidden, expected = world.rounds(rngs["target"], n_contexts, unequal)
-    contexts = world.view(hidden, rotation, translation, scale)
+    hidden, expected = world.draw_rounds(rngs["target"], n_contexts, target_frequencies)
+    contexts = world.shift(hidden, rotation, translation, scale)
     realised = _draw_rewards(rngs["target"], expected, 0.0 if rewards == "labels" else noise)
     target = ArrayContexts(contexts, per_arm=per_arm)
     labelled = ArraySource(
         contexts, realised, n_arms=n_arms, expected=expected, per_arm=per_arm, name="target_labelled"
     )
 
-    hidden, expected = world.rounds(rngs["test"], max(n_contexts // 5, 50), unequal)
-    test = ArrayEvaluation(world.view(hidden, rotation, translation, scale), expected, n_arms=n_arms, per_arm=per_arm)
+    hidden, expected = world.draw_rounds(rngs["test"], max(n_contexts // 5, 50), target_frequencies)
+    test = ArrayEvaluation(world.shift(hidden, rotation, translation, scale), expected, n_arms=n_arms, per_arm=per_arm)
     source_test = ArrayEvaluation(
-        *world.rounds(rngs["source_test"], max(n_contexts // 5, 50), equal),
+        *world.draw_rounds(rngs["source_test"], max(n_contexts // 5, 50), source_frequencies),
         n_arms=n_arms,
         per_arm=per_arm,
         name="source_test",
@@ -132,28 +132,28 @@ class _World:
         self.basis = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
         self.direction = _normalise(rng.standard_normal(dimension))
 
-    def rounds(self, rng: np.random.Generator, n: int, frequencies: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def draw_rounds(self, rng: np.random.Generator, n: int, frequencies: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return hidden vectors, (n, d) or (n, K, d), and expected rewards, (n, K)."""
         n_arms, dimension = self.prototypes.shape
-        best = rng.choice(n_arms, size=n, p=frequencies)
+        best_arms = rng.choice(n_arms, size=n, p=frequencies)
         # Shared arms: the best arm shows prototype 0, which is rewarded; the others show the other prototypes.
-        kinds = (np.arange(n_arms)[None, :] - best[:, None]) % n_arms if self.shared else best
-        centres = self.prototypes[kinds]
+        prototype_indices = (np.arange(n_arms)[None, :] - best_arms[:, None]) % n_arms if self.shared else best_arms
+        centres = self.prototypes[prototype_indices]
         noise = rng.standard_normal(centres.shape) * (_NOISE_NORM / np.sqrt(dimension))
         projection = noise @ self.prototypes.T
         # No negative product with a prototype, so that no reward is negative.
         noise -= np.minimum(projection, 0.0) @ self.prototypes
         hidden = _normalise(centres + noise)
-        return hidden, self._expected_rewards(hidden, best)
+        return hidden, self._expected_rewards(hidden, best_arms)
 
-    def _expected_rewards(self, hidden: FloatArray, best: IntArray) -> FloatArray:
+    def _expected_rewards(self, hidden: FloatArray, best_arms: IntArray) -> FloatArray:
         """Return the expected rewards of rounds, (n, K)."""
         if self.rewards == "labels":
-            return np.eye(len(self.prototypes))[best]
+            return np.eye(len(self.prototypes))[best_arms]
         products = hidden @ (self.prototypes[0] if self.shared else self.prototypes.T)
         return np.clip(products, 0.0, 1.0)  # rounding may leave -1e-17
 
-    def view(self, hidden: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:
+    def shift(self, hidden: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:
         """Return the target contexts: hidden vectors, rotated, scaled and translated."""
         angle = np.deg2rad(rotation)
         planes = np.eye(self.basis.shape[0])

@@ -1,4 +1,4 @@
-"""The pair ``files``: a user's tables (CSV, Parquet, ...) or folders of images, by their paths.
+"""Register the pair ``files``, which reads a user's tables (CSV, Parquet, ...) or folders of images by their paths.
 
 Its options can be written in a TOML file, which commands accept in place of a preset. ``daband choose --source old.csv
 --target new.csv ...`` writes such a file.
@@ -29,7 +29,7 @@ from daband.errors import DataError, InvalidInput
 
 #: Default side of a user's images in pixels. With 64, a candidate of ``choose`` takes more than ten minutes on a CPU.
 IMAGE_SIDE = 32
-#: The digest of a larger file is computed from its size and time instead of its content.
+#: The maximum size of a file whose content is hashed, in bytes. For a larger file, size and time are hashed instead.
 _MAX_HASHED_BYTES = 1 << 28
 
 
@@ -53,35 +53,36 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
     ``domain`` is a column of the table at ``source``; the target then has the rows whose value is in ``target``. Source
     rows without a reward or label are ignored, and the reason of the column's role reports their number.
     """
-    old = read_table(_existing_path(source, "source"))
+    source_rows = read_table(_find_path(source, "source"))
     if domain:
-        if domain not in old.columns:
-            raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(old.columns)})")
-        is_target = np.array([str(value) in _target_values(target) for value in old[domain].to_list()])
-        numbered = old.with_row_index(ROW_COLUMN)
-        new, old = numbered.filter(is_target), numbered.filter(~is_target)
-        if not len(old) or not len(new):
+        if domain not in source_rows.columns:
+            raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(source_rows.columns)})")
+        is_target = np.array([str(value) in _split_values(target) for value in source_rows[domain].to_list()])
+        numbered = source_rows.with_row_index(ROW_COLUMN)
+        target_rows, source_rows = numbered.filter(is_target), numbered.filter(~is_target)
+        if not len(source_rows) or not len(target_rows):
             raise InvalidInput(
                 f"column {domain!r} must have the value {target!r} for the target, and another value for the source"
             )
         roles = replace(roles, domain=domain)
     else:
-        new = old if target == source else read_table(_existing_path(target, "target"))
-    for path, frame in ((source, old), (target, new)):
+        target_rows = source_rows if target == source else read_table(_find_path(target, "target"))
+    for path, frame in ((source, source_rows), (target, target_rows)):
         if not len(frame):
             raise DataError(f"{path} has no rows")
-    columns, types = infer_columns(old, new, roles)
+    columns, types = infer_columns(source_rows, target_rows, roles)
     outcome = str(columns.reward or columns.label)
-    missing = old[outcome].null_count()
-    if missing:
-        old = (old if domain else old.with_row_index(ROW_COLUMN)).filter(pl.col(outcome).is_not_null())
-        reason = f"as stated; {missing:,} rows have none yet and are ignored"
+    n_missing = source_rows[outcome].null_count()
+    if n_missing:
+        numbered = source_rows if domain else source_rows.with_row_index(ROW_COLUMN)
+        source_rows = numbered.filter(pl.col(outcome).is_not_null())
+        reason = f"as stated; {n_missing:,} rows have none yet and are ignored"
         types = [replace(column, reason=reason, notable=True) if column.name == outcome else column for column in types]
-    return UserTables(old, new, columns, types)
+    return UserTables(source_rows, target_rows, columns, types)
 
 
-def _target_values(target: str) -> list[str]:
-    """Return the values in a text with commas."""
+def _split_values(target: str) -> list[str]:
+    """Return the values that a text lists, separated by commas."""
     return [name.strip() for name in target.split(",")]
 
 
@@ -90,8 +91,8 @@ def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
     if "source" not in options or "target" not in options:
         return options
     roles = ("source",) if options.get("domain") else ("source", "target")
-    paths = {role: _existing_path(options[role], role).resolve() for role in roles}
-    tables = [_existing_path(path, "arms").resolve() for path in _arm_paths(options.get("arms"))]
+    paths = {role: _find_path(options[role], role).resolve() for role in roles}
+    tables = [_find_path(path, "arms").resolve() for path in _list_arm_paths(options.get("arms"))]
     resolved = {side: str(path) for side, path in paths.items()}
     if tables:
         resolved["arms"] = [str(path) for path in tables]  # type: ignore[assignment]
@@ -159,9 +160,9 @@ def _load_files(
         transform: a fitted transform of contexts, for example a policy's; by default one is fitted.
         digest: the expected digest of the files; other files are rejected.
     """
-    common: dict[str, Any] = {"source_test": source_test, "passes": passes, "target_passes": target_passes}
-    paths = [_existing_path(source, "source"), *([] if domain else [_existing_path(target, "target")])]
-    if digest and digest != _hash_files(*paths, *(_existing_path(path, "arms") for path in _arm_paths(arms))):
+    options: dict[str, Any] = {"source_test": source_test, "passes": passes, "target_passes": target_passes}
+    paths = [_find_path(source, "source"), *([] if domain else [_find_path(target, "target")])]
+    if digest and digest != _hash_files(*paths, *(_find_path(path, "arms") for path in _list_arm_paths(arms))):
         raise DataError(
             f"{source} or {target} has changed since these settings were written; start again with the new files"
         )
@@ -173,35 +174,35 @@ def _load_files(
         image_options: dict[str, Any] = {"encoder": encoder} if encoder else {"framing": side}
         if transform is not None and isinstance(transform.columns[0], EncodedColumn):
             image_options = {"encoder": transform.columns[0].encoder}
-        pair = from_images(source=paths[0], target=paths[1], **image_options, shift=shift, name="files", **common)
+        pair = from_images(source=paths[0], target=paths[1], **image_options, shift=shift, name="files", **options)
     else:
         roles = ColumnRoles(
             label, arm, reward, propensity, offered, id, category, number, date, drop, text=text, encoder=encoder
         )
-        read = read_files(source, target, roles, domain=domain)
-        if not digest:  # the command line, which sets the digest, has printed them
-            notes = [f"{column.name}: {column.reason}" for column in read.types if column.notable]
-            for line in notes + find_notices(read.source, read.target, read.types, units=units or ()):
+        frames = read_files(source, target, roles, domain=domain)
+        if not digest:  # with a digest, the command line has printed these notices
+            notes = [f"{column.name}: {column.reason}" for column in frames.types if column.notable]
+            for line in notes + find_notices(frames.source, frames.target, frames.types, units=units or ()):
                 warnings.warn(str(line), stacklevel=4)
-        columns = read.columns if transform is None else _columns_for_transform(transform, read.columns)
-        tables: dict[str, Any] = {"source": read.source, "target": read.target}
+        columns = frames.columns if transform is None else _columns_for_transform(transform, frames.columns)
+        tables: dict[str, Any] = {"source": frames.source, "target": frames.target}
         if domain:
-            tables = {"source": pl.concat(tables.values()), "domain": domain, "targets": _target_values(target)}
+            tables = {"source": pl.concat(tables.values()), "domain": domain, "targets": _split_values(target)}
         pair = from_table(
             **tables,
             columns=columns,
             shift=shift,
             units=units,
             transform=transform,
-            arms=arm_tables(arms),
+            arms=read_arm_tables(arms),
             name="files",
-            **common,
+            **options,
         )
-    new_name = f"{domain} {target}" if domain else paths[1].name
-    return replace(pair, about=About(summary=f"{paths[0].name} to {new_name}", licence="the user's own"))
+    target_name = f"{domain} {target}" if domain else paths[1].name
+    return replace(pair, about=About(summary=f"{paths[0].name} to {target_name}", licence="the user's own"))
 
 
-def _arm_paths(arms: Any) -> list[str]:
+def _list_arm_paths(arms: Any) -> list[str]:
     """Return the paths of the tables of arms: none, one, or one per domain."""
     paths = [arms] if isinstance(arms, str | Path) else list(arms or ())
     if len(paths) > 2:
@@ -209,9 +210,9 @@ def _arm_paths(arms: Any) -> list[str]:
     return [str(path) for path in paths if str(path)]
 
 
-def arm_tables(arms: Any) -> Any:
+def read_arm_tables(arms: Any) -> Any:
     """Return the argument ``arms`` of ``from_table`` for these paths; None if there are none."""
-    tables = [read_table(_existing_path(path, "arms")) for path in _arm_paths(arms)]
+    tables = [read_table(_find_path(path, "arms")) for path in _list_arm_paths(arms)]
     return None if not tables else tables[0] if len(tables) == 1 else {"source": tables[0], "target": tables[1]}
 
 
@@ -226,28 +227,28 @@ def _columns_for_transform(transform: TableTransform, columns: Columns) -> Colum
     )
 
 
-def _existing_path(path: str, argument: str) -> Path:
+def _find_path(path: str, argument: str) -> Path:
     """Return a path; ``argument`` names it in the error if it does not exist."""
     if hasattr(path, "columns"):
         raise InvalidInput(
             f"{argument} must be a path, got a {type(path).__name__}; daband.domains.from_table takes frames"
         )
-    existing = check_path(path, argument).expanduser()
-    if not existing.exists():
+    checked = check_path(path, argument).expanduser()
+    if not checked.exists():
         raise DataError(f"{argument}: {path} does not exist")
-    return existing
+    return checked
 
 
 def _hash_files(*paths: Path) -> str:
-    """Return a digest of files; for folders, of names and sizes."""
-    hashed = hashlib.sha256()
+    """Return a digest of the content of files, or of the names and sizes of the files in folders."""
+    digest = hashlib.sha256()
     for path in paths:
         files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
         for file in files:
             size = file.stat().st_size
-            hashed.update(f"{file.name} {size} ".encode())
+            digest.update(f"{file.name} {size} ".encode())
             if path.is_file() and size <= _MAX_HASHED_BYTES:
-                hashed.update(file.read_bytes())
+                digest.update(file.read_bytes())
             elif path.is_file():
-                hashed.update(str(file.stat().st_mtime_ns).encode())
-    return hashed.hexdigest()[:16]
+                digest.update(str(file.stat().st_mtime_ns).encode())
+    return digest.hexdigest()[:16]
