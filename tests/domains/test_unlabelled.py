@@ -70,7 +70,7 @@ def test_every_reader_makes_a_sound_pair_that_trains(made):
 def test_what_needs_labels_says_so():
     pair = by_arrays()
     policy = daband.Random.for_pair(pair)
-    with pytest.raises(InvalidInput, match="no labels of the target, so nothing can be evaluated there"):
+    with pytest.raises(InvalidInput, match="no target labels, so nothing can be evaluated there"):
         daband.evaluate(policy, pair.target_test)
     with pytest.raises(InvalidInput, match="has no target rewards"):
         daband.continue_on_target(policy, target=pair.target_labelled)

@@ -37,7 +37,13 @@ def test_observable_terms_against_a_loop():
     source, target = decisions(rng, 8, 3, alpha), decisions(rng, 4, 3, alpha)
     reward = rng.integers(0, 2, 8).astype(float)
     terms = observable_bound(
-        source=source, reward=reward, wrong=reward < 1, target=target, alpha=alpha, divergence=0.5, source_regret=3.0
+        source=source,
+        reward=reward,
+        choice_errors=reward < 1,
+        target=target,
+        alpha=alpha,
+        divergence=0.5,
+        source_regret=3.0,
     )
     eps = sum(abs(reward[i] - source.mean[i, source.arm[i]]) for i in range(8))
     promised = sum(abs(target.mean[i, target.arm[i]]) for i in range(4)) * 2
@@ -78,7 +84,7 @@ def small_problems():
             terms = observable_bound(
                 source=source,
                 reward=reward,
-                wrong=source.arm != best_s,
+                choice_errors=source.arm != best_s,
                 target=target,
                 alpha=alpha,
                 divergence=divergence,
@@ -113,7 +119,7 @@ def test_discriminator_divergence_at_its_ends():
 def test_bad_shapes_are_refused():
     rng = np.random.default_rng(0)
     seen = decisions(rng, 4, 2, 0.1)
-    common = {"source": seen, "wrong": np.ones(4), "target": seen, "alpha": 0.1, "divergence": 0.0}
+    common = {"source": seen, "choice_errors": np.ones(4), "target": seen, "alpha": 0.1, "divergence": 0.0}
     with pytest.raises(InvalidInput, match="shape"):
         observable_bound(reward=np.ones(3), **common)
     with pytest.raises(InvalidInput, match="at least one"):
@@ -128,7 +134,7 @@ KNOWN = {"divergence": 0.0, "source_regret": 0.0}
 )
 def test_what_is_unknown_is_missing_and_so_is_the_sum(unknown):
     still = decision(np.array([[1.0, 0.0]] * 8), np.zeros((8, 2)), 0.0)
-    rounds = {"source": still, "reward": np.ones(8), "wrong": np.zeros(8), "target": still, "alpha": 0.0}
+    rounds = {"source": still, "reward": np.ones(8), "choice_errors": np.zeros(8), "target": still, "alpha": 0.0}
     terms = observable_bound(**rounds, **{**KNOWN, **unknown})
     assert getattr(terms, next(iter(unknown))) is None
     assert terms.total is None
@@ -172,7 +178,7 @@ def test_the_live_bound_adds_episodes_up_and_goes_on_from_a_record():
         observable_bound(
             source=e["source"],
             reward=e["reward"],
-            wrong=e["reward"] < 1,
+            choice_errors=e["reward"] < 1,
             target=e["target"],
             alpha=0.2,
             divergence=1.0,

@@ -425,7 +425,7 @@ class TestBadInput:
         self.refused("target must be contexts without rewards", target=pair.source)
 
     def test_probabilities_of_a_function(self):
-        self.refused("sum to 1, those of row 0", policy=lambda x: np.full((len(x), K), 0.5))
+        self.refused("sum to 1, but not in row 0", policy=lambda x: np.full((len(x), K), 0.5))
         self.refused("sum to 1", policy=lambda x: np.tile([1.5, -0.5, 0.0], (len(x), 1)))
         self.refused(r"shape \(B, K\)", policy=lambda x: np.ones(len(x)))
         self.refused("one row per context", policy=lambda x: np.full((2, K), 1 / K))

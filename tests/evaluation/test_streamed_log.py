@@ -172,7 +172,7 @@ def test_what_needs_all_contexts_at_once_says_so(tmp_path, monkeypatch):
     policy = fitted(log, transform=daband.Standardise())
     folder = write(tmp_path / "log", log)
     assert daband.evaluate_log(policy, folder, target=log[0]).domain == "target"
-    monkeypatch.setattr("daband.evaluation._off_policy._IN_MEMORY_BYTES", 1000)
+    monkeypatch.setattr("daband.evaluation._off_policy._MAX_CONTEXT_BYTES", 1000)
     with pytest.raises(InvalidInput, match="target needs all contexts of the log in memory"):
         daband.evaluate_log(policy, folder, target=log[0])
 

@@ -113,7 +113,7 @@ def test_what_is_no_policy_is_refused(nothing):
 
 def test_bad_input():
     pair, policy = trained()
-    with pytest.raises(InvalidInput, match=r"no labels of the target.*target_test="):
+    with pytest.raises(InvalidInput, match=r"no target labels.*target_test="):
         daband.evaluate(policy, None)
     with pytest.raises(InvalidInput, match="EvaluationDomain"):
         daband.evaluate(policy, pair.target)

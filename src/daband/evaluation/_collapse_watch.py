@@ -12,8 +12,9 @@ class CollapseWarning(UserWarning):
 
 @dataclass(frozen=True)
 class _Sign:
-    """A kind of collapse: a field of episode records with a limit."""
+    """A sign of collapse: a field of episode records with a limit."""
 
+    #: Name of the sign, the first words of the warning.
     name: str
     #: Field of the record.
     key: str
@@ -34,6 +35,7 @@ class _Sign:
         )
 
 
+#: The signs that are watched for.
 _SIGNS = (
     _Sign(
         "one arm for the target",
@@ -48,8 +50,8 @@ _SIGNS = (
         "latent_spread",
         None,
         0.004,
-        "the latents of different contexts have become nearly the same (spread {value:.3g} of at most 1 for {n} "
-        "episodes). Lower the weight of the divergence or the learning rate",
+        "the features of different contexts have become nearly the same (relative spread {value:.3g} of at most 1 for "
+        "{n} episodes). Lower the weight of the divergence or the learning rate",
     ),
     _Sign(
         "discriminator perfect",
@@ -64,7 +66,7 @@ _SIGNS = (
 
 
 class CollapseWatch:
-    """Reports each kind of collapse once, after it has lasted ``patience`` episodes."""
+    """Reports each sign of collapse once, after it has lasted ``patience`` episodes."""
 
     def __init__(self, *, patience: int = 10) -> None:
         self.patience = patience

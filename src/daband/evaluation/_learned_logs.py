@@ -25,39 +25,39 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
     Rounds are identified by the digests of files that ``fit_log`` and ``learn_log`` read, and with ``id_column`` by the
     ids that ``update`` got.
     """
-    learned: dict[str, list[tuple[int, int]]] = {}
+    learned_ranges: dict[str, list[tuple[int, int]]] = {}
     for key in getattr(policy, "log_parts", ()):
         digest, _, rows = key.removeprefix(_TARGET_PREFIX).partition(":")
         start, _, stop = rows.partition("-")
         if stop:
-            learned.setdefault(digest, []).append((int(start), int(stop)))
+            learned_ranges.setdefault(digest, []).append((int(start), int(stop)))
     ids = getattr(policy, "_ids", ())
-    if not learned and not ids:
+    if not learned_ranges and not ids:
         return 0
     count = 0
     for part, part_digest in compute_digests(log.parts()).items():
         is_learned = np.zeros(len(part), np.bool_)
-        for start, stop in learned.get(part_digest.partition(":")[0], ()):
+        for start, stop in learned_ranges.get(part_digest.partition(":")[0], ()):
             is_learned[max(0, start - part.start) : max(0, stop - part.start)] = True
         if id_column is not None:
-            is_learned |= np.array([name in ids for name in log.values(part, id_column)], np.bool_)
+            is_learned |= np.array([round_id in ids for round_id in log.values(part, id_column)], np.bool_)
         count += int(is_learned.sum())
     return count
 
 
 def check_unlearned(policy: Any, log: ParquetLog, id_column: str | None) -> None:
-    """Raise if the policy has learned rounds of the log."""
+    """Raise an error if the policy has learned rounds of the log."""
     _raise_if_learned(count_learned(policy, log, id_column), len(log))
 
 
 def check_unlearned_ids(policy: Any, ids: Any, n: int) -> None:
     """Raise an error if the policy has learned a round with one of these ids, one id for each of ``n`` rounds."""
     if isinstance(policy, Policy):
-        _raise_if_learned(sum(name in policy._ids for name in policy._ids.check(ids, n)), n)
+        _raise_if_learned(sum(round_id in policy._ids for round_id in policy._ids.check(ids, n)), n)
 
 
 def _raise_if_learned(learned: int, rounds: int) -> None:
-    """Raise an error if some rounds were learned."""
+    """Raise an error if ``learned``, the number of learned rounds, is positive."""
     if not learned:
         return
     learned_part = "the log" if learned == rounds else f"{learned:,} of the {rounds:,} rounds of the log"

@@ -1,4 +1,8 @@
-"""Off-policy evaluation: the value of a policy from the log of another policy, in the log's domain or a target."""
+"""Estimate the value of a policy from the log of another policy, in the domain of the log or in a target.
+
+``evaluate_log`` reads the log. ``_weighted_log`` computes weights and predicted rewards. ``_estimate_value`` combines
+them, and the functions after it look for reasons to doubt the result.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from daband.evaluation._learned_logs import (
     check_unlearned,
     check_unlearned_ids,
 )
-from daband.evaluation._off_policy_inputs import Log, Probabilities, policy_of, probabilities, read_log, read_target
+from daband.evaluation._off_policy_inputs import Log, PolicyLike, arm_probabilities, find_policy, read_log, read_target
 from daband.evaluation._weighted_log import (
     FoldModels,
     MemoryRounds,
@@ -34,29 +38,30 @@ from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, m
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 
+#: Names of the estimators.
 ESTIMATORS = ("dr", "snips", "ips")
-#: Maximum number of bytes of contexts that are read into memory if an argument needs all of them.
-_IN_MEMORY_BYTES = 1 << 30
+#: Maximum number of bytes of contexts that are read into memory if a target is given.
+_MAX_CONTEXT_BYTES = 1 << 30
 #: Number of effective rounds below which a warning is given, because intervals are too short too often.
-_MIN_ROUNDS = 100
-#: Number of rewards other than the most frequent one, below which the skewness of rewards cannot be estimated.
-_MIN_REWARDS = 20
-#: Fraction of the rounds with the same reward, above which other rewards are counted, such as purchases.
-_USUAL = 0.5
+_MIN_EFFECTIVE_ROUNDS = 100
+#: Number of rewards other than the usual one, below which the skewness of rewards cannot be estimated.
+_MIN_OTHER_REWARDS = 20
+#: Fraction of rounds with the usual reward, above which the other rewards, such as purchases, are counted.
+_USUAL_FRACTION = 0.5
 #: Largest fraction of the weight that one round may have.
-_MAX_FRACTION = 0.1
+_MAX_WEIGHT_FRACTION = 0.1
 #: Largest fraction of the variance that may come from one round; coverage falls below 0.93 from about 0.13 on.
-_MAX_VARIANCE = 0.12
+_MAX_VARIANCE_FRACTION = 0.12
 #: Largest fraction of the variance that may come from one round if the estimate is skewed by a heavy tail.
-_MAX_SKEWED_VARIANCE = 0.06
+_MAX_SKEWED_FRACTION = 0.06
 #: Skewness above which an estimate is considered skewed.
 _MAX_SKEWNESS = 0.1
 #: Probability of an arm below which it is ignored in warnings.
-_NEGLIGIBLE = 1e-3
+_NEGLIGIBLE_PROBABILITY = 1e-3
 #: Largest difference of the mean weight from its expectation, in standard errors.
-_MAX_DEVIATION = 3.0
+_MAX_STANDARD_ERRORS = 3.0
 #: Smallest mean of the density ratio without a warning; the largest is its inverse.
-_MIN_MASS = 0.5
+_MIN_MEAN_RATIO = 0.5
 #: Estimated propensities are at least 0.01; a value near it means that the log hardly ever has the arm there.
 _MIN_PROPENSITY = 0.011
 
@@ -66,8 +71,8 @@ class LogEstimate:
     """The value of a policy per round, estimated from a log, in the unit of its rewards.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
-    >>> found = daband.evaluate_log(lambda contexts: [[0.5, 0.5]] * len(contexts), log, estimator="ips")
-    >>> found.low <= found.value <= found.high, found.effective_sample_size
+    >>> estimate = daband.evaluate_log(lambda contexts: [[0.5, 0.5]] * len(contexts), log, estimator="ips")
+    >>> estimate.low <= estimate.value <= estimate.high, estimate.effective_sample_size
     (True, 100.0)
     """
 
@@ -102,7 +107,7 @@ class LogEstimate:
 
 
 def evaluate_log(
-    policy: Probabilities,
+    policy: PolicyLike,
     log: Log,
     estimator: str = "dr",
     target: ArrayLike | Contexts | None = None,
@@ -124,8 +129,8 @@ def evaluate_log(
         policy: the policy, unchanged afterwards; an exported one (``daband.load_deployed``), with the exploration that
             was exported; or a function from contexts (B, *C) to probabilities of arms (B, K).
         log: the rounds: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards, propensities). If
-            the propensities are None they are estimated, with a warning. Or Parquet files of any size, which are
-            streamed: a folder, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
+            the propensities are None, they are estimated, with a warning. Parquet files of any size are streamed: a
+            folder, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
         estimator: "dr" (doubly robust), "snips" (self-normalised inverse propensity score), or "ips".
         target: contexts (m, *C) of another domain, in which the value is estimated. The log's contexts are weighted by
             estimated ratios of the two densities. This assumes that a context's rewards are the same in both domains,
@@ -140,67 +145,69 @@ def evaluate_log(
         progress: called for every batch of Parquet files with ``pass``, ``rows`` and ``rows_total``.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
-    >>> found = daband.evaluate_log(lambda contexts: [[0.0, 1.0]] * len(contexts), log, estimator="snips")
-    >>> found.value, found.rounds
+    >>> estimate = daband.evaluate_log(lambda contexts: [[0.0, 1.0]] * len(contexts), log, estimator="snips")
+    >>> estimate.value, estimate.rounds
     (1.0, 100)
     """
     check_one_of("estimator", estimator, ESTIMATORS)
     check_probability("confidence", confidence)
     check_int("seed", seed, minimum=0)
-    known = policy_of(policy)
-    if known is None and not callable(policy):
+    known_policy = find_policy(policy)
+    if known_policy is None and not callable(policy):
         raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")
-    where = "target" if target is not None else "source" if known is None else known.domain
+    domain = "target" if target is not None else "source" if known_policy is None else known_policy.domain
     with_models = estimator == "dr"
     notes = []
-    if _is_files(log):
-        opened = _open_files(policy, log, columns, id)
-        missing = opened.unrewarded.items()
+    if _is_file_log(log):
+        file_log = _open_file_log(policy, log, columns, id)
+        missing = file_log.unrewarded.items()
         notes += [f"{path}: {rounds:,} rounds have no reward and are left out" for path, rounds in missing]
-        check_unlearned(policy, opened, id)
+        check_unlearned(policy, file_log, id)
         if target is None:
-            stream = StreamedRounds(opened, progress=progress)
+            stream = StreamedRounds(file_log, progress=progress)
 
-            def of_batch(first: int, contexts: AnyArray) -> FloatArray:
-                return probabilities(policy, contexts, where, rule, "log", first=first)
+            def batch_probabilities(first_row: int, contexts: AnyArray) -> FloatArray:
+                """Return the policy's probabilities (n, K) for the contexts of a batch."""
+                return arm_probabilities(policy, contexts, domain, rule, "log", first_row=first_row)
 
             with one_blas_thread():
                 models = FoldModels(stream, seed) if with_models else None
-                weighted = weigh_log(stream, of_batch, models, seed)
-            return _estimated(weighted, estimator, where, confidence, notes)
-        _check_fits(opened)
-        log = opened
+                weighted = weigh_log(stream, batch_probabilities, models, seed)
+            return _build_estimate(weighted, estimator, domain, confidence, notes)
+        _check_fits_memory(file_log)
+        log = file_log
     elif columns is not None:
         raise InvalidInput("columns can only be given for a log in files, not for rounds in memory")
-    logged = read_log(log, None if known is None else known.n_arms)
+    logged = read_log(log, None if known_policy is None else known_policy.n_arms)
     if id is not None and not isinstance(log, ParquetLog):
         check_unlearned_ids(policy, id, len(logged))
     rounds: LoggedRounds = logged.read_rounds(np.arange(len(logged)))
-    other = None if target is None else read_target(target, rounds.contexts)
-    chances = probabilities(policy, rounds.contexts, where, rule, "log", offered=rounds.offered)
-    n_arms = chances.shape[1]
+    target_contexts = None if target is None else read_target(target, rounds.contexts)
+    log_probabilities = arm_probabilities(policy, rounds.contexts, domain, rule, "log", offered=rounds.offered)
+    n_arms = log_probabilities.shape[1]
     check_arms(rounds.arms, len(rounds), n_arms)
     if isinstance(logged, ArrayLog) and logged.propensities_estimated:
         rare = float((rounds.propensities < _MIN_PROPENSITY).mean())
         support = f"; {rare:.1%} of the rounds have an arm that the log hardly ever chooses there" if rare else ""
         notes.append(f"the log has no propensities; they are {logged.propensities_estimated}{support}")
-    in_memory = MemoryRounds(rounds, n_arms, shared=known is not None and known.arms == "shared")
+    in_memory = MemoryRounds(rounds, n_arms, shared=known_policy is not None and known_policy.arms == "shared")
     models = FoldModels(in_memory, seed) if with_models else None
-    weighted = weigh_log(in_memory, lambda *_: chances, models, seed)
-    if other is not None:
-        there = probabilities(policy, other, where, rule, "target")
-        weighted = move_to_target(weighted, rounds.contexts, other, there, models, seed)
-    return _estimated(weighted, estimator, where, confidence, notes)
+    weighted = weigh_log(in_memory, lambda *_: log_probabilities, models, seed)
+    if target_contexts is not None:
+        target_probabilities = arm_probabilities(policy, target_contexts, domain, rule, "target")
+        weighted = move_to_target(weighted, rounds.contexts, target_contexts, target_probabilities, models, seed)
+    return _build_estimate(weighted, estimator, domain, confidence, notes)
 
 
-def _is_files(log: Any) -> bool:
+def _is_file_log(log: Any) -> bool:
     """Return True if a log is in files."""
     if isinstance(log, list) and log:
-        return all(isinstance(one, str | Path) for one in log)
+        return all(isinstance(path, str | Path) for path in log)
     return isinstance(log, str | Path | ParquetLog)
 
 
-def _open_files(policy: Probabilities, log: Any, columns: Columns | None, id_column: str | None) -> ParquetLog:
+def _open_file_log(policy: PolicyLike, log: Any, columns: Columns | None, id_column: str | None) -> ParquetLog:
+    """Return a log in files, read as the policy reads contexts."""
     if not isinstance(policy, Policy | DeployedPolicy):
         if isinstance(log, ParquetLog) and columns is None:
             return log
@@ -212,21 +219,21 @@ def _open_files(policy: Probabilities, log: Any, columns: Columns | None, id_col
     return open_log(log, policy, columns=columns, roles=roles, skip_unrewarded=True)
 
 
-def _check_fits(log: ParquetLog) -> None:
-    """Raise an error if the contexts of a log are too large for the memory."""
-    numbers = len(log) * math.prod(log.context_shape) * (log.n_arms if log.shared else 1)
-    if 8 * numbers > _IN_MEMORY_BYTES:
+def _check_fits_memory(log: ParquetLog) -> None:
+    """Raise an error if the contexts of a log take more than ``_MAX_CONTEXT_BYTES``."""
+    n_values = len(log) * math.prod(log.context_shape) * (log.n_arms if log.shared else 1)
+    if 8 * n_values > _MAX_CONTEXT_BYTES:
         raise InvalidInput(
             "target needs all contexts of the log in memory, and those of "
-            f"{len(log):,} rounds take {8 * numbers / 2**30:.1f} GiB; omit target, or pass fewer files"
+            f"{len(log):,} rounds take {8 * n_values / 2**30:.1f} GiB; omit target, or pass fewer files"
         )
 
 
-def _estimated(
+def _build_estimate(
     log: WeightedRounds, estimator: str, domain: str, confidence: float, notes: Sequence[str]
 ) -> LogEstimate:
-    """Return the estimate with its interval and warnings, the first of which are ``notes``."""
-    estimate, terms = _estimate(estimator, log)
+    """Return the estimate with its interval and its warnings. ``notes`` are the first warnings."""
+    estimate, terms = _estimate_value(estimator, log)
     low, high = estimate.interval(confidence)
     return LogEstimate(
         value=estimate.value,
@@ -242,7 +249,7 @@ def _estimated(
     )
 
 
-def _estimate(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, FloatArray]:
+def _estimate_value(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, FloatArray]:
     """Return the estimate, and the terms (n,) of the log's rounds from which its error is computed."""
     if estimator == "ips":
         terms = log.weights * log.rewards
@@ -260,7 +267,7 @@ def _estimate(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, FloatA
 def _support_warnings(log: WeightedRounds) -> list[str]:
     """Return reasons to doubt the estimate: arms or contexts missing from the log, wrong propensities."""
     reasons = []
-    unseen = np.flatnonzero((log.arm_counts == 0) & (log.probabilities > _NEGLIGIBLE))
+    unseen = np.flatnonzero((log.arm_counts == 0) & (log.probabilities > _NEGLIGIBLE_PROBABILITY))
     missing = float(log.probabilities[log.arm_counts == 0].sum())
     if len(unseen):
         names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
@@ -270,16 +277,16 @@ def _support_warnings(log: WeightedRounds) -> list[str]:
         )
     if log.ratio is not None:
         size = effective_sample_size(log.ratio)
-        few = "the log has few contexts like the target's: the ratio of densities"
-        if size < max(_MIN_ROUNDS, _MAX_FRACTION * len(log.ratio)):
-            reasons.append(f"{few} leaves {size:.0f} of {len(log.ratio)} rounds")
-        elif not _MIN_MASS < log.mass < 1.0 / _MIN_MASS:
-            reasons.append(f"{few} averages {log.mass:.2g} over the log instead of 1")
-    average = mean_estimate(log.weights)
-    if abs(average.value - (1.0 - missing)) > _MAX_DEVIATION * average.error:
+        cause = "the log has few contexts like the target's: the ratio of densities"
+        if size < max(_MIN_EFFECTIVE_ROUNDS, _MAX_WEIGHT_FRACTION * len(log.ratio)):
+            reasons.append(f"{cause} leaves {size:.0f} of {len(log.ratio)} rounds")
+        elif not _MIN_MEAN_RATIO < log.mean_ratio < 1.0 / _MIN_MEAN_RATIO:
+            reasons.append(f"{cause} averages {log.mean_ratio:.2g} over the log instead of 1")
+    mean_weight = mean_estimate(log.weights)
+    if abs(mean_weight.value - (1.0 - missing)) > _MAX_STANDARD_ERRORS * mean_weight.error:
         reasons.append(
-            f"weights average {average.value:.3g} instead of {1.0 - missing:.3g}: propensities are not those of the "
-            "log, or the policy chooses arms in contexts where the log never does"
+            f"weights average {mean_weight.value:.3g} instead of {1.0 - missing:.3g}: propensities are not those of "
+            "the log, or the policy chooses arms in contexts where the log never does"
         )
     return reasons
 
@@ -289,24 +296,24 @@ def _sample_warnings(log: WeightedRounds, terms: FloatArray, skewness: float) ->
     reasons = []
     n, weights = len(log.rewards), log.weights
     size, total, largest = effective_sample_size(weights), float(weights.sum()), int(weights.argmax())
-    if size < _MIN_ROUNDS:
+    if size < _MIN_EFFECTIVE_ROUNDS:
         reasons.append(
             f"the effective sample is small: {size:.0f} of {n} rounds; the interval may be too short, and a policy "
             "closer to the log's would be estimated better"
         )
-    if n > 1 and total > 0 and weights[largest] > _MAX_FRACTION * total:
+    if n > 1 and total > 0 and weights[largest] > _MAX_WEIGHT_FRACTION * total:
         reasons.append(f"one round (row {largest}) has {weights[largest] / total:.0%} of all weight")
-    usual = float(np.median(log.rewards))
-    others = log.rewards != usual
-    counted = int((others & (weights > 0)).sum())
-    if others.mean() < 1.0 - _USUAL and counted < _MIN_REWARDS:
+    usual_reward = float(np.median(log.rewards))
+    is_other = log.rewards != usual_reward
+    n_others = int((is_other & (weights > 0)).sum())
+    if is_other.mean() < 1.0 - _USUAL_FRACTION and n_others < _MIN_OTHER_REWARDS:
         reasons.append(
-            f"only {counted} rounds of the policy's arms have another reward than {usual:g}; the interval may be too "
-            "short"
+            f"only {n_others} rounds of the policy's arms have another reward than {usual_reward:g}; the interval may "
+            "be too short"
         )
     squares = np.square(terms - terms.mean())
     largest_term, variance = int(squares.argmax()), float(squares.sum())
-    max_fraction = _MAX_SKEWED_VARIANCE if abs(skewness) > _MAX_SKEWNESS else _MAX_VARIANCE
+    max_fraction = _MAX_SKEWED_FRACTION if abs(skewness) > _MAX_SKEWNESS else _MAX_VARIANCE_FRACTION
     if variance > 0 and squares[largest_term] > max_fraction * variance:
         reasons.append(
             f"one reward (row {largest_term}: {log.rewards[largest_term]:g}) contributes "

@@ -16,24 +16,26 @@ from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._frozen_policy import FrozenPolicy
 
-_BATCH = 1024
-_SUM = 1e-6
+#: Number of contexts per call of a policy.
+_BATCH_CONTEXTS = 1024
+#: Largest difference of a sum of probabilities from 1.
+_SUM_TOLERANCE = 1e-6
 
-#: The types of a log; without propensities only the direct method can use it. Strings are names of Parquet files.
+#: The types of a log. Strings and paths name Parquet files.
 Log: TypeAlias = LoggedDomain | LoggedRounds | tuple[ArrayLike | None, ...] | str | Path | Sequence[str | Path]
 #: A policy, an exported policy, or a function from contexts (B, *C) to probabilities of arms (B, K).
-Probabilities: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]
+PolicyLike: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]
 
 
 def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
-    """Return a log in memory as a domain of checked rounds; ``n_arms`` None takes the number of arms from the log."""
+    """Return a log in memory as a domain of checked rounds. If ``n_arms`` is None, it is determined from the log."""
     if isinstance(log, LoggedRounds):
         log = (log.contexts, log.arms, log.rewards, log.propensities, log.offered)
     if isinstance(log, tuple) and len(log) in (4, 5):
-        found = max(as_numpy(log[1], "log arms").max(initial=0), 0) + 1
+        log_arms = max(as_numpy(log[1], "log arms").max(initial=0), 0) + 1
         if len(log) == 5 and log[4] is not None:
-            found = as_numpy(log[4], "log offered arms").shape[-1]
-        log = ArrayLog(*log, n_arms=int(found) if n_arms is None else n_arms, name="log")
+            log_arms = as_numpy(log[4], "log offered arms").shape[-1]
+        log = ArrayLog(*log, n_arms=int(log_arms) if n_arms is None else n_arms, name="log")
     if not isinstance(log, LoggedDomain):
         raise InvalidInput(
             "log must be a logged domain, e.g. pair.source_test, or a tuple (contexts, arms, rewards, propensities), "
@@ -45,7 +47,7 @@ def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
 
 
 def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
-    """Return the target contexts, (m, *C), with the same shape as the logged ones."""
+    """Return the target contexts, (m, *C). Raise an error unless logged contexts (n, *C) have the same shape."""
     if isinstance(target, RewardDomain | LoggedDomain):
         raise InvalidInput("target must be contexts without rewards, e.g. pair.target")
     contexts = target.read(np.arange(len(target))) if isinstance(target, Contexts) else as_numpy(target, "target")
@@ -58,63 +60,71 @@ def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
     return contexts
 
 
-def probabilities(
-    policy: Probabilities,
+def arm_probabilities(
+    policy: PolicyLike,
     contexts: AnyArray,
     domain: str,
     rule: str | None,
     name: str,
     *,
-    first: int = 0,
+    first_row: int = 0,
     offered: Mask = None,
 ) -> FloatArray:
-    """Return the policy's probability of every arm, (n, K), among the ``offered`` arms (n, K).
+    """Return the policy's probability of every arm for contexts (n, *C), (n, K).
 
-    Errors count the rows of ``name`` from ``first`` on.
+    Args:
+        policy: the policy.
+        contexts: the contexts.
+        domain: the domain in which a policy acts.
+        rule: the exploration rule of a policy; None keeps its own.
+        name: name of the contexts in errors.
+        first_row: index of the first context in errors.
+        offered: mask of the arms that may be chosen, (n, K); None allows all.
     """
     parts = []
-    for start in range(0, len(contexts), _BATCH):
-        part = contexts[start : start + _BATCH]
-        some = None if offered is None else offered[start : start + _BATCH]
+    for start in range(0, len(contexts), _BATCH_CONTEXTS):
+        part = contexts[start : start + _BATCH_CONTEXTS]
+        mask = None if offered is None else offered[start : start + _BATCH_CONTEXTS]
         if isinstance(policy, Policy):
-            parts.append(policy.probabilities(part, domain, some, rule=rule))
+            parts.append(policy.probabilities(part, domain, mask, rule=rule))
         elif isinstance(policy, DeployedPolicy):
             if part.shape[1:] != policy.frozen.row_shape:
                 raise InvalidInput(f"{name} has contexts of shape {part.shape[1:]}, expected {policy.frozen.row_shape}")
             frozen = policy.frozen
-            mask = None if some is None and frozen.offered is None else policy.arm_mask(some, None, len(part))
+            mask = None if mask is None and frozen.offered is None else policy.arm_mask(mask, None, len(part))
             parts.append(frozen.probabilities(*frozen.score(part), mask, new=policy.limit_new_arms()))
         else:
-            own = as_numpy(policy(part), "policy's probabilities").astype(np.float64, copy=False)
-            if some is not None and own.shape == some.shape:
-                own = own * some / np.maximum((own * some).sum(axis=1, keepdims=True), 1e-300)
-            parts.append(own)
+            values = as_numpy(policy(part), "policy's probabilities").astype(np.float64, copy=False)
+            if mask is not None and values.shape == mask.shape:
+                values = values * mask / np.maximum((values * mask).sum(axis=1, keepdims=True), 1e-300)
+            parts.append(values)
     if isinstance(policy, Policy):
         return np.concatenate(parts)
     if rule is not None:
         raise InvalidInput("rule is for a daband policy; an exported one or a function has its own probabilities")
     if any(part.ndim != 2 for part in parts) or len({part.shape[1] for part in parts}) != 1:
         raise InvalidInput("policy must return probabilities of shape (B, K)")
-    probability = np.concatenate(parts)
-    if len(probability) != len(contexts):
+    table = np.concatenate(parts)
+    if len(table) != len(contexts):
         raise InvalidInput(
-            f"policy must return one row per context, got {len(probability)} for the {len(contexts)} of {name}"
+            f"policy must return one row per context, got {len(table)} for the {len(contexts)} of {name}"
         )
-    wrong = ~((probability >= 0).all(axis=1) & (np.abs(probability.sum(axis=1) - 1.0) <= _SUM))
-    if wrong.any():
+    is_invalid = ~((table >= 0).all(axis=1) & (np.abs(table.sum(axis=1) - 1.0) <= _SUM_TOLERANCE))
+    if is_invalid.any():
         raise InvalidInput(
-            f"policy's probabilities must sum to 1, those of row {first + int(np.argmax(wrong))} of {name} do not"
+            f"policy's probabilities must sum to 1, but not in row {first_row + int(np.argmax(is_invalid))} of {name}"
         )
-    return probability
+    return table
 
 
-def policy_of(policy: Any) -> Policy | FrozenPolicy | None:
+def find_policy(policy: Any) -> Policy | FrozenPolicy | None:
     """Return the policy, or the frozen policy of an exported file; None for a function."""
     if isinstance(policy, DeployedPolicy):
         return policy.frozen
     return policy if isinstance(policy, Policy) else None
 
 
-def _check_finite(contexts: AnyArray, who: str) -> None:
+def _check_finite(contexts: AnyArray, owner: str) -> None:
+    """Raise an error for NaN or infinite contexts; ``owner`` starts the message, e.g. "target has"."""
     if contexts.dtype.kind == "f" and not np.isfinite(contexts).all():
-        raise InvalidInput(f"{who} a NaN or infinite value, first in row {np.argwhere(~np.isfinite(contexts))[0][0]}")
+        raise InvalidInput(f"{owner} a NaN or infinite value, first in row {np.argwhere(~np.isfinite(contexts))[0][0]}")

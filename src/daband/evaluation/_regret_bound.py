@@ -1,14 +1,17 @@
-"""The observable terms of the target-regret bound, computed during training.
+"""Compute the observable terms of the bound on the target regret during training.
 
     R_T <= R_S + 2 eps_S + N d + predicted rewards + C + psi
 
-During training only observable terms are computed. The divergence is the discriminator's, ``2 max_a bonus`` replaces
-kappa (whose best arm is unknown), and psi is omitted, because it needs target rewards, which only the evaluator has.
-A term that is not known (no discriminator, no expected rewards in the source) is missing, and so is every sum with it:
-no term counts as 0.
+R_S and R_T are the regrets in source and target, eps_S is the error of predicted source rewards, N the number of
+rounds, d the divergence of the domains, C the exploration term and psi the error of the best common predictor.
+
+The divergence is the discriminator's. ``2 max_a bonus`` replaces kappa in C, whose best arm is unknown. psi is omitted,
+because it needs target rewards, which only the evaluator has. A term may be unknown, for example without a
+discriminator or without expected source rewards. It is then missing, and every sum with it is missing as well. No
+unknown term counts as 0.
 
 All rewards, means, bonuses and regrets must be in one unit, with rewards in [0, 1]. A bound above N is uninformative
-about the regret of N rounds, and a confident and right policy has predicted rewards near N.
+about the regret of N rounds. Predicted rewards are near N for a confident policy that is right.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from daband._arrays import BoolArray, FloatArray
 from daband.errors import InvalidInput
 from daband.linear._exploration import Decision
 
-_OBSERVABLE = (
+#: Names of the observable terms, as in ``BoundTerms``.
+_TERM_NAMES = (
     "source_regret",
     "regression_error",
     "divergence",
@@ -35,7 +39,7 @@ _OBSERVABLE = (
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """Every term over ``rounds`` rounds, as in the theorem; None if a term is not known. No term is negative."""
+    """The terms of the bound over ``rounds`` rounds, as in the theorem. They are not negative, or None if not known."""
 
     #: Number of rounds, N.
     rounds: int
@@ -55,7 +59,7 @@ class BoundTerms:
     @property
     def total(self) -> float | None:
         """The sum of the terms, without psi; None if a term is not known."""
-        parts = [getattr(self, name) for name in _OBSERVABLE]
+        parts = [getattr(self, name) for name in _TERM_NAMES]
         return None if None in parts else math.fsum(parts)
 
     def as_dict(self) -> dict[str, float | None]:
@@ -67,42 +71,40 @@ def observable_bound(
     *,
     source: Decision,
     reward: FloatArray,
-    wrong: BoolArray | FloatArray,
+    choice_errors: BoolArray | FloatArray,
     target: Decision,
     alpha: float,
     divergence: float | None = None,
     source_regret: float | None = None,
 ) -> BoundTerms:
-    """Return the terms over the N source rounds given, rewards in [0, 1].
+    """Return the terms over N source rounds with rewards in [0, 1].
 
     Args:
         source: the decisions in the source.
         reward: the reward of each chosen arm, (N,).
-        wrong: the error of each choice: ``reward < 1`` if one arm is right, else the shortfall ``1 - reward``.
+        choice_errors: the error of each choice, (N,): ``reward < 1`` if one arm is right, else ``1 - reward``.
         target: decisions on any number of target contexts; their sums are scaled to N rounds.
         alpha: the exploration weight.
         divergence: d, e.g. from ``discriminator_divergence``; None if it is not known.
         source_regret: the sum of expected regrets; None if it is not known.
     """
     n, m = len(source.arm), len(target.arm)
-    divergence = _known(divergence)
+    divergence = _none_if_nan(divergence)
     if n == 0 or m == 0:
         raise InvalidInput("the bound needs at least one source round and one target context")
-    if reward.shape != (n,) or np.shape(wrong) != (n,):
-        raise InvalidInput(f"reward and wrong must have shape ({n},), got {reward.shape} and {np.shape(wrong)}")
-    wrong_fraction = np.asarray(wrong, np.float64)
-    chosen = _chosen_mean(source)
+    if reward.shape != (n,) or np.shape(choice_errors) != (n,):
+        raise InvalidInput(f"reward and wrong must have shape ({n},), got {reward.shape} and {np.shape(choice_errors)}")
+    errors = np.asarray(choice_errors, np.float64)
+    source_means = _chosen_mean(source)
     scale = n / m
-    exploration = scale * float(2 * target.bonus.max(axis=1).sum()) + float(
-        wrong_fraction @ (2 * source.bonus.max(axis=1))
-    )
+    exploration = scale * float(2 * target.bonus.max(axis=1).sum()) + float(errors @ (2 * source.bonus.max(axis=1)))
     return BoundTerms(
         rounds=n,
-        source_regret=_known(source_regret),
-        regression_error=2 * float(np.abs(reward - chosen).sum()),
+        source_regret=_none_if_nan(source_regret),
+        regression_error=2 * float(np.abs(reward - source_means).sum()),
         divergence=None if divergence is None else n * divergence,
         predicted_reward_target=scale * float(np.abs(_chosen_mean(target)).sum()),
-        predicted_reward_source=float(wrong_fraction @ np.abs(chosen)),
+        predicted_reward_source=float(errors @ np.abs(source_means)),
         exploration=alpha * exploration,
     )
 
@@ -118,10 +120,10 @@ class LiveBound:
     def __init__(self, *, alpha: float, last_record: Mapping[str, float] | None = None) -> None:
         self.alpha = alpha
         # A resumed run continues from its last record with these fields. A term that is missing there stays unknown.
-        nothing = dict.fromkeys((f"bound_{name}" for name in ("rounds", *_OBSERVABLE)), 0.0)
-        before = nothing if last_record is None else last_record
+        zeros = dict.fromkeys((f"bound_{name}" for name in ("rounds", *_TERM_NAMES)), 0.0)
+        before = zeros if last_record is None else last_record
         self._rounds = int(before["bound_rounds"])
-        self._sums = {name: before.get(f"bound_{name}") for name in _OBSERVABLE}
+        self._sums = {name: before.get(f"bound_{name}") for name in _TERM_NAMES}
 
     def add(
         self, *, source: Decision, reward: FloatArray, regret: FloatArray, target: Decision, accuracy: float | None
@@ -134,7 +136,7 @@ class LiveBound:
         terms = observable_bound(
             source=source,
             reward=reward,
-            wrong=np.clip(1.0 - reward, 0.0, 1.0),  # rewards may exceed an estimated range
+            choice_errors=np.clip(1.0 - reward, 0.0, 1.0),  # rewards may exceed an estimated range
             target=target,
             alpha=self.alpha,
             divergence=None if accuracy is None else discriminator_divergence(accuracy),
@@ -142,10 +144,10 @@ class LiveBound:
         )
         self._rounds += terms.rounds
         for name, before in self._sums.items():
-            here = getattr(terms, name)
-            self._sums[name] = None if before is None or here is None else before + here
-        so_far = BoundTerms(rounds=self._rounds, **self._sums)
-        fields = {**so_far.as_dict(), "rounds": float(self._rounds)}
+            term = getattr(terms, name)
+            self._sums[name] = None if before is None or term is None else before + term
+        sums = BoundTerms(rounds=self._rounds, **self._sums)
+        fields = {**sums.as_dict(), "rounds": float(self._rounds)}
         return {f"bound_{name}": float(value) for name, value in fields.items() if value is not None}
 
 
@@ -161,6 +163,6 @@ def _chosen_mean(decision: Decision) -> FloatArray:
     return decision.mean[np.arange(len(decision.arm)), decision.arm]
 
 
-def _known(value: float | None) -> float | None:
+def _none_if_nan(value: float | None) -> float | None:
     """Return a number, or None if it is NaN or None."""
     return None if value is None or math.isnan(value) else float(value)

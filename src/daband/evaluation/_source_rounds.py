@@ -11,16 +11,16 @@ from daband._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain
 
 #: The number of adjacent rows that are read at once.
-_BLOCK = 50
+_BLOCK_ROWS = 50
 
 
 def apply_by_source(
     function: Callable[[AnyArray, str], Sequence[AnyArray]], contexts: AnyArray, origin: AnyArray | None
 ) -> list[AnyArray]:
-    """Call ``function(contexts, source_name)`` for the contexts of each source. Return its arrays in the given order.
+    """Call ``function(contexts, source_name)`` for the contexts of each source, and join its results.
 
-    ``origin`` (N,) has the source name of each context; None if there is one source. ``function`` returns arrays with a
-    row per context.
+    ``function`` returns arrays with a row per context. The joined arrays have the rows in the order of ``contexts``.
+    ``origin`` (N,) has the source name of each context; None if there is one source.
     """
     if origin is None:
         return list(function(contexts, "source"))
@@ -34,7 +34,7 @@ def round_indices(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int
     """Return the index in the domain of each of the first ``n`` contexts of ``rewarded_rounds``."""
     if isinstance(domain, Contexts):
         return domain.order(0, n, seed=seed)
-    indices = np.concatenate([np.arange(*block) for block in _blocks(len(domain), n)])
+    indices = np.concatenate([np.arange(*block) for block in _spaced_blocks(len(domain), n)])
     return indices[np.random.default_rng(seed).permutation(len(indices))]
 
 
@@ -61,16 +61,16 @@ def sample_evenly(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArra
 
     A domain may be sorted by class, so that its first contexts have only a few classes.
     """
-    blocks = _blocks(len(domain), min(n, len(domain)))
+    blocks = _spaced_blocks(len(domain), min(n, len(domain)))
     contexts = np.concatenate([domain.read(start, stop) for start, stop in blocks])
     return contexts, np.concatenate([domain.read_expected(start, stop) for start, stop in blocks])
 
 
-def _blocks(total: int, n: int) -> list[tuple[int, int]]:
+def _spaced_blocks(total: int, n: int) -> list[tuple[int, int]]:
     """Return row ranges (start, stop) with about ``n`` rows, evenly spaced over ``total`` rows."""
     if n == total:
         return [(0, total)]
-    count = math.ceil(n / _BLOCK)
-    starts = np.linspace(0, total - _BLOCK, count).astype(int)
-    ends = np.minimum(starts + _BLOCK, [*starts[1:], total])
-    return [(int(start), int(stop)) for start, stop in zip(starts, ends, strict=True) if stop > start]
+    n_blocks = math.ceil(n / _BLOCK_ROWS)
+    starts = np.linspace(0, total - _BLOCK_ROWS, n_blocks).astype(int)
+    stops = np.minimum(starts + _BLOCK_ROWS, [*starts[1:], total])
+    return [(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True) if stop > start]

@@ -1,8 +1,8 @@
-"""Compute what estimators need from a log: the reward, weight and predicted rewards of every round.
+"""Compute the rewards, weights and predicted rewards of a log's rounds, which estimators need.
 
-The first pass over a log computes the sums that reward models are fitted to, the second pass computes these numbers.
-Estimators without a reward model need one pass. Logs in files and in memory are processed by the same code, so that
-their estimates are equal. Above a gigabyte, the numbers are in a mapped file.
+The first pass over a log computes the sums that reward models are fitted to (``FoldModels``). The second pass computes
+the result (``weigh_log``). Estimators without a reward model need one pass. Logs in files and in memory are processed
+by the same code, so that their estimates are equal. Results above a gigabyte are in a mapped file.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Progress = Callable[[dict[str, float]], None]
 #: Squares and products are used as features if the smaller sample has this many contexts per coefficient.
 _ROWS_PER_COEFFICIENT = 20
 #: Maximum number of steps of the logistic regression.
-_MAX_STEPS = 50
+_MAX_ITERATIONS = 50
 #: Maximum size of a logit, so that odds are finite.
 _MAX_LOGIT = 30.0
-#: A function from the number of the first row of a batch and its contexts to probabilities of arms, (n, K).
+#: A function from the index of the first row of a batch and its contexts to probabilities of arms, (n, K).
 ProbabilityFunction = Callable[[int, AnyArray], FloatArray]
 
 #: Number of folds. A model is fitted to all folds but one, and used on that one.
-FOLDS = 5
+N_FOLDS = 5
 #: Maximum number of rows from which means and scales of features are estimated.
 _SAMPLE_ROWS = 4096
 #: Largest allowed weight; sums of squares of such weights are finite.
@@ -65,7 +65,7 @@ class WeightedRounds(NamedTuple):
     #: Target density over source density at the logged contexts, (n,); None without a target.
     ratio: FloatArray | None = None
     #: Mean of that ratio before it was scaled to 1. It is below 1 if the target has contexts that the log lacks.
-    mass: float = 1.0
+    mean_ratio: float = 1.0
 
 
 class RoundBatches(Protocol):
@@ -78,9 +78,11 @@ class RoundBatches(Protocol):
     #: True if a round has one context per arm.
     shared: bool
 
-    def batches(self) -> Iterator[tuple[int, LoggedRounds]]: ...
+    def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
+        """Yield every batch with the index of its first row."""
 
-    def sample(self, indices: IntArray) -> AnyArray: ...
+    def sample(self, indices: IntArray) -> AnyArray:
+        """Return the contexts of the rows with these indices."""
 
 
 class MemoryRounds:
@@ -98,7 +100,7 @@ class MemoryRounds:
 
 
 class StreamedRounds:
-    """The rounds of a log in Parquet files."""
+    """The rounds of a log in Parquet files, read batch by batch in every pass."""
 
     def __init__(self, log: ParquetLog, *, progress: Progress | None = None) -> None:
         self.log, self.n, self.n_arms, self.shared = log, len(log), log.n_arms, log.shared
@@ -106,13 +108,13 @@ class StreamedRounds:
         self._rows, self._pass = 0, 1
 
     def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
-        """Yield every batch with the number of its first row."""
+        """Yield every batch with the index of its first row."""
         first_row = 0
         for part in self.log.parts():
             for batch in self.log.batches(part):
                 yield first_row, batch
                 first_row += len(batch.arms)
-                self._report(len(batch.arms))
+                self._report_progress(len(batch.arms))
         self._rows, self._pass = 0, self._pass + 1
 
     def sample(self, indices: IntArray) -> AnyArray:
@@ -123,7 +125,7 @@ class StreamedRounds:
             rows.append(batch.contexts[inside])
         return np.concatenate(rows)
 
-    def _report(self, rows: int) -> None:
+    def _report_progress(self, rows: int) -> None:
         """Report the progress after further rows."""
         self._rows += rows
         if self._progress is not None:
@@ -146,26 +148,26 @@ class FoldModels:
                 sampled_rows(log.n * contexts_per_row, first.contexts[0].nbytes // contexts_per_row) // contexts_per_row
             )
             samples = [log.sample(rows).reshape(-1, self._size)]
-        self._map = feature_map(self._size, samples)
+        self._feature_map = feature_map(self._size, samples)
         sample = self.features(first.contexts[:_SAMPLE_ROWS])
         sample = sample.reshape(-1, sample.shape[-1])
-        sums = RewardSums(FOLDS, 1 if log.shared else log.n_arms, sample, float(first.rewards.mean()))
+        sums = RewardSums(N_FOLDS, 1 if log.shared else log.n_arms, sample, float(first.rewards.mean()))
         for start, batch in log.batches():
             features, arms = self.features(batch.contexts), batch.arms
             if log.shared:
                 features, arms = features[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
-            sums.add(features, fold_numbers(start, len(arms), FOLDS, seed), arms, batch.rewards)
-        self._models: list[RewardModel] = [sums.fit([fold]) for fold in range(FOLDS)]
+            sums.add(features, fold_numbers(start, len(arms), N_FOLDS, seed), arms, batch.rewards)
+        self._models: list[RewardModel] = [sums.fit([fold]) for fold in range(N_FOLDS)]
 
     def features(self, contexts: AnyArray) -> FloatArray:
         """Return features of contexts, (n, d), or (n, K, d) if there is one context per arm."""
-        return self._map(contexts.reshape(-1, self._size)).reshape(*contexts.shape[: self._leading_axes], -1)
+        return self._feature_map(contexts.reshape(-1, self._size)).reshape(*contexts.shape[: self._leading_axes], -1)
 
     def predict(self, contexts: AnyArray, folds: IntArray) -> FloatArray:
         """Return predicted rewards of every arm, (n, K), by the models that were fitted without the contexts' folds."""
         features = self.features(contexts)
         predicted = None
-        for fold in range(FOLDS):
+        for fold in range(N_FOLDS):
             held_out = np.flatnonzero(folds == fold)
             if len(held_out):
                 values = self._models[fold].predict(features[held_out])
@@ -176,34 +178,37 @@ class FoldModels:
 
 
 def score_rounds(rounds: LoggedRounds, n_arms: int, *, shared: bool = False, seed: int = 0) -> FloatArray:
-    """Return the doubly robust scores (n, K) of rounds in memory. With fewer than 10 rounds, the mean is predicted."""
-    if len(rounds) < 2 * FOLDS:
+    """Return the doubly robust scores (n, K) of rounds in memory.
+
+    With fewer than 10 rounds, the mean reward is predicted for every arm instead of fitting models.
+    """
+    if len(rounds) < 2 * N_FOLDS:
         predicted = np.full((len(rounds), n_arms), rounds.rewards.mean())
     else:
         models = FoldModels(MemoryRounds(rounds, n_arms, shared=shared), seed)
-        predicted = models.predict(rounds.contexts, fold_numbers(0, len(rounds), FOLDS, seed))
+        predicted = models.predict(rounds.contexts, fold_numbers(0, len(rounds), N_FOLDS, seed))
     return doubly_robust_scores(predicted, rounds.arms, rounds.rewards, rounds.propensities)
 
 
 def weigh_log(
     log: RoundBatches, probabilities: ProbabilityFunction, models: FoldModels | None, seed: int
 ) -> WeightedRounds:
-    """Return what estimators need from a log. Without ``models``, predicted rewards are 0."""
+    """Return the rewards, weights and predicted rewards of a log. Without ``models``, predicted rewards are 0."""
     rewards, weights, predicted, direct = allocate((4, log.n), np.float64)
-    average, arm_counts = np.zeros(log.n_arms), np.zeros(log.n_arms, np.int64)
-    for first, batch in log.batches():
-        rows = slice(first, first + len(batch))
-        batch_probabilities = probabilities(first, batch.contexts)
+    probability_sums, arm_counts = np.zeros(log.n_arms), np.zeros(log.n_arms, np.int64)
+    for first_row, batch in log.batches():
+        rows = slice(first_row, first_row + len(batch))
+        batch_probabilities = probabilities(first_row, batch.contexts)
         rewards[rows] = batch.rewards
         weights[rows] = _importance_weights(batch_probabilities, batch)
         predicted[rows] = direct[rows] = 0.0
         if models is not None:
-            values = models.predict(batch.contexts, fold_numbers(first, len(batch), FOLDS, seed))
+            values = models.predict(batch.contexts, fold_numbers(first_row, len(batch), N_FOLDS, seed))
             predicted[rows] = values[np.arange(len(batch)), batch.arms]
             direct[rows] = (batch_probabilities * values).sum(axis=1)
-        average += batch_probabilities.sum(axis=0)
+        probability_sums += batch_probabilities.sum(axis=0)
         arm_counts += np.bincount(batch.arms, minlength=log.n_arms)
-    return WeightedRounds(rewards, weights, predicted, direct, average / log.n, arm_counts)
+    return WeightedRounds(rewards, weights, predicted, direct, probability_sums / log.n, arm_counts)
 
 
 def move_to_target(
@@ -214,11 +219,16 @@ def move_to_target(
     models: FoldModels | None,
     seed: int,
 ) -> WeightedRounds:
-    """Return what estimators need for the target contexts (m, *C), from the log's contexts (n, *C)."""
+    """Return the rounds of a log, weighted for the target.
+
+    Weights are multiplied by the density ratio at the log's contexts (n, *C). ``direct`` and ``probabilities`` are
+    those at the target contexts (m, *C).
+    """
     _check_rows(min(len(contexts), len(target)))
-    folds = fold_numbers(0, len(target), FOLDS, seed + 1)
-    source_rows, target_rows = flat_features(contexts, target)
-    ratio, mass = cross_fitted_ratio(source_rows, fold_numbers(0, len(contexts), FOLDS, seed), target_rows, folds)
+    source_folds = fold_numbers(0, len(contexts), N_FOLDS, seed)
+    folds = fold_numbers(0, len(target), N_FOLDS, seed + 1)
+    source_features, target_features = flat_features(contexts, target)
+    ratio, mean_ratio = cross_fitted_ratio(source_features, source_folds, target_features, folds)
     direct = np.zeros(len(target))
     if models is not None:
         direct = (target_probabilities * models.predict(target, folds)).sum(axis=1)
@@ -227,7 +237,7 @@ def move_to_target(
         direct=direct,
         probabilities=target_probabilities.mean(axis=0),
         ratio=ratio,
-        mass=mass,
+        mean_ratio=mean_ratio,
     )
 
 
@@ -239,17 +249,16 @@ def _importance_weights(probabilities: FloatArray, rounds: LoggedRounds) -> Floa
     if too_large.any():
         row = int(np.argmax(too_large))
         raise InvalidInput(
-            f"log: the propensity {rounds.propensities[row]:g} makes a weight of {weights[row]:.2g}, with which "
-            "nothing can be estimated; check that propensities are probabilities of the logged arm, and drop such "
-            "rounds"
+            f"log: the propensity {rounds.propensities[row]:g} makes a weight of {weights[row]:.2g}, too large for an "
+            "estimate; check that propensities are probabilities of the logged arm, and drop such rounds"
         )
     return weights
 
 
 def _check_rows(n: int) -> None:
     """Raise an error if there are too few rows for cross-fitting."""
-    if n < 2 * FOLDS:
-        raise InvalidInput(f"log and target must have at least {2 * FOLDS} rows to fit models to")
+    if n < 2 * N_FOLDS:
+        raise InvalidInput(f"log and target must have at least {2 * N_FOLDS} rows to fit models to")
 
 
 class DensityRatio:
@@ -276,7 +285,7 @@ class DensityRatio:
             steps.append(PolynomialFeatures(2, include_bias=False))
         elif 1 + 2 * dim <= max_coefficients:
             steps.append(FunctionTransformer(lambda x: np.concatenate([x, x**2], axis=1)))
-        steps.append(LogisticRegression(solver="newton-cholesky", tol=1e-8, max_iter=_MAX_STEPS))
+        steps.append(LogisticRegression(solver="newton-cholesky", tol=1e-8, max_iter=_MAX_ITERATIONS))
         is_target = np.repeat([0, 1], [len(source), len(target)])
         self._model = make_pipeline(*steps).fit(np.concatenate([source, target]), is_target)
         self._offset = math.log(len(source) / len(target))
@@ -295,10 +304,10 @@ def cross_fitted_ratio(
     Each ratio is estimated from samples without the context's fold. The mean is below 1 if the target has contexts that
     the source lacks.
     """
-    ratio, mass = np.empty(len(source)), 0.0
+    ratio, mean_ratio = np.empty(len(source)), 0.0
     for fold in np.unique(source_folds):
         held_out = source_folds == fold
-        density = DensityRatio(source[~held_out], target[target_folds != fold])(source[held_out])
-        ratio[held_out] = density / density.mean()
-        mass += float(density.sum()) / len(source)
-    return ratio, mass
+        fold_ratio = DensityRatio(source[~held_out], target[target_folds != fold])(source[held_out])
+        ratio[held_out] = fold_ratio / fold_ratio.mean()
+        mean_ratio += float(fold_ratio.sum()) / len(source)
+    return ratio, mean_ratio

@@ -14,11 +14,11 @@ from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
 #: Arms are tied with the best arm if their expected rewards differ by at most this fraction of the range over arms.
-_TIE = 1e-9
-#: The same as a fraction of the largest reward, for differences that are only rounding errors.
-_ROUNDING = 8 * float(np.finfo(np.float64).eps)
-#: Contexts on which the arms of a policy are counted.
-_COUNTED = 2000
+_TIE_FRACTION = 1e-9
+#: Arms are also tied if they differ by at most this fraction of the largest reward, which is a rounding error.
+_ROUNDING_FRACTION = 8 * float(np.finfo(np.float64).eps)
+#: Maximum number of contexts on which the arms of a policy are counted.
+_MAX_COUNTED_CONTEXTS = 2000
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Evaluation:
     >>> pair = daband.domains.from_arrays(source=([[0.0], [1.0]] * 20, [0, 1] * 20), target=[[0.0]] * 40,
     ...                                   target_test=([[0.0], [1.0]], [0, 1]))
     >>> constant = daband.Constant.for_pair(pair, seed=0)
-    >>> found = daband.evaluate(constant, pair.target_test)
-    >>> found.best_value, found.constant_value, found.contexts
+    >>> result = daband.evaluate(constant, pair.target_test)
+    >>> result.best_value, result.constant_value, result.contexts
     (1.0, 0.5, 2)
     """
 
@@ -80,8 +80,8 @@ def evaluate(
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
     >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=8)
-    >>> found = daband.evaluate(policy, pair.target_test)
-    >>> found.regret >= 0 and found.value <= found.best_value
+    >>> result = daband.evaluate(policy, pair.target_test)
+    >>> result.regret >= 0 and result.value <= result.best_value
     True
     """
     if not isinstance(policy, Policy):
@@ -90,50 +90,50 @@ def evaluate(
     check_int("batch_size", batch_size, minimum=1)
     if domain is None:
         raise InvalidInput(
-            "domain is None: this pair has no labels of the target, so nothing can be evaluated there; "
-            "give target_test=(contexts, labels or rewards) where some exist"
+            "domain is None: this pair has no target labels, so nothing can be evaluated there; pass "
+            "target_test=(contexts, labels or rewards) to the reader of the pair if you have some"
         )
     if not isinstance(domain, EvaluationDomain):
-        logged = isinstance(domain, LoggedDomain)
-        missing = (
-            ": a log holds the reward of the logged arm alone; daband.evaluate_log(policy, log) estimates from it"
-            if logged
+        is_logged = isinstance(domain, LoggedDomain)
+        hint = (
+            ": a log has only the reward of the logged arm; daband.evaluate_log(policy, log) estimates from it"
+            if is_logged
             else ""
         )
         raise InvalidInput(
-            f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{missing}"
+            f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{hint}"
         )
     if domain.n_arms != policy.n_arms:
         raise InvalidInput(f"domain has {domain.n_arms} arms, the policy {policy.n_arms}")
     if len(domain) == 0:
         raise InvalidInput("domain has no context to evaluate on")
     arms: list[IntArray] = []
-    chosen: list[FloatArray] = []
-    best: list[FloatArray] = []
-    right: list[BoolArray] = []
+    chosen_rewards: list[FloatArray] = []
+    best_rewards: list[FloatArray] = []
+    is_right: list[BoolArray] = []
     per_arm = np.zeros((3, domain.n_arms))  # expected rewards; contexts of which it is a best arm; of these, right ones
     batches = ((name, *batch) for name, part in domain.by_name.items() for batch in part.batches(batch_size))
     for name, contexts, expected in batches:
         decision = policy.decide(contexts, name or as_domain, rule=rule, round_offset=sum(map(len, arms)))
         rows = np.arange(len(decision.arm))
-        are_best = best_arms(expected)
+        is_best = best_arms(expected)
         arms.append(decision.arm)
-        chosen.append(expected[rows, decision.arm])
-        best.append(expected.max(axis=1))
-        right.append(are_best[rows, decision.arm])
-        per_arm += expected.sum(axis=0), are_best.sum(axis=0), are_best[right[-1]].sum(axis=0)
-    value, best_value = np.concatenate(chosen), np.concatenate(best)
-    totals, of_class, right_of_class = per_arm
-    per_class = [float(hits / n) if n else None for hits, n in zip(right_of_class, of_class, strict=True)]
+        chosen_rewards.append(expected[rows, decision.arm])
+        best_rewards.append(expected.max(axis=1))
+        is_right.append(is_best[rows, decision.arm])
+        per_arm += expected.sum(axis=0), is_best.sum(axis=0), is_best[is_right[-1]].sum(axis=0)
+    values, best_values = np.concatenate(chosen_rewards), np.concatenate(best_rewards)
+    reward_sums, n_of_class, n_right = per_arm
+    per_class = [float(hits / n) if n else None for hits, n in zip(n_right, n_of_class, strict=True)]
     return Evaluation(
-        value=float(value.mean()),
-        best_value=float(best_value.mean()),
-        constant_value=float(totals.max() / len(value)),
-        regret=float((best_value - value).sum()),
-        accuracy=float(np.concatenate(right).mean()),
+        value=float(values.mean()),
+        best_value=float(best_values.mean()),
+        constant_value=float(reward_sums.max() / len(values)),
+        regret=float((best_values - values).sum()),
+        accuracy=float(np.concatenate(is_right).mean()),
         accuracy_macro=float(np.mean([accuracy for accuracy in per_class if accuracy is not None])),
         per_class=per_class,
-        contexts=len(value),
+        contexts=len(values),
         arm_counts=np.bincount(np.concatenate(arms), minlength=domain.n_arms).tolist(),
         rule=rule,
     )
@@ -142,13 +142,13 @@ def evaluate(
 def best_arms(expected: FloatArray) -> BoolArray:
     """Return a mask (B, K) of the best arms by expected rewards (B, K). Arms that differ by rounding only are tied."""
     highest, lowest = expected.max(axis=1, keepdims=True), expected.min(axis=1, keepdims=True)
-    slack = _TIE * (highest - lowest) + _ROUNDING * np.maximum(np.abs(highest), np.abs(lowest))
+    slack = _TIE_FRACTION * (highest - lowest) + _ROUNDING_FRACTION * np.maximum(np.abs(highest), np.abs(lowest))
     return expected >= highest - slack
 
 
 def count_arms(policy: Policy, target: Contexts, *, rule: str, seed: int) -> list[int]:
     """Return how often a policy chooses each arm, (K,), on up to 2,000 unlabelled target contexts."""
-    counts, n = np.zeros(policy.n_arms, np.int64), min(_COUNTED, len(target))
+    counts, n = np.zeros(policy.n_arms, np.int64), min(_MAX_COUNTED_CONTEXTS, len(target))
     for name, batch in target.by_domain(0, n, seed=seed):
         counts += np.bincount(policy.decide(batch, name or "target", rule=rule).arm, minlength=policy.n_arms)
     return counts.tolist()
