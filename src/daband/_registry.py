@@ -59,6 +59,14 @@ def import_plugins() -> None:
         _import_plugin(name)
 
 
+def unknown_name(kind: str, name: str, known: list[str], *, with_neural: bool) -> InvalidInput:
+    """Return the error for a name that is not registered. Without torch, neural policies are not registered."""
+    if with_neural and importlib.util.find_spec("torch") is None:
+        without = f"known without torch: {', '.join(known)}"
+        return InvalidInput(f"{kind} {name!r} is unknown or needs torch: pip install 'daband[deep]' ({without})")
+    return InvalidInput(f"unknown {kind} {name!r}{did_you_mean(name, known)} (known: {', '.join(known) or 'none'})")
+
+
 def plugin_names() -> list[str]:
     """Return the plugins given by ``--plugin`` or DABAND_PLUGINS. Processes on other machines need them too."""
     return [name.strip() for name in os.environ.get(_PLUGINS_VARIABLE, "").split(",") if name.strip()]
@@ -163,9 +171,7 @@ class Registry(Generic[Member]):
         try:
             return self._members[name]
         except KeyError:
-            hint, names = did_you_mean(name, self._members), ", ".join(sorted(self._members)) or "none"
-            torch = "" if importlib.util.find_spec("torch") else "; neural ones need torch: pip install 'daband[deep]'"
-            raise InvalidInput(f"unknown {self.kind} {name!r}{hint} (known: {names}){torch}") from None
+            raise unknown_name(self.kind, name, sorted(self._members), with_neural=self._with_neural) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from daband._registry import unknown_name
 from daband.domains._contract import Pair
 from daband.errors import InvalidInput, did_you_mean
 from daband.policies._pair_defaults import default_transform, setting_defaults
@@ -36,8 +37,7 @@ def checked_method(method: str) -> str:
         known = method_names()
         if method in known:
             return method
-        hint = did_you_mean(method, known)
-        raise InvalidInput(f"unknown method {method!r}{hint} (known: {', '.join(known)})")
+        raise unknown_name("method", method, known, with_neural=True)
     return method
 
 
