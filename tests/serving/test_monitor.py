@@ -1,6 +1,7 @@
 """The monitor: silent while nothing has changed, whenever somebody looks, and soon aware when something has."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,6 +93,8 @@ def test_arm_shares(deployed):
         monitor.decide(row)
     report = monitor.report()
     assert report.arms_changed
+    assert repr(report).startswith(f"{len(rows)} rounds: contexts and arms differ from training (")
+    assert repr(replace(report, arms_changed=False)).startswith(f"{len(rows)} rounds: contexts differ from training (")
     assert report.arm_counts["high"] == max(report.arm_counts.values())
     assert sum(report.arm_counts.values()) == report.rounds == len(rows)
 

@@ -201,9 +201,11 @@ class MonitorReport:
             largest = Counter(counts).most_common(_MAX_SHOWN)
             return ", ".join(f"{name} {count:,}" for name, count in largest) or "none"
 
+        changed = {"contexts": self.contexts_changed, "arms": self.arms_changed}
+        names = " and ".join(name for name, differs in changed.items() if differs) or "contexts and arms"
         state = f"differ from training ({', '.join(self.reasons[:_MAX_SHOWN])})" if self.alarm else "as in training"
         return (
-            f"{self.rounds:,} rounds: contexts and arms {state}\narms chosen: {format_counts(self.arm_counts)}\n"
+            f"{self.rounds:,} rounds: {names} {state}\narms chosen: {format_counts(self.arm_counts)}\n"
             f"rows with warnings: {format_counts(self.warnings)}"
         )
 
