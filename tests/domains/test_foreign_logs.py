@@ -84,6 +84,14 @@ def test_text_of_vowpal_wabbit_is_read(tmp_path):
     assert arms["Action.premium"].to_list() == [0.0, 1.0, 0.0, 0.0]
 
 
+def test_a_cost_of_0_is_a_reward_without_a_sign(tmp_path):
+    (file := tmp_path / "log.vw").write_text("shared |User age:1\n0:0:0.5 'a|Action price:3\n'b|Action price:4\n")
+    log, arms = read_foreign_log(file, "vw")
+    assert "-0.0" not in log.write_csv()
+    write_foreign_log(log, arms, tmp_path / "again.vw", "vw")
+    assert "-0.0" not in (tmp_path / "again.vw").read_text()
+
+
 def test_dsjson_is_read(tmp_path):
     file = written(tmp_path / "log.json", DSJSON)
     assert guess_format(file) == "dsjson"

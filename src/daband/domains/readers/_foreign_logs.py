@@ -119,7 +119,7 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
             if label is not None:
                 try:
                     _, cost, probability = label.split(":")
-                    outcome = name, -float(cost), float(probability)
+                    outcome = name, 0.0 - float(cost), float(probability)
                 except ValueError:
                     raise DataError(f"line {line_number}: a label is action:cost:probability, got {label!r}") from None
         if outcome is not None:
@@ -188,7 +188,7 @@ def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
             actions = dict(zip(names, map(_flatten, objects), strict=True))
             index = event["_labelIndex"] if "_labelIndex" in event else event["_label_Action"] - 1
             propensity = float(event["_label_probability"])
-            context, reward = _flatten(shared | {"_multi": None}), -float(event["_label_cost"])
+            context, reward = _flatten(shared | {"_multi": None}), 0.0 - float(event["_label_cost"])
             yield _Event(context, actions, names[index], reward, propensity)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise DataError(f"line {number}: not an event of dsjson with c, _multi and a label: {error!r}") from None
@@ -255,7 +255,7 @@ def _format_vw(event: _Event, _: int) -> str:
 
     lines = [f"shared | {format_features(event.context)}"]
     for name, features in event.actions.items():
-        label = f"0:{-event.reward!r}:{event.propensity!r} " if name == event.arm else ""
+        label = f"0:{0.0 - event.reward!r}:{event.propensity!r} " if name == event.arm else ""
         lines.append(f"{label}'{_FORBIDDEN.sub('_', name)} | {format_features(features)}")
     return "\n".join(lines) + "\n\n"
 
@@ -265,7 +265,7 @@ def _format_dsjson(event: _Event, number: int) -> str:
     actions = [{"_tag": name, **features} for name, features in event.actions.items()]
     index = list(event.actions).index(event.arm)
     line = {
-        "_label_cost": -event.reward, "_label_probability": event.propensity, "_label_Action": index + 1,
+        "_label_cost": 0.0 - event.reward, "_label_probability": event.propensity, "_label_Action": index + 1,
         "_labelIndex": index, "Version": "1", "EventId": str(number), "a": [index + 1], "p": [event.propensity],
         "c": {**event.context, "_multi": actions},
     }  # fmt: skip
