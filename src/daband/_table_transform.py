@@ -788,7 +788,8 @@ class TableRows:
         match = difflib.get_close_matches(name.lower(), list(unknown)[:100], n=1)
         misspelt = f" but {unknown[match[0]]!r}, which is not a column of training and may be misspelt" if match else ""
         return InvalidInput(
-            f"the row has no {name!r}{misspelt}; if its value is missing, put None (columns: {', '.join(self.names)})"
+            f"the row has no {name!r}{misspelt}; if its value is missing, pass None, or null in JSON (columns: "
+            f"{', '.join(self.names)})"
         )
 
     def _extra_column_warnings(self, row: Mapping[str, Any]) -> list[RowWarning]:
