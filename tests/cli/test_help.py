@@ -32,4 +32,6 @@ def test_help_cuts_no_text_at_eighty_columns(words):
     assert "…" not in text
     assert words or "..." not in text.partition("Commands:")[2]
     if words == ("serve",):  # whole sentences, in whatever lines
-        assert "Learn from the log, starting with the saved policy of FILE." in " ".join(text.split())
+        assert "Learn from the log: the policy that FILE was exported from, a saved file or its folder." in " ".join(
+            text.split()
+        )

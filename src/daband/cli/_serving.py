@@ -214,7 +214,7 @@ def serve_command(
         Path | None,
         typer.Option(
             metavar="POLICY",
-            help="Learn from the log, starting with the saved policy of FILE.",
+            help="Learn from the log: the policy that FILE was exported from, a saved file or its folder.",
         ),
     ] = None,
     learn_every: Annotated[int, typer.Option(min=1, help="Number of rewards after which the policy is updated.")] = 100,
@@ -261,12 +261,17 @@ def serve_command(
     It decides, logs every decision, accepts rewards at any time, and can continue to learn. Tokens are read from the
     environment variables DABAND_DECIDE_TOKEN, DABAND_REWARD_TOKEN, DABAND_WATCH_TOKEN, DABAND_ADMIN_TOKEN.
 
-    Example: daband serve market.daband --log sqlite:///events.db --learn policy.safetensors --wait 86400
+    Example: daband serve market.daband --log sqlite:///events.db --learn market --wait 86400
     """
     try:
         from daband.service._server import serve
         from daband.service._settings import Limits, Settings, Tokens
         from daband.serving._deployed_policy import load_deployed
+
+        if learn is not None and learn.is_dir():
+            from daband.bench._policy_folders import policy_folder
+
+            learn = policy_folder(learn).policy_file  # the latest version
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     tokens = Tokens(

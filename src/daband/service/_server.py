@@ -185,7 +185,7 @@ def _check_learning(learn: str | Path | None, settings: Settings) -> None:
     if learn is None:
         return
     if not Path(learn).is_file():
-        raise InvalidInput(f"learn must be a file that policy.save wrote, but {learn} does not exist")
+        raise InvalidInput(f"learn must be a file that policy.save wrote, and {learn} is not a file")
     read_checkpoint(learn)  # raises an error for a damaged file before the log is created
     if settings.contexts != "keep":
         raise InvalidInput(f"learning needs contexts='keep', got {settings.contexts!r}")
