@@ -49,6 +49,7 @@ def test_questions_then_answers(daband, tmp_path):
     part = answer(rows[:7])
     assert part.returncode == 0, part.stderr
     assert part.stdout.startswith("7 target rewards: ")
+    assert part.stdout.rstrip().endswith(" --answers answers.csv")
     assert "7 of 20 questions are answered" in daband("audit", str(run)).stdout
     done = answer(rows)
     assert done.returncode == 0, done.stderr

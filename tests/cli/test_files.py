@@ -145,6 +145,7 @@ def test_the_daily_loop_on_the_command_line(market):
     told = daband("choose", *FILES, "--propensity", "p", "--set", "episodes=3", "--out", "loop", cwd=market)
     assert "spent: its median is" in told
     assert "If its unit differs, use --units spent" in told
+    assert "The incumbent is the source's best arm" in told
     before = (market / "loop/daband.toml").read_text()
     told = daband("choose", *FILES, "--units", "spent", "--out", "loop", cwd=market, code=2)
     assert "loop has results of other settings (daband.toml); choose another --out" in told

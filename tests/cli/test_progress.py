@@ -114,10 +114,12 @@ def test_a_warning_is_a_line_and_only_while_it_is_wanted(console):
     assert warnings.showwarning is before
 
 
-def test_the_time_left_is_told_as_soon_as_it_is_known(console):
-    screen = console(False)
+def test_the_time_left_is_told_as_soon_as_it_is_known_and_then_every_two_seconds(console, monkeypatch):
+    screen, now = console(False), [0.0]
+    monkeypatch.setattr("daband.cli._trust.time.monotonic", lambda: now[0])
     with candidates_bar() as show:
-        for share, left in ((0.01, None), (0.02, 70.0), (0.03, 65.0), (0.5, 20.0)):
+        for share, left in ((0.01, None), (0.02, 70.0), (0.03, 65.0), (0.2, 40.0), (0.5, 20.0)):
+            now[0] += 0.8
             show(CandidateProgress("nlinucb", 1, 9, 0, 3, left, share))
     assert screen.file.getvalue().splitlines() == [
         "training  0 of 3 policies, nlinucb, 1:10 left",

@@ -66,6 +66,8 @@ def test_the_incumbent_decides(policy, pair):
     assert (arm.incumbent, arm.incumbent_arm) == (f"always {pair.class_names[2]}", 2)
     itself = daband.assess(policy, **asked, incumbent=policy)
     assert (itself.advantage, itself.disagreement, itself.verdict) == (0.0, 0.0, "keep the incumbent")
+    assert itself.sentence == f"Keep the incumbent: the policy makes the same choices as {itself.incumbent}."
+    assert not any("shifts between real domains" in reason for reason in itself.reasons)
     _, rewards = source_table(pair)
     column = daband.assess(policy, **asked, incumbent=np.zeros(len(pair.target), int))
     assert column.incumbent == "today's choices"

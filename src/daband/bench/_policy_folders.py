@@ -111,8 +111,9 @@ def begin_audit(
     """
     policy_files = policy_folder(folder)
     pair = policy_files.load_pair()
-    if incumbent is None and policy_files.assessment_file is not None:
-        incumbent = read_assessment(policy_files.assessment_file).incumbent_arm
+    before = None if policy_files.assessment_file is None else read_assessment(policy_files.assessment_file)
+    if incumbent is None and before is not None:
+        incumbent = before.incumbent_arm
     return audit(
         load_policy(policy_files.policy_file),
         target=pair.target,
@@ -123,6 +124,7 @@ def begin_audit(
         rule=policy_files.rule,
         seed=seed,
         arm_names=pair.class_names,
+        unit="" if before is None else before.unit,
     )
 
 

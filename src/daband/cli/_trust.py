@@ -40,8 +40,8 @@ from daband.trust._choose import Choice, choose
 _SCORING_TEXT = "Scoring contexts of both domains ..."
 #: Fraction of the work after which a line is printed, if the output is not a terminal.
 _LOG_FRACTION = 0.1
-#: Seconds after which a line is printed, if the output is not a terminal.
-_LOG_SECONDS = 60.0
+#: Minimum and maximum number of seconds between two lines, if the output is not a terminal.
+_LOG_SECONDS = (2.0, 60.0)
 
 Incumbent = Annotated[
     str | None,
@@ -145,21 +145,24 @@ def audit_command(
     Example: daband audit market/ --answers questions.csv
     """
     audit_folder = policy_folder(folder).path / AUDIT_FOLDER
+    if budget is None and not audit_folder.is_dir():
+        raise InvalidInput(f"{folder} has no audit yet; start one with --budget N --out questions.csv")
     if answers is not None:
         if budget is not None or out is not None:
             raise InvalidInput("--answers cannot be combined with --budget and --out, which start an audit")
         answered, assessment = finish_audit(folder, answers, replace=replace)
-        _print_audit(answered, folder)
+        _print_audit(answered, folder, questions=answers)
         if assessment is not None:
             print_line(
                 f"Verdict with all earlier results: {assessment.verdict} (updated: {folder / 'assessment.json'})."
             )
+            if assessment.verdict == COLLECT:
+                more = min(answered.budget + assessment.rewards_needed, answered.contexts)
+                print_line(f"For more: daband audit {shlex.quote(str(folder))} --budget {more} --out more.csv")
         return
     if replace:
         raise InvalidInput("--replace needs --answers, whose answers then overwrite earlier ones")
     if budget is None:
-        if not audit_folder.is_dir():
-            raise InvalidInput(f"{folder} has no audit yet; start one with --budget N --out questions.csv")
         started = read_audit(audit_folder)
     else:
         started = begin_audit(folder, budget=budget, seed=seed, confidence=confidence, incumbent=incumbent)
@@ -182,10 +185,10 @@ def _copy_questions(audit: Audit, out: Path) -> None:
 
 def _print_audit(audit: Audit, folder: Path, questions: Path | None = None) -> None:
     """Print the result of an audit so far, and the next step."""
-    print_line(audit.sentence)
     if audit.answered:
+        print_line(audit.sentence)
         limits = f"{as_text(audit.value)} [{as_text(audit.value_low)}, {as_text(audit.value_high)}]"
-        print_line(f"Mean reward in the target: {limits}, from {audit.contexts:,} contexts.", style="dim")
+        print_line(f"Mean reward in the target: {limits}, over {audit.contexts:,} contexts.", style="dim")
     if audit.answered < audit.budget:
         file = questions or audit.questions
         print_line(f"{audit.answered} of {audit.budget} questions are answered: {file}")
@@ -243,8 +246,11 @@ def choose_command(
             raise exit_stopped(out_folder, stopped) from None
         finish_choice(choice, pair, spec, out_folder)
         print_line(choice.assessment.sentence)
+        if incumbent is None:
+            print_line("The incumbent is the source's best arm; to compare with what you do today, use --incumbent.")
         print_line(f"Chosen: {choice.candidate} ({choice.rule}).")
-        print_line(choice.assessment.reference, style="dim")
+        if choice.assessment.disagreement:
+            print_line(choice.assessment.reference, style="dim")
         console.print(_candidate_table(spec.pair, choice))
         if pair.target_test is not None:
             measured = read_json(out_folder / "result.json")
@@ -266,7 +272,8 @@ def _print_next_steps(choice: Choice, out_folder: Path, budget: int, contexts: i
         budget_needed = min(choice.assessment.rewards_needed, contexts)
         print_line(f"To collect rewards: daband audit {quoted} --budget {budget_needed} --out questions.csv")
     print_line(f"Reasons: daband assess {quoted}")
-    use = "To deploy it anyway" if choice.assessment.verdict == KEEP else "For production"
+    is_worse = choice.assessment.verdict == KEEP and choice.assessment.disagreement
+    use = "To deploy it anyway" if is_worse else "For production"
     print_line(f"{use}: daband export {quoted} FILE --epsilon 0.1")
 
 
@@ -287,8 +294,10 @@ def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
             text = f"{progress.policies_done} of {progress.policies} policies, {progress.candidate}{time_left}"
             is_trained = progress.policies_done == progress.policies
             bar.update(task, completed=progress.fraction, description=_SCORING_TEXT if is_trained else escape(text))
-            is_due = progress.fraction - last_fraction >= _LOG_FRACTION or time.monotonic() - last_time >= _LOG_SECONDS
-            if console.is_terminal or not (is_due or is_trained or timed < (progress.seconds_left is not None)):
+            elapsed = time.monotonic() - last_time
+            advanced = progress.fraction - last_fraction >= _LOG_FRACTION and elapsed >= _LOG_SECONDS[0]
+            is_due = advanced or elapsed >= _LOG_SECONDS[1] or timed < (progress.seconds_left is not None)
+            if console.is_terminal or not (is_due or is_trained):
                 return
             last_fraction, last_time, timed = progress.fraction, time.monotonic(), progress.seconds_left is not None
             print_line(f"training  {text}")
@@ -307,7 +316,8 @@ def _format_duration(seconds: float) -> str:
 def _candidate_table(pair: str, choice: Choice) -> Table:
     """Return a table with the advantage of each candidate."""
     columns = {"source_advantage": "in the source"}
-    title = f"{pair}: advantage over {choice.assessment.incumbent}, greedy choices"
+    title = f"advantage over {choice.assessment.incumbent}, greedy choices"
+    title = title if pair == "files" else f"{pair}: {title}"
     if choice.rewards:
         columns |= {"advantage": "in the target", "low": "at least", "high": "at most"}
         title += f"; {choice.rewards} target rewards"

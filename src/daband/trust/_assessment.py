@@ -120,6 +120,8 @@ class Assessment:
             remark = "; too few to change the verdict" if unproven else ""
             rewards = "1 target reward" if self.rewards == 1 else f"{self.rewards:,} target rewards"
             return f"{rewards}: {as_text(self.advantage, sign=True)} {limits} {over}{remark}: {self._action}."
+        if not self.disagreement:
+            return f"Keep the incumbent: the policy makes the same choices as {self.incumbent}."
         expected = f"{as_text(self.advantage, sign=True)} {over} is expected in the target"
         return f"{self._action[0].upper()}{self._action[1:]}: {expected}, at least {as_text(self.low, sign=True)}."
 
@@ -140,9 +142,10 @@ class Assessment:
         reasons = [
             f"On {self.source_rounds:,} held-out source rounds the policy gains {source} over {self.incumbent} "
             f"(standard error {as_text(self.source_error)}); its mean reward is {as_text(self.source_value)}.",
-            self.reference,
             f"It differs from the incumbent on {self.disagreement:.0%} of {self.target_contexts:,} target contexts.",
         ]
+        if self.disagreement:
+            reasons.insert(1, self.reference)
         if self.disagreement > 0 and self.source_advantage > 0:
             loss = as_text(self.source_advantage / self.disagreement)
             reasons[-1] += (
