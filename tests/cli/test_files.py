@@ -150,6 +150,9 @@ def test_the_daily_loop_on_the_command_line(market):
     told = daband("choose", *FILES, "--units", "spent", "--out", "loop", cwd=market, code=2)
     assert "loop has results of other settings (daband.toml); choose another --out" in told
     assert (market / "loop/daband.toml").read_text() == before
+    columns = ("--arm", "offer", "--reward", "euros", "--propensity", "p")
+    told = daband("evaluate-log", "loop", "old.csv", *columns, cwd=market, code=2)
+    assert "the policy has learned the log" in told
     told = daband("export", "loop", "v0.daband", "--epsilon", "0.3", cwd=market)
     assert "daband decide v0.daband ROWS.csv --out log.csv" in told
     told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from daband.bench._run import Prepared, conclude, finished_runs, read_spec
 from daband.bench._settings import RunSpec
 from daband.domains._contract import Pair
 from daband.domains._registry import load
+from daband.domains.readers._reading import LogPart, compute_digests
 from daband.errors import DataError, InvalidInput, NotFitted
 from daband.policies._checkpoints import load_policy, read_notes
 from daband.training._trainer import Run
@@ -159,6 +161,9 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     components = int(row.get("components", spec.components))
     spec = spec.model_copy(update={"method": row["method"], "policy": dict(row["settings"]), "components": components})
     policy = choice.policy
+    source = Path(str(spec.pair_options.get("source")))
+    if pair.feedback == "bandit" and source.is_file():  # an estimate from the same log would be too high
+        policy.log_parts |= frozenset(compute_digests([LogPart(str(source), 0, sys.maxsize)]).values())
     policy.save(folder / "policy.safetensors")
     choice.assessment.save(folder / "assessment.json")
     pair_fields = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
