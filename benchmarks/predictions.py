@@ -92,12 +92,12 @@ def store(kind: str, name: str, seed: int, out: Path, device: str) -> str:
         known = {option.name for option in options}
         options += [Candidate(method, method) for method in _SIMPLE if method not in known]
     shown, episodes, length = training_budget(pair, None, 64)
-    trained = train_candidates(shown, options, seeds=[seed], episodes=episodes, episode_length=length, device=device)
+    trained = train_candidates(shown, options, seed=seed, episodes=episodes, episode_length=length, device=device)
     n = _MAX_IMAGES if len(pair.context_shape) > 1 else _MAX_CONTEXTS
     source, source_rewards = sample_evenly(pair.source_test, n)
     target, target_rewards = sample_evenly(pair.require_target_test(), n)
     means: dict[str, Any] = {"source_means": [], "target_means": []}
-    for (policy,) in trained:
+    for policy in trained:
         means["source_means"].append(decide(policy, source, "source")[1])
         means["target_means"].append(decide(policy, target, "target")[1])
     np.savez_compressed(

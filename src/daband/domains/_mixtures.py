@@ -209,14 +209,12 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
 
 def allow_several_domains(
     *,
-    by_source: Sequence[str] = ("source_test",),
     by_target: Sequence[str] = ("target_test",),
     prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> Callable[[Callable[P, Pair]], Callable[P, Pair]]:
     """Return a decorator for a reader of one ``source`` and ``target``. It adds ``sources`` and ``targets`` by name.
 
     Args:
-        by_source: arguments with one value for all sources, or a mapping by source name.
         by_target: arguments with a mapping by target name, or one value if there is only one target.
         prepare: a function that changes the arguments if there are several domains.
     """
@@ -228,24 +226,23 @@ def allow_several_domains(
                 return read(*args, **kwargs)
             bound = inspect.signature(read).bind(*args, **kwargs)
             bound.apply_defaults()
-            return read_several(reader, prepare(bound.arguments), by_source=by_source, by_target=by_target)
+            return read_several(reader, prepare(bound.arguments), by_target=by_target)
 
         return reader
 
     return decorate
 
 
-def read_several(
-    read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_source: Sequence[str], by_target: Sequence[str]
-) -> Pair:
+def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_target: Sequence[str]) -> Pair:
     """Return the pair of several sources and targets.
 
-    Each domain is read separately, with the first domain of the other role. Arguments are as in
-    ``allow_several_domains``.
+    Each domain is read separately, with the first domain of the other role. ``source_test`` is one value for all
+    sources, or a mapping by source name. ``by_target`` is as in ``allow_several_domains``.
     """
     arguments = dict(arguments)
     name = arguments.pop("name")
-    source_options, target_options = ({key: arguments[key] for key in keys} for keys in (by_source, by_target))
+    source_options = {"source_test": arguments.pop("source_test")}
+    target_options = {key: arguments.pop(key) for key in by_target}
     domains: dict[str, Mapping[str, Any]] = {}
     for role in ("source", "target"):
         single, several = arguments.pop(role), arguments.pop(f"{role}s")
@@ -264,15 +261,13 @@ def read_several(
         if value is not None and not isinstance(value, Mapping) and len(domains["target"]) > 1:
             raise InvalidInput(f"{key} must be a mapping with a value for each of {', '.join(domains['target'])}")
 
-    shared_arguments = {key: value for key, value in arguments.items() if key not in (*by_source, *by_target)}
-
     def read_each(role: str, other_role: str, options: Mapping[str, Any]) -> dict[str, Pair]:
         pairs = {}
         for key, domain in domains[role].items():
             pair = {role: domain, other_role: next(iter(domains[other_role].values()))}
             args = {field: value.get(key) if isinstance(value, Mapping) else value for field, value in options.items()}
             full_name = name if len(domains[role]) == 1 else f"{name}, {key}"
-            pairs[key] = read(**pair, name=full_name, **args, **shared_arguments)
+            pairs[key] = read(**pair, name=full_name, **args, **arguments)
         return pairs
 
     sources, targets = read_each("source", "target", source_options), read_each("target", "source", target_options)

@@ -39,19 +39,16 @@ def round_indices(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int
 
 
 def rewarded_rounds(
-    domain: EvaluationDomain | RewardDomain | LoggedDomain, start: int, stop: int, *, seed: int
+    domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int
 ) -> tuple[AnyArray, FloatArray | LoggedRounds]:
-    """Return the contexts of rounds ``start`` to ``stop - 1``, and their rewards.
+    """Return the contexts of about ``n`` rounds, and their rewards.
 
     Rewards are an array (N, K) with the reward of every arm, or for a log its ``LoggedRounds``.
     """
-    if isinstance(domain, LoggedDomain):
-        log = domain.rounds(start, stop, seed=seed)
-        return log.contexts, log
-    if isinstance(domain, RewardDomain):
-        rounds = domain.rounds(start, stop, seed=seed)
-        return rounds.contexts, rounds.rewards
-    contexts, table = sample_evenly(domain, stop - start)
+    if not isinstance(domain, EvaluationDomain):
+        rounds = domain.rounds(0, n, seed=seed)
+        return rounds.contexts, rounds if isinstance(domain, LoggedDomain) else rounds.rewards
+    contexts, table = sample_evenly(domain, n)
     order = np.random.default_rng(seed).permutation(len(contexts))  # the first rows must have all classes
     return contexts[order], table[order]
 

@@ -207,19 +207,16 @@ def fold_numbers(first: int, n: int, folds: int, seed: int) -> IntArray:
 # Features of contexts.
 
 
-def flat_features(contexts: AnyArray, *more: AnyArray, batch_axes: int = 1) -> list[FloatArray]:
-    """Return the features of each batch of contexts: all axes after the first ``batch_axes`` are flattened.
+def flat_features(contexts: AnyArray, *more: AnyArray) -> list[FloatArray]:
+    """Return the features (n, d) of each batch of contexts (n, *C).
 
     Contexts with more than 256 dimensions become their first 64 principal components, fitted to all batches together.
     """
-    size = math.prod(contexts.shape[batch_axes:])
+    size = math.prod(contexts.shape[1:])
     rows = [batch.reshape(-1, size) for batch in (contexts, *more)]
     samples = [flat[sampled_rows(len(flat), flat[0].nbytes)] for flat in rows] if needs_components(size) else []
     features = feature_map(size, samples)
-    return [
-        features(flat).reshape(*batch.shape[:batch_axes], -1)
-        for flat, batch in zip(rows, (contexts, *more), strict=True)
-    ]
+    return [features(flat) for flat in rows]
 
 
 def feature_map(size: int, samples: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:

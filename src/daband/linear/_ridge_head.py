@@ -122,14 +122,6 @@ class RidgeHead:
         kernels.decide_one(arrays, row, mask, unit, rule, first_round, scored, (arm, propensity))
         return Decision(arm, propensity, scored[0], scored[1])
 
-    def predict(self, features: AnyArray, arms: IntArray, *, centre: float = 0.0) -> FloatArray:
-        """Return the predicted reward of one arm per row, (B,)."""
-        features, arms = self.chosen_features(features, arms)
-        if isinstance(self.statistics, DualRidge):
-            mean: FloatArray = self.statistics.score(features, centre=centre, bonuses=False)[0]
-            return mean[np.arange(len(arms)), arms]
-        return centre + np.einsum("bd,bd->b", unit_scale(features), self.statistics.coefficients(centre)[arms])
-
     def chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
         """Return the features (B, d) of each round's arm, and the index of its regression, (B,)."""
         if self.arms == "disjoint":
@@ -270,19 +262,13 @@ class RidgeHead:
             )
         return statistics.to_primal()
 
-    def frozen(self, moments: RewardMoments, *, bonuses: bool = True) -> tuple[FloatArray, FloatArray]:
+    def frozen(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
         """Return copies of theta (heads, d) and of the inverse of A (heads, d, d).
 
-        Without ``bonuses``, the second array is empty: (heads, 0, 0). Predictions by this theta are in the unit of
-        ``moments``: minus their centre, divided by their scale.
+        Predictions by this theta are in the unit of ``moments``: minus their centre, divided by their scale.
         """
-        if not bonuses:
-            statistics: PrimalRidge | DualRidge = self.statistics
-            inverse = np.zeros((statistics.n_heads, 0, 0))
-        else:
-            statistics = self.primal("the policy cannot be exported")
-            inverse = statistics.inverse.copy()
-        return statistics.coefficients(moments.centre) / moments.scale, inverse
+        statistics = self.primal("the policy cannot be exported")
+        return statistics.coefficients(moments.centre) / moments.scale, statistics.inverse.copy()
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""

@@ -374,20 +374,20 @@ def train_candidates(
     pair: Pair,
     candidates: Sequence[Any],
     *,
-    seeds: Sequence[int],
+    seed: int,
     episodes: int | None = None,
     episode_length: int = 64,
     device: str = "auto",
     directory: str | Path | None = None,
     progress: Callable[[CandidateProgress], None] | None = None,
     first_answer: Callable[[str, Policy], str] | None = None,
-) -> list[list[Policy]]:
-    """Train a policy of every candidate for every seed, and return a list per candidate, in the order of seeds.
+) -> list[Policy]:
+    """Train a policy of every candidate, and return them in the order of the candidates.
 
     Args:
         pair: the source and target.
         candidates: objects with a ``name`` and a method ``build(pair, seed=, device=)`` that returns a policy.
-        seeds: the seeds of each candidate's policies.
+        seed: the seed of each policy.
         episodes: as in ``train``.
         episode_length: as in ``train``.
         device: "auto" (a GPU if available), "cpu", "cuda", ...
@@ -398,33 +398,22 @@ def train_candidates(
             training. As soon as it returns a text, this text is the ``note`` of the progress, and there are no more
             calls.
     """
-    policies: list[list[Policy]] = []
-    #: The name of a candidate, with phases of it that are trained together.
-    named_phases: list[tuple[str, list[Phase]]] = []
-    for index, candidate in enumerate(candidates):
-        candidate_policies = [candidate.build(pair, seed=seed, device=device) for seed in seeds]
-        policies.append(candidate_policies)
-        phases = []
-        for policy in candidate_policies:
-            folder = (
-                None if directory is None else Path(directory) / f"{index}-{_slugify(candidate.name)}-{policy.seed}"
-            )
-            settings = TrainSettings(episodes=episodes, episode_length=episode_length, directory=folder)
-            phases.append(build_source_phase(policy, pair.source, pair.target, settings))
-        if _is_on_gpu(candidate_policies[0]) and can_train_stacked(candidate_policies):
-            named_phases.append((candidate.name, phases))
-        else:
-            named_phases += [(candidate.name, [phase]) for phase in phases]
+    policies = [candidate.build(pair, seed=seed, device=device) for candidate in candidates]
+    named_phases = []
+    for index, (candidate, policy) in enumerate(zip(candidates, policies, strict=True)):
+        folder = None if directory is None else Path(directory) / f"{index}-{_slugify(candidate.name)}-{seed}"
+        settings = TrainSettings(episodes=episodes, episode_length=episode_length, directory=folder)
+        named_phases.append((candidate.name, build_source_phase(policy, pair.source, pair.target, settings)))
     _run_candidates(named_phases, progress, first_answer)
     return policies
 
 
 def _run_candidates(
-    named_phases: list[tuple[str, list[Phase]]],
+    named_phases: Sequence[tuple[str, Phase]],
     progress: Callable[[CandidateProgress], None] | None,
     first_answer: Callable[[str, Policy], str] | None,
 ) -> None:
-    """Train groups of phases, and report the progress."""
+    """Train the phase of each candidate, and report the progress."""
     groups: list[RunGroup] = []
     note = ""
 
@@ -440,8 +429,8 @@ def _run_candidates(
         progress(replace(current, note=note) if note else current)
 
     with ExitStack() as started_groups:
-        for name, phases in named_phases:
-            groups.append(RunGroup(phases, name=name))
+        for name, phase in named_phases:
+            groups.append(RunGroup([phase], name=name))
             started_groups.callback(groups[-1].stop)
             if groups[-1].failure is not None:
                 raise groups[-1].failure
@@ -457,8 +446,8 @@ def _candidate_progress(last_group: RunGroup, groups: Sequence[RunGroup]) -> Can
         candidate=last_group.name,
         episode=last_group.episode,
         episodes=last_group.episodes,
-        policies_done=sum(len(group.phases) for group in groups if group.episode >= group.episodes),
-        policies=sum(len(group.phases) for group in groups),
+        policies_done=sum(group.episode >= group.episodes for group in groups),
+        policies=len(groups),
         seconds_left=sum(estimates) if len(estimates) == len(seconds_left) else None,
         fraction=episodes_done / all_episodes,
         note=last_group.phases[0].note,
@@ -468,9 +457,3 @@ def _candidate_progress(last_group: RunGroup, groups: Sequence[RunGroup]) -> Can
 def _slugify(name: str) -> str:
     """Return a name in which characters that file names may not contain are replaced by hyphens."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")
-
-
-def _is_on_gpu(policy: Policy) -> bool:
-    """Return True if the policy computes on a GPU."""
-    device = getattr(getattr(policy, "learner", None), "device", None)
-    return getattr(device, "type", "cpu") == "cuda"

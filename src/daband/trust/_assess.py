@@ -183,7 +183,7 @@ class SourceRounds:
     def read(cls, source: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int) -> SourceRounds:
         """Read at most ``n`` rounds, or for a log at most the larger of ``n`` and 20,000 rounds."""
         n = min(max(n, _MAX_LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
-        contexts, rounds = rewarded_rounds(source, 0, n, seed=seed)
+        contexts, rounds = rewarded_rounds(source, n, seed=seed)
         origin = find_part_names(source, round_indices(source, n, seed)) if len(source.by_name) > 1 else None
         if not isinstance(rounds, LoggedRounds):
             return cls(contexts, rounds, origin, None)

@@ -273,10 +273,10 @@ def choose(
     candidates = [_with_exploration(candidate, explore, epsilon) for candidate in candidates]
     training_pair, episodes, episode_length = training_budget(pair, episodes, episode_length)
     folder = None if directory is None else Path(directory)
-    members = train_candidates(
+    trained = train_candidates(
         training_pair,
         candidates,
-        seeds=[seed],
+        seed=seed,
         episodes=episodes,
         episode_length=episode_length,
         device=device,
@@ -284,7 +284,7 @@ def choose(
         progress=progress,
         first_answer=partial(_describe_first_result, pair, seed),
     )
-    comparison = _Comparison.compare(pair, [policies[0] for policies in members], candidates, incumbent, seed)
+    comparison = _Comparison.compare(pair, trained, candidates, incumbent, seed)
     survey, chosen = None, comparison.preferred
     if budget:
         survey = comparison.new_survey(budget, folder, seed)

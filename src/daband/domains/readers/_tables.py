@@ -258,7 +258,7 @@ def _from_domains(
     frames_by_role = {f"{role}s": {name: frame.filter(values == name) for name in names}
                for role, names in (("source", sources), ("target", target_names))}  # fmt: skip
     arguments = {"source": None, "target": None, **frames_by_role, **options}
-    return read_several(from_table, {**arguments, "transform": pooled.table}, by_source=("source_test",), by_target=())
+    return read_several(from_table, {**arguments, "transform": pooled.table}, by_target=())
 
 
 def _with_row_numbers(frame: pl.DataFrame) -> pl.DataFrame:
