@@ -38,7 +38,7 @@ from daband.neural.learning._step_runners import take_steps
 from daband.neural.learning._torch_settings import device_named
 from daband.neural.objectives._term import FEEDBACKS
 from daband.policies._mixture import Mixture
-from daband.policies._policy import Policy, exploration_setting, transformed_contexts
+from daband.policies._policy import Policy, transformed_contexts
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._monitor import MAX_CONTEXTS
@@ -96,9 +96,6 @@ class NeuralLinUCB(Policy):
     learns_by_gradients = True
     scale_matters = True
     locks_state = False  # encoding takes long; the state lock is only held while the head works
-    alpha = exploration_setting("alpha")
-    epsilon = exploration_setting("epsilon")
-    explore = exploration_setting("rule")
 
     def __init__(
         self,
@@ -222,8 +219,7 @@ class NeuralLinUCB(Policy):
     def settings(self) -> dict[str, Any]:
         return {
             **super().settings(), "recipe": self.recipe.settings(), "feedback": self.feedback,
-            "alpha": self.alpha, "ridge": self._head.ridge, "explore": self.explore, "epsilon": self.epsilon,
-            "device": self.device_setting,
+            "ridge": self._head.ridge, "device": self.device_setting,
         }  # fmt: skip
 
     @property

@@ -22,7 +22,7 @@ from daband.linear._advantages import Advantages, LogEvidence, learn_advantages
 from daband.linear._exploration import Exploration
 from daband.linear._piecewise import PIECEWISE_ARRAYS, PiecewiseStep
 from daband.linear._propensities import estimate_propensities
-from daband.policies._policy import Policy, exploration_setting
+from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.policies._trees import MAX_STORED_ROUNDS, sample_rounds
 from daband.serving._frozen_policy import FrozenParts, Member
@@ -69,9 +69,6 @@ class LogPolicy(Policy):
     propensity_power = 1.0
     max_weight = 1e9  # weights are not clipped, as propensities are computed from them
     weights_are_importance = True
-    explore = exploration_setting("rule")
-    alpha = exploration_setting("alpha")
-    epsilon = exploration_setting("epsilon")
 
     def __init__(
         self,
@@ -112,8 +109,7 @@ class LogPolicy(Policy):
         self._fitted_rounds = 0
 
     def settings(self) -> dict[str, Any]:
-        exploration = {"explore": self.explore, "alpha": self.alpha, "epsilon": self.epsilon}
-        return {**super().settings(), **exploration, "by_context": self.by_context}
+        return {**super().settings(), "by_context": self.by_context}
 
     @property
     def counts(self) -> IntArray:

@@ -57,7 +57,6 @@ from daband.policies._pair_defaults import (
 )
 from daband.policies._policy import (
     Policy,
-    exploration_setting,
     learn_transformed,
     member_contexts,
     score_transformed,
@@ -124,9 +123,6 @@ class Mixture(Policy):
 
     locks_state = False  # members hold their own locks
     order_matters = True  # errors come from predictions before a round is learned
-    alpha = exploration_setting("alpha")
-    epsilon = exploration_setting("epsilon")
-    explore = exploration_setting("rule")
 
     def __init__(
         self,
@@ -246,7 +242,6 @@ class Mixture(Policy):
             **super().settings(), "members": members, "prior": dict(zip(members, self._prior.tolist(), strict=True)),
             "bonus_weights": dict(zip(members, self._bonus_weights.tolist(), strict=True)), "feedback": self.feedback,
             "learn_weights": self.learn_weights,
-            "alpha": self.alpha, "explore": self.explore, "epsilon": self.epsilon,
         }  # fmt: skip
 
     @property

@@ -121,7 +121,7 @@ class ScikitLearnName:
         )
 
 
-def exploration_setting(field: str) -> property:
+def _exploration_setting(field: str) -> property:
     """Return a property for a setting of ``Exploration``, which may be changed at any time."""
 
     def read(policy: Any) -> Any:
@@ -229,6 +229,9 @@ class Policy(ABC):
 
     domain = property(lambda self: self.domains.names[self._domain], doc="The default domain, set by ``deploy``.")
     exploration = CheckedAttribute(_check_exploration, "The ``Exploration`` by which arms are chosen.")
+    alpha = _exploration_setting("alpha")
+    epsilon = _exploration_setting("epsilon")
+    explore = _exploration_setting("rule")
     table = CheckedAttribute(
         _check_table,
         "The ``TableTransform`` from raw rows to contexts: ``policy.select(policy.table.contexts({...}))``. "
@@ -664,6 +667,7 @@ class Policy(ABC):
         """Return the keyword arguments that create an equal untrained policy, as JSON types."""
         settings = {
             "context_shape": list(self.context_shape), "n_arms": self.n_arms, "arms": self.arms,
+            "alpha": self.alpha, "explore": self.explore, "epsilon": self.epsilon,
             "standardise_rewards": self.standardise_rewards, "transform": transform_settings(self.transform),
             "seed": self.seed, "catalogue": None if self._catalogue is None else self._catalogue.state(),
             **({"shift": self.shift.state()} if self.shift.stated else {}),

@@ -43,7 +43,7 @@ from daband.policies._incoming_rounds import (
     MAX_RAW_NORM,
     RoundIds,
 )
-from daband.policies._policy import Policy, exploration_setting, transformed_contexts
+from daband.policies._policy import Policy, transformed_contexts
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 
@@ -225,9 +225,6 @@ class LinUCB(RidgePolicy):
     """
 
     scale_matters = True
-    alpha = exploration_setting("alpha")
-    epsilon = exploration_setting("epsilon")
-    explore = exploration_setting("rule")
 
     def __init__(
         self,
@@ -268,10 +265,7 @@ class LinUCB(RidgePolicy):
         self.max_norm = math.sqrt(MAX_SQUARED_NORM * ridge)  # above it the arithmetic is inaccurate
 
     def settings(self) -> dict[str, Any]:
-        return {
-            **super().settings(), "alpha": self.alpha, "ridge": self._head.ridge, "explore": self.explore,
-            "epsilon": self.epsilon, "form": self._head.form,
-        }  # fmt: skip
+        return {**super().settings(), "ridge": self._head.ridge, "form": self._head.form}
 
     def _features(self, contexts: AnyArray) -> AnyArray:
         if contexts.ndim == 2 and self.arms == "disjoint":
@@ -306,7 +300,6 @@ class Constant(RidgePolicy):
 
     _ignores_contexts = True
     propensity_power = 1.0  # an arm's mean reward ignores contexts, so it needs the full weights
-    alpha = exploration_setting("alpha")
 
     def __init__(
         self,
@@ -332,9 +325,6 @@ class Constant(RidgePolicy):
         )
         self._head = RidgeHead(n_arms=self.n_arms, dim=1, arms="disjoint", ridge=1.0, form="primal")
         self.max_norm = MAX_RAW_NORM  # contexts are not used
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "alpha": self.alpha}
 
     def _features(self, contexts: AnyArray) -> AnyArray:
         return np.ones((len(contexts), 1))

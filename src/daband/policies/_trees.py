@@ -22,7 +22,7 @@ from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput
 from daband.linear._exploration import Exploration
-from daband.policies._policy import Policy, exploration_setting
+from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._numpy_networks import TreeNetwork, empty_trees
@@ -81,9 +81,6 @@ class Trees(Policy):
     """
 
     scale_matters = True  # not for a tree, but domains may have their own units
-    explore = exploration_setting("rule")
-    alpha = exploration_setting("alpha")
-    epsilon = exploration_setting("epsilon")
 
     def __init__(
         self,
@@ -122,9 +119,6 @@ class Trees(Policy):
         self._stored_rounds: FloatArray = np.empty((0, self._n_inputs + 3))
         self._trees: dict[str, AnyArray] = empty_trees(models)
         self._fitted_rounds = 0
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "explore": self.explore, "alpha": self.alpha, "epsilon": self.epsilon}
 
     # Decisions.
 

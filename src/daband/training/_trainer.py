@@ -342,7 +342,7 @@ def _compute_bound_terms(
     The bound is stated for rewards in [0, 1], so rewards, means and bonuses are scaled from the user's units.
     """
     last_record = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
-    bound = LiveBound(alpha=float(getattr(policy, "alpha", 0.0)), last_record=last_record)
+    bound = LiveBound(alpha=policy.alpha, last_record=last_record)
     target = join_decisions([policy.decide(batch, name or "target", rule="ucb") for name, batch in unlabelled])
     low, high = policy.reward_moments.reward_range
     return bound.add(
