@@ -184,7 +184,7 @@ def test_damaged_files_of_a_bench_are_named(daband, tmp_path):
     assert "remove the folder to run it again" in done.stderr
 
 
-def test_ablate_prints_and_writes_its_table(daband, tmp_path):
+def test_ablate_prints_its_table(daband, tmp_path):
     quick = ("--set", "methods.daband.recipe.base=paper", "--set", "methods.daband.recipe.learning.steps=2")
     command = ("ablate", "synthetic", "--base", "paper", "--seeds", "0-1", *SMALL, *quick)
     done = daband(*command)
@@ -192,7 +192,6 @@ def test_ablate_prints_and_writes_its_table(daband, tmp_path):
     for letters in ("none", "RPD", "p (Holm)"):
         assert letters in done.stdout
     folder = tmp_path / "runs" / "synthetic-ablation"
-    assert len(json.loads((folder / "ablation.json").read_text())["rows"]) == 8
     assert len(json.loads((folder / "results.json").read_text())) == 16
 
 
@@ -200,7 +199,7 @@ def test_a_whole_bench_is_continued(daband):
     assert daband("bench", "synthetic", "--methods", "random,linucb", "--seeds", "0-1", *SMALL).returncode == 0
     done = daband("continue", "runs/synthetic", "--rounds", "50")
     assert done.returncode == 0, done.stderr
-    for word in ("finished", "target regret", "zero-shot", "│ LinUCB ", "continued.json"):  # names fit in 80 columns
+    for word in ("finished", "target regret", "zero-shot", "│ LinUCB "):  # names fit in 80 columns
         assert word in done.stdout
     again = daband("continue", "runs/synthetic", "--rounds", "50")
     assert again.returncode == 0

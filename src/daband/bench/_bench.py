@@ -7,9 +7,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from daband._files import make_folder, read_json, write_json
+from daband._files import locked, make_folder, read_json, write_json
 from daband.bench._executors import Listener, RunEvent, attempt, execute_all
-from daband.bench._records import Record, results_locked
+from daband.bench._records import Record
 from daband.bench._run import CONTINUED_FOLDER, continue_run, finished_record, finished_runs, read_spec
 from daband.bench._settings import RunSpec
 from daband.errors import DabandError, DataError, InvalidInput
@@ -80,10 +80,9 @@ def bench(
 def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener | None = None) -> list[Record]:
     """Continue every finished run of a bench on target rewards; finished continuations are read, not repeated.
 
-    Writes ``continued.json``: a record per run as ``continue_run`` returns it. ``rounds_file`` is the file, relative to
-    the bench, whose column ``regret`` has the regret of every target round.
+    Return a record per run as ``continue_run`` does.
     """
-    folder, listener = Path(folder), on_event or (lambda _: None)
+    listener = on_event or (lambda _: None)
     runs = [(read_spec(path), path) for path in finished_runs(folder)]
     records: list[Record] = []
     failures: list[str] = []
@@ -99,11 +98,8 @@ def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener
             failures.append(f"{spec.label}: {outcome}")
             listener(RunEvent("failed", spec, {"error": str(outcome)}))
         else:
-            records.append({**outcome, "rounds_file": f"{path.name}/{CONTINUED_FOLDER}/rounds.npz"})
+            records.append(outcome)
             listener(RunEvent(kind, spec, outcome))
-    if [path for _, path in runs] != [folder]:
-        with results_locked(folder):
-            write_json(folder / "continued.json", {"rounds": rounds, "records": records})
     if failures:
         message = f"{len(failures)} of {len(runs)} runs could not be continued; the others are. First: {failures[0]}"
         raise BenchError(message, records)
@@ -134,7 +130,7 @@ def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[st
 
     def write(records: Mapping[str, Record]) -> None:
         """Write the records of finished runs."""
-        with results_locked(out):
+        with locked(out, wait=True, file=".results.lock"):
             other_folders = sorted(done.parent for done in out.glob("*/done") if done.parent.name not in folder_names)
             other_records = [record for folder in other_folders if (record := same_experiment(folder)) is not None]
             write_json(

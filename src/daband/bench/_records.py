@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from daband._files import locked, read_json
+from daband._files import read_json
 from daband.errors import DataError, InvalidInput
 
 ItemT = TypeVar("ItemT")
@@ -82,11 +81,6 @@ def read_results(out: str | Path) -> list[Record]:
     return records
 
 
-def results_locked(out: Path) -> AbstractContextManager[None]:
-    """Return a lock for rewriting the files that summarise the runs of a folder; other writers wait."""
-    return locked(out, wait=True, file=".results.lock")
-
-
 @dataclass(frozen=True)
 class Paired:
     """The difference of ``first`` and ``second``, over pairs of results with the same seed.
@@ -104,10 +98,6 @@ class Paired:
     high: float
     #: Two-sided paired t test of the hypothesis of no difference.
     p_value: float
-
-    def as_dict(self) -> dict[str, float | int | None]:
-        """Return all fields as JSON values, with None if unknown."""
-        return {name: None if math.isnan(value) else value for name, value in asdict(self).items()}
 
 
 def compare_paired(first: Sequence[float], second: Sequence[float]) -> Paired:

@@ -11,11 +11,9 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from daband._files import write_json
-from daband.bench._records import Paired, Record, group_by, holm, metric_of, results_locked
+from daband.bench._records import Paired, Record, group_by, holm, metric_of
 from daband.bench._settings import Experiment, RunSpec
 from daband.bench.report import _method_summaries as summaries
 from daband.bench.report._method_summaries import ABLATION_BASES, ABLATION_LETTERS, MethodSummary
@@ -35,21 +33,6 @@ class AblationRow:
     paired: Paired | None
     #: The p-value with Holm's correction over the combinations of this base and pair; None without a test.
     p_holm: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row as JSON values."""
-        paired = {} if self.paired is None else self.paired.as_dict()
-        tested = {name: paired.get(name) for name in ("difference", "low", "high", "p_value")}
-        return {**_as_json(self.summary), "base": self.base, "letters": self.letters, **tested, "p_holm": self.p_holm}
-
-
-def _as_json(row: MethodSummary) -> dict[str, Any]:
-    """Return the summary of a method as JSON values."""
-    return {
-        "pair": row.pair, "method": row.method, "variant": row.variant, "seeds": list(row.seeds),
-        "metric": row.metric.field, "score": row.score.value, "score_deviation": row.score.deviation,
-        "source_regret": row.source_regret.value,
-    }  # fmt: skip
 
 
 def ablation_runs(
@@ -107,12 +90,3 @@ def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
             test = (tests.get(name), None if math.isnan(p_holm) else p_holm)
             rows.append(AblationRow(by_letters[name], base, name, *test))
     return rows
-
-
-def write_ablation(out: str | Path, rows: Sequence[AblationRow]) -> Path:
-    """Write ``ablation.json``: the terms of each letter, and the rows."""
-    path = Path(out) / "ablation.json"
-    letters = {base: ABLATION_BASES[base] for base in dict.fromkeys(row.base for row in rows)}
-    with results_locked(Path(out)):
-        write_json(path, {"full": ABLATION_LETTERS[-1], "letters": letters, "rows": [row.as_dict() for row in rows]})
-    return path

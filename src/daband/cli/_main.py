@@ -24,11 +24,7 @@ from daband.bench._policy_folders import assess_runs
 from daband.bench._records import Records, group_by, read_results
 from daband.bench._run import finished_runs, read_spec
 from daband.bench._settings import Experiment, RunSpec, load_experiment, preset_names
-from daband.bench._variants import (
-    ablation_rows,
-    ablation_runs,
-    write_ablation,
-)
+from daband.bench._variants import ablation_runs
 from daband.bench.report._method_summaries import ABLATION_BASES
 from daband.cli._files import accept_files
 from daband.cli._logs import convert_command, evaluate_log_command, fit_log_command, learn_command
@@ -186,10 +182,9 @@ def ablate(
 
         for pair, pair_records in group_by(records, lambda record: record["pair"]).items():
             print_tables(ablation_tables(pair, pair_records), without=(*_REPORT_ONLY_COLUMNS, "source regret"))
-        write_ablation(folder, ablation_rows(records))
 
     print_results(run_all(specs, folder, jobs=jobs, on_failure=print_results))
-    print_line(f"Runs, results.json and ablation.json: {folder}")
+    print_line(f"Runs and results.json: {folder}")
     print_line(report_hint(folder))
 
 
@@ -214,8 +209,6 @@ def continue_command(
         return continue_bench(folder, rounds=rounds, on_event=listener)
 
     print_results(run_watched(specs, folder, work, print_results, where="target"))
-    if (folder / "continued.json").is_file():
-        print_line(f"Written: {folder / 'continued.json'}")
     print_line(report_hint(folder))
 
 

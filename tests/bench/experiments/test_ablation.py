@@ -1,15 +1,12 @@
-import json
 import math
 
 import numpy as np
 import pytest
 
-from daband._files import write_json
-from daband.bench import _variants as variants_module
 from daband.bench._bench import bench
 from daband.bench._records import compare_paired, holm, read_results
 from daband.bench._settings import load_experiment
-from daband.bench._variants import ablation_rows, ablation_runs, write_ablation
+from daband.bench._variants import ablation_rows, ablation_runs
 from daband.bench.report._method_summaries import ABLATION_BASES as BASES
 from daband.bench.report._method_summaries import ABLATION_LETTERS as COMBINATIONS
 from daband.errors import InvalidInput
@@ -93,9 +90,6 @@ def test_an_ablation_runs_resumes_and_is_tested_by_seed(small, tmp_path):
         assert rows[letters].paired == expected
         tests.append(expected.p_value)
     assert [rows[letters].p_holm for letters in kept[:-1]] == holm(tests)
-    content = json.loads(write_ablation(tmp_path, list(rows.values())).read_text())
-    assert [row["variant"] for row in content["rows"]] == [f"paper:{letters}" for letters in kept]
-    assert content["letters"] == {"paper": {letter: list(names) for letter, names in BASES["paper"].items()}}
 
 
 def record(letters, seed, accuracy, base="paper"):
@@ -125,29 +119,14 @@ def test_what_is_missing_is_left_out():
     assert [row.letters for row in single] == ["R", "RPD"]
     assert math.isnan(single[0].paired.p_value)
     assert single[0].p_holm is None
-    json.dumps([row.as_dict() for row in single], allow_nan=False)
 
 
 def test_an_ablation_without_target_labels_has_no_score():
     (full, *others) = ablation_rows([record(letters, 0, None) for letters in ("RPD", "R", "none")])
     assert [row.summary.score.value for row in (full, *others)] == [None] * 3
     assert all(row.paired is None for row in others)
-    json.dumps([row.as_dict() for row in others], allow_nan=False)
 
 
 def test_an_unknown_base(small):
     with pytest.raises(InvalidInput, match=r"no ablation of the recipe 'nlinucb' \(known: paper, default-rpd\)"):
         ablation_runs(small, bases=["nlinucb"])
-
-
-def test_the_file_is_written_while_its_folder_is_locked(tmp_path, monkeypatch):
-    seen = []
-
-    def noted(path, content):
-        seen.append((path.name, (path.parent / ".results.lock").exists()))
-        write_json(path, content)
-
-    monkeypatch.setattr(variants_module, "write_json", noted)
-    write_ablation(tmp_path, [])
-    assert seen == [("ablation.json", True)]
-    assert not list(tmp_path.glob("*lock"))

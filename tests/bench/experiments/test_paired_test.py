@@ -1,4 +1,3 @@
-import json
 import math
 
 import numpy as np
@@ -27,7 +26,6 @@ def test_what_has_no_spread():
     single = compare_paired([0.9], [0.7])
     assert single.difference == pytest.approx(0.2)
     assert math.isnan(single.low) and math.isnan(single.high) and math.isnan(single.p_value)  # noqa: PT018
-    assert json.loads(json.dumps(single.as_dict(), allow_nan=False))["p_value"] is None
     same = compare_paired([0.1, 0.7, 0.3], [0.1, 0.7, 0.3])
     assert (same.difference, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)
     # 0.3 - 0.2, 0.8 - 0.7 and 0.5 - 0.4 are not the same number to the last bit; that is no spread.
