@@ -18,8 +18,6 @@ _PCA_SUFFIX = "-p"
 WITHOUT_CONTEXTS = ("constant", "random")
 #: Policy arguments that are set by the pair, the method's name and the run's seed.
 _RUN_ARGUMENTS = ("context_shape", "n_arms", "arms", "transform", "seed")
-#: Shapes of contexts for which recipes are checked.
-_IMAGE_SHAPE, _VECTOR_SHAPE = (3, 32, 32), (8,)
 
 
 def method_names() -> list[str]:
@@ -53,33 +51,7 @@ def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]
     if unknown:
         hint = did_you_mean(unknown[0], [*known, "alpha"])
         raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (its settings: {', '.join(known)})")
-    if arguments.get("recipe") is not None:
-        check_recipe(arguments["recipe"])
     return arguments
-
-
-def check_recipe(recipe: Any) -> None:
-    """Raise an error if the recipe is invalid for images and for vectors; the pair is not loaded yet."""
-    from daband.neural._recipes import resolve_recipe
-    from daband.neural.encoders._encoder import (
-        encoders,  # imports torch, which methods without a network do not need
-    )
-    from daband.neural.objectives._term import terms
-
-    first_error: InvalidInput | None = None
-    for shape in _IMAGE_SHAPE, _VECTOR_SHAPE:
-        try:
-            resolved = resolve_recipe(recipe, context_shape=shape)
-        except InvalidInput as error:
-            first_error = first_error or error
-        else:
-            for name in resolved.weights:
-                terms.get(name)
-            if resolved.encoder.name != "auto":
-                encoders.get(str(resolved.encoder.name))
-            return
-    assert first_error is not None
-    raise first_error
 
 
 def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], components: int) -> Policy:

@@ -107,7 +107,7 @@ def report_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
     columns = [index for index, heading in enumerate(table.headings) if heading not in without]
     for index in columns:
         longest = max((len(row[index]) for row in table.rows), default=0)
-        is_text = index < table.text_columns
+        is_text = index == 0
         min_width = min(longest, 20) if is_text else None
         terminal_table.add_column(table.headings[index], justify="left" if is_text else "right", min_width=min_width)
     for row in table.rows:

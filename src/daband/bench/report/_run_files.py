@@ -153,19 +153,9 @@ def frame(folders: Folders) -> pl.DataFrame:
     Args:
         folders: a run's folder, a folder of runs, or several of either.
     """
-    return _table([{**run.record, "run_folder": run.path and str(run.path)} for run in _load_all(folders)])
-
-
-def _load_all(folders: Folders) -> list[RunFiles]:
-    """Return the runs of one or several folders."""
     folder_list = [folders] if isinstance(folders, str | Path) else list(folders)
     if not folder_list:
         raise InvalidInput("folders must have at least one run's folder or folder of runs")
-    return [run for folder in folder_list for run in load_runs(folder)]
-
-
-def _table(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    """Build a frame from rows with different keys; integers and floats of one column both become floats."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in names}
-    return pl.DataFrame(columns, strict=False)
+    runs = [run for folder in folder_list for run in load_runs(folder)]
+    rows = [{**run.record, "run_folder": run.path and str(run.path)} for run in runs]
+    return pl.DataFrame(rows, infer_schema_length=None, strict=False)

@@ -51,16 +51,12 @@ class Table:
     caption: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
-    #: Number of text columns on the left; the others hold numbers and are right-aligned.
-    text_columns: int = 1
 
     @classmethod
-    def of_columns(
-        cls, name: str, caption: str, columns: Mapping[str, Sequence[str]], *, text_columns: int = 1
-    ) -> Table:
+    def of_columns(cls, name: str, caption: str, columns: Mapping[str, Sequence[str]]) -> Table:
         """Build a table from its columns by heading; a column without any text is dropped."""
         shown = {heading: cells for heading, cells in columns.items() if any(cells)}
-        return cls(name, caption, list(shown), list(zip(*shown.values(), strict=True)), text_columns)
+        return cls(name, caption, list(shown), list(zip(*shown.values(), strict=True)))
 
     @staticmethod
     def is_bold(cell: str) -> bool:
