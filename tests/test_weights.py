@@ -32,6 +32,7 @@ def test_importance_weights_undo_preferences():
     np.testing.assert_allclose(importance([0.5, 0.25, 0.01], 2, power=0.25), [1.0, 2**0.25, 50**0.25])
     np.testing.assert_allclose(importance([0.5, 0.01], 2, power=0.0), [1.0, 1.0])
     np.testing.assert_allclose(importance([0.01], 2, max_weight=100.0), [50.0])
+    np.testing.assert_allclose(importance([0.5, 0.25], [2, 3]), [1.0, 4 / 3])
 
 
 def test_a_preference_of_the_log_no_longer_biases_a_mean():
@@ -59,6 +60,7 @@ def test_sources_have_weights_by_name():
         (lambda: recency([np.nan], half_life=1.0), "time"), (lambda: recency([[0.0]], half_life=1.0), "time"),
         (lambda: recency([0.0], half_life=1.0, now=np.nan), "now"), (lambda: importance([0.0], 2), "propensity"),
         (lambda: importance([1.5], 2), "propensity"), (lambda: importance([0.5], 0), "n_arms"),
+        (lambda: importance([0.5], [2, 3]), "n_arms"), (lambda: importance([0.5], 2.5), "n_arms"),
         (lambda: importance([[0.5]], 2), "propensity"), (lambda: importance([0.5], 2, power=2.0), "power"),
         (lambda: importance([0.5], 2, max_weight=0.0), "max_weight"), (lambda: by_source(["de"], {"de": -1.0}), "'de'"),
     ],

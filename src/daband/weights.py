@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from daband._arguments import check_finite, check_int
+from daband._arguments import check_finite
 from daband._arrays import ArrayLike, FloatArray, as_numpy
 from daband.errors import InvalidInput
 
@@ -40,7 +40,9 @@ def recency(time: ArrayLike, half_life: float, now: float | None = None) -> Floa
     return np.exp2((times - latest) / half_life)
 
 
-def importance(propensity: ArrayLike, n_arms: int, *, power: float = 1.0, max_weight: float = 10.0) -> FloatArray:
+def importance(
+    propensity: ArrayLike, n_arms: int | ArrayLike, *, power: float = 1.0, max_weight: float = 10.0
+) -> FloatArray:
     """Return importance weights (n,) of logged rounds: ``(1 / (n_arms * propensity)) ** power``.
 
     A logging policy that prefers some arms in some contexts biases the sample of contexts of each arm. These weights
@@ -49,7 +51,7 @@ def importance(propensity: ArrayLike, n_arms: int, *, power: float = 1.0, max_we
 
     Args:
         propensity: the probability with which each logged arm was chosen, (n,), in (0, 1].
-        n_arms: the number of arms.
+        n_arms: the number of arms; (n,) if a different number of arms was offered in each round.
         power: 1 for full importance weights, 0 for none. ``daband.train`` and ``daband.fit_log`` use 0.25 for
             regressions, which was best by measurement.
         max_weight: larger weights are clipped to this value. Otherwise a few rounds could dominate all others.
@@ -57,7 +59,10 @@ def importance(propensity: ArrayLike, n_arms: int, *, power: float = 1.0, max_we
     propensities = check_propensities(propensity)
     if not 0.0 <= check_finite("power", power) <= 1.0 or not check_finite("max_weight", max_weight) > 0:
         raise InvalidInput(f"power must be in [0, 1] and max_weight above 0, got {power!r} and {max_weight!r}")
-    weights: FloatArray = (1.0 / (check_int("n_arms", n_arms, minimum=1) * propensities)) ** power
+    counts = as_numpy(n_arms, "n_arms")
+    if counts.shape not in ((), propensities.shape) or counts.dtype.kind not in "iu" or counts.min(initial=1) < 1:
+        raise InvalidInput(f"n_arms must be an integer >= 1, or one for each round, got {n_arms!r}")
+    weights: FloatArray = (1.0 / (counts * propensities)) ** power
     return np.minimum(weights, max_weight)
 
 

@@ -6,11 +6,13 @@ import polars as pl
 import pytest
 
 import daband
+from daband.domains._contract import LoggedRounds
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._tables import from_table
+from daband.evaluation._weighted_log import score_rounds
 from daband.linear._propensities import estimate_propensities
 
 RNG = np.random.default_rng(0)
@@ -201,6 +203,46 @@ def test_an_arm_that_was_not_offered_has_no_chance():
     assert advantage == pytest.approx(4 / 3, abs=0.05)
 
 
+def test_log_files_list_the_offered_arms(tmp_path):
+    contexts, arms, rewards, offered = offered_log(400)
+    propensities, policy = 1 / offered.sum(axis=1), daband.LinUCB(context_shape=(2,), n_arms=3, epsilon=0.3, seed=0)
+    policy.arm_names = ["a", "b", "c"]
+    listed = [[name for name, one in zip("abc", row, strict=True) if one] for row in offered]
+    frame = pl.DataFrame(
+        {"x": contexts[:, 0], "y": contexts[:, 1], "arm": ["abc"[at] for at in arms], "reward": rewards,
+         "propensity": propensities, "offered": ["|".join(names) for names in listed]}
+    )  # fmt: skip
+    frame.write_parquet(tmp_path / "texts.parquet")
+    frame.with_columns(shown=pl.Series(listed)).drop("offered").write_parquet(tmp_path / "lists.parquet")
+    frame.with_columns(offered=pl.lit("a|b")).write_parquet(tmp_path / "wrong.parquet")
+    roles = {"context": ["x", "y"], "arm": "arm", "reward": "reward", "propensity": "propensity"}
+    learned, streamed = policy, daband.LinUCB(context_shape=(2,), n_arms=3, epsilon=0.3, seed=0)
+    streamed.arm_names = policy.arm_names
+    daband.fit_log(streamed, tmp_path / "texts.parquet")
+    learned.update(contexts, arms, rewards, weights=np.ones(400))  # uniform among the offered arms
+    np.testing.assert_allclose(streamed.decide(contexts).mean, learned.decide(contexts).mean, rtol=1e-9)
+    expected = daband.evaluate_log(policy, (contexts, arms, rewards, propensities, offered))
+    for name, columns in (("texts", None), ("lists", daband.domains.Columns(**roles, offered="shown"))):
+        assert daband.evaluate_log(policy, tmp_path / f"{name}.parquet", columns=columns).value == pytest.approx(
+            expected.value
+        )
+    log = daband.domains.ParquetLog(tmp_path / "texts.parquet", n_arms=3, arm_names=policy.arm_names)
+    assert log.read_offered(np.array([5, 0, 7])).tolist() == offered[[5, 0, 7]].tolist()
+    with pytest.raises(daband.errors.DataError, match="row 0 has chosen 'c', which 'offered' lacks"):
+        daband.evaluate_log(policy, tmp_path / "wrong.parquet")
+    with pytest.raises(daband.InvalidInput, match="probability 0 for all arms offered in row 1 of log"):
+        daband.evaluate_log(
+            lambda x: np.tile([0.0, 0.0, 1.0], (len(x), 1)), (contexts, arms, rewards, propensities, offered)
+        )
+
+
+def test_an_incumbent_that_was_not_offered_earns_as_the_log_does():
+    contexts, arms, rewards, offered = offered_log()
+    rounds = LoggedRounds(contexts, arms, rewards, 1 / offered.sum(axis=1), offered)
+    values = score_rounds(rounds, 3).mean(axis=0)
+    np.testing.assert_allclose(values, [0.0, 1.0, 2 / 3 + 0.5 * 2 / 3], atol=0.05)
+
+
 def test_offered_arms_are_checked():
     contexts, arms, rewards, offered = offered_log(60)
     given = {"target": contexts, "n_arms": 3}
@@ -222,7 +264,7 @@ def test_a_column_lists_the_offered_arms():
     wrong = frame.with_columns(shown=pl.lit("a|b"))
     with pytest.raises(daband.errors.DataError, match="has chosen 'c', which 'shown' lacks"):
         daband.domains.from_table(source=wrong, target=frame, columns=columns, source_test=None)
-    with pytest.raises(daband.errors.DataError, match="'z' in column 'shown', which is not an arm"):
+    with pytest.raises(daband.errors.DataError, match="'z' in column 'shown', row 0, which is not an arm"):
         daband.domains.from_table(
             source=frame.with_columns(shown=pl.lit("a|z")), target=frame, columns=columns, source_test=None
         )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_int, check_one_of, check_probability
-from daband._arrays import AnyArray, ArrayLike, FloatArray, check_arms, one_blas_thread
+from daband._arrays import ArrayLike, FloatArray, check_arms, one_blas_thread
 from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._logs import ArrayLog
@@ -166,9 +166,11 @@ def evaluate_log(
         if target is None:
             stream = StreamedRounds(file_log, progress=progress)
 
-            def batch_probabilities(first_row: int, contexts: AnyArray) -> FloatArray:
-                """Return the policy's probabilities (n, K) for the contexts of a batch."""
-                return arm_probabilities(policy, contexts, domain, rule, "log", first_row=first_row)
+            def batch_probabilities(first_row: int, batch: LoggedRounds) -> FloatArray:
+                """Return the policy's probabilities (n, K) for the rounds of a batch."""
+                return arm_probabilities(
+                    policy, batch.contexts, domain, rule, "log", first_row=first_row, offered=batch.offered
+                )
 
             with one_blas_thread():
                 models = FoldModels(stream, seed) if with_models else None

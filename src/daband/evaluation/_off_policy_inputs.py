@@ -96,7 +96,12 @@ def arm_probabilities(
         else:
             values = as_numpy(policy(part), "policy's probabilities").astype(np.float64, copy=False)
             if mask is not None and values.shape == mask.shape:
-                values = values * mask / np.maximum((values * mask).sum(axis=1, keepdims=True), 1e-300)
+                values = values * mask
+                total = values.sum(axis=1, keepdims=True)
+                if not total.all():
+                    row = first_row + start + int(np.argmin(total[:, 0]))
+                    raise InvalidInput(f"policy has probability 0 for all arms offered in row {row} of {name}")
+                values /= total
             parts.append(values)
     if isinstance(policy, Policy):
         return np.concatenate(parts)

@@ -36,8 +36,8 @@ _ROWS_PER_COEFFICIENT = 20
 _MAX_ITERATIONS = 50
 #: Maximum size of a logit, so that odds are finite.
 _MAX_LOGIT = 30.0
-#: A function from the index of the first row of a batch and its contexts to probabilities of arms, (n, K).
-ProbabilityFunction = Callable[[int, AnyArray], FloatArray]
+#: A function from the index of the first row of a batch and its rounds to probabilities of arms, (n, K).
+ProbabilityFunction = Callable[[int, LoggedRounds], FloatArray]
 
 #: Number of folds. A model is fitted to all folds but one, and used on that one.
 N_FOLDS = 5
@@ -180,14 +180,16 @@ class FoldModels:
 def score_rounds(rounds: LoggedRounds, n_arms: int, *, shared: bool = False, seed: int = 0) -> FloatArray:
     """Return the doubly robust scores (n, K) of rounds in memory.
 
-    With fewer than 10 rounds, the mean reward is predicted for every arm instead of fitting models.
+    With fewer than 10 rounds, the mean reward is predicted for every arm instead of fitting models. The score of an arm
+    that was not offered is the logged reward: then a policy would choose as the log did.
     """
     if len(rounds) < 2 * N_FOLDS:
         predicted = np.full((len(rounds), n_arms), rounds.rewards.mean())
     else:
         models = FoldModels(MemoryRounds(rounds, n_arms, shared=shared), seed)
         predicted = models.predict(rounds.contexts, fold_numbers(0, len(rounds), N_FOLDS, seed))
-    return doubly_robust_scores(predicted, rounds.arms, rounds.rewards, rounds.propensities)
+    scores = doubly_robust_scores(predicted, rounds.arms, rounds.rewards, rounds.propensities)
+    return scores if rounds.offered is None else np.where(rounds.offered, scores, rounds.rewards[:, None])
 
 
 def weigh_log(
@@ -198,7 +200,7 @@ def weigh_log(
     probability_sums, arm_counts = np.zeros(log.n_arms), np.zeros(log.n_arms, np.int64)
     for first_row, batch in log.batches():
         rows = slice(first_row, first_row + len(batch))
-        batch_probabilities = probabilities(first_row, batch.contexts)
+        batch_probabilities = probabilities(first_row, batch)
         rewards[rows] = batch.rewards
         weights[rows] = _importance_weights(batch_probabilities, batch)
         predicted[rows] = direct[rows] = 0.0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_int
-from daband._arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
+from daband._arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, Mask, as_numpy
 from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
 from daband.weights import importance
@@ -152,6 +152,10 @@ class RoundIds:
         self._ids = dict.fromkeys(json.loads(text) if text else integers.tolist())
 
 
-def log_weights(policy: Any, propensities: ArrayLike) -> FloatArray:
-    """Return the importance weights (B,) with which a policy learns logged rounds."""
-    return importance(propensities, policy.n_arms, power=policy.propensity_power, max_weight=policy.max_weight)
+def log_weights(policy: Any, propensities: ArrayLike, offered: Mask = None) -> FloatArray:
+    """Return the importance weights (B,) with which a policy learns logged rounds, by the number of ``offered`` arms.
+
+    A policy that computes propensities from its weights always gets weights for all arms.
+    """
+    n_arms = policy.n_arms if offered is None or policy.weights_are_importance else offered.sum(axis=1)
+    return importance(propensities, n_arms, power=policy.propensity_power, max_weight=policy.max_weight)

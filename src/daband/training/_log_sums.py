@@ -52,7 +52,7 @@ def weighted_batches(
     values = log.values(part, weight_column)
     for batch in log.batches(part, batch_rows):
         if weight_column is None:
-            yield batch, log_weights(policy, batch.propensities)
+            yield batch, log_weights(policy, batch.propensities, batch.offered)
             continue
         try:
             weights = check_weights(list(itertools.islice(values, len(batch))), len(batch))

@@ -370,7 +370,7 @@ def _play_episode(phase: Phase, rounds_by_domain: ByDomain, history: History) ->
     for name, rounds in rounds_by_domain:
         domain = name or phase.domain_name
         if isinstance(rounds, LoggedRounds):
-            weights = log_weights(policy, rounds.propensities)
+            weights = log_weights(policy, rounds.propensities, rounds.offered)
             policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain, weights)
             columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
         else:

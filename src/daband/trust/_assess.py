@@ -157,7 +157,7 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
         rewards, weights = rounds.rewards(arms), np.ones(n)
     else:
         arms, rewards = rounds.logged.arms, rounds.logged.rewards
-        weights = log_weights(policy, rounds.logged.propensities)
+        weights = log_weights(policy, rounds.logged.propensities, rounds.logged.offered)
     folds = rng.permutation(n) % _N_FOLDS, rng.permutation(policy.n_arms) % _N_FOLDS
     predicted_rewards = head.predict_left_out(features.reshape(n, -1), arms, rewards, weights, folds)
     has_rewards = np.bincount(arms, minlength=policy.n_arms) > 0

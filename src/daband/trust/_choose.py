@@ -462,7 +462,7 @@ def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain
     if not isinstance(held_out, LoggedDomain):
         return
     for name, rounds in held_out.by_domain(0, min(len(held_out), MAX_STORED_ROUNDS), seed=seed):
-        weights = log_weights(policy, rounds.propensities)
+        weights = log_weights(policy, rounds.propensities, rounds.offered)
         policy.update(rounds.contexts, rounds.arms, rounds.rewards, name or "source", weights)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_fraction, check_int
-from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband._image_layout import image_layout
 from daband._lazy_polars import pl
 from daband._table_transform import ROW_COLUMN, TableTransform, read_numbers, row_number
@@ -30,6 +30,7 @@ from daband.domains.readers._reading import (
     find_arm_indices,
     list_log_files,
     polars_errors,
+    read_offered_arms,
     scan_log_file,
 )
 from daband.errors import DataError, InvalidInput, did_you_mean
@@ -42,6 +43,8 @@ BATCH_ROWS = 65536
 _MAX_PART_ROWS = 4_194_304
 #: Roles of columns that every log has.
 _ROLES = ("arm", "reward", "propensity")
+#: The column that lists the offered arms, if the user does not name columns.
+_OFFERED = "offered"
 #: The log column with image paths, relative to the current folder or absolute.
 FILE_COLUMN = "file"
 #: The number of rows that are read at a time if an encoder reads images, which may be large.
@@ -76,8 +79,9 @@ class ParquetLog(LoggedDomain):
     Args:
         log: a folder, a glob, or a list of files.
         n_arms: the number of arms; the arm column has integers in 0..n_arms - 1, or names in ``arm_names``.
-        columns: the columns by role; by default "arm", "reward" and "propensity", and every other column is a
-            feature of the context. A context may also be one column of lists of equal length.
+        columns: the columns by role; by default "arm", "reward" and "propensity", "offered" if this column has texts or
+            lists, and every other column is a feature of the context. A context may also be one column of lists of
+            equal length.
         transform: turns the context columns into contexts, if they are not all numbers.
         context_shape: the shape of a context, if it is not a vector.
         shared: True if a row has one context per arm, one after the other.
@@ -204,7 +208,8 @@ class ParquetLog(LoggedDomain):
             rows = min(rows, max(1, _MAX_BATCH_BYTES // math.prod(self._row_shape)))
         elif self._transform is not None and self._transform.rows.encoded:
             rows = min(rows, _ENCODED_ROWS)
-        for frame in self.frames(part, [*self.columns.context, *self._log_columns], rows):
+        offered = [] if self.columns.offered is None else [self.columns.offered]
+        for frame in self.frames(part, [*self.columns.context, *self._log_columns, *offered], rows):
             yield self._convert_rounds(frame, part.path)
             n_read += len(frame)
         if n_read != len(part):
@@ -259,6 +264,9 @@ class ParquetLog(LoggedDomain):
         rounds = self._gather(indices)
         return rounds.arms, rounds.rewards, rounds.propensities
 
+    def read_offered(self, indices: IntArray) -> BoolArray | None:
+        return None if self.columns.offered is None else self._gather(indices).offered
+
     def _gather(self, indices: IntArray) -> LoggedRounds:
         """Return the rounds at these indices."""
         blocks = np.searchsorted(self._ends, indices, side="right")
@@ -267,9 +275,10 @@ class ParquetLog(LoggedDomain):
         return LoggedRounds(*gather_rows(blocks, read))
 
     def _read_block(self, block: LogPart) -> list[AnyArray]:
-        """Return the contexts, arms, rewards and propensities of a block."""
-        batches = [(batch.contexts, batch.arms, batch.rewards, batch.propensities) for batch in self.batches(block)]
-        return [np.concatenate(column) for column in zip(*batches, strict=True)]
+        """Return the contexts, arms, rewards and propensities of a block, and the offered arms if the log has them."""
+        names = ("contexts", "arms", "rewards", "propensities", *(["offered"] if self.columns.offered else []))
+        batches = list(self.batches(block))
+        return [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_cached_block"}
@@ -287,11 +296,11 @@ class ParquetLog(LoggedDomain):
         """
         first = self.schema or schema
         roles = [str(getattr(columns, role)) for role in _ROLES]
-        for name in (*columns.context, *roles):
+        for name in (*columns.context, *roles, *([columns.offered] if columns.offered else [])):
             if name not in schema:
                 remedies = _NAME_REMEDIES if is_default and name in roles else {}
                 raise DataError(_describe_missing(path, name, schema), remedies=remedies)
-            if name in roles or self._transform is not None:
+            if name in roles or name == columns.offered or self._transform is not None:
                 continue  # columns of any type can be read
             kind, first_kind = _classify_type(schema[name]), _classify_type(first[name])
             if kind != first_kind and not {kind, first_kind} <= {"integer", "float"}:
@@ -334,7 +343,12 @@ class ParquetLog(LoggedDomain):
             if not is_valid.all():
                 row = int(np.argmin(is_valid))
                 raise DataError(f"{path} has {values[row]:g} in row {row_number(frame, row)} of {name!r}: {rule}")
-        return LoggedRounds(contexts, arms.astype(np.int64), rewards, propensities)
+        offered, indices = None, arms.astype(np.int64)
+        if self.columns.offered is not None:
+            check_no_nulls(frame, [self.columns.offered], path)
+            arm_names = self._arm_names or [str(index) for index in range(self.n_arms)]
+            offered = read_offered_arms(frame, self.columns.offered, arm_names, indices, path)
+        return LoggedRounds(contexts, indices, rewards, propensities, offered)
 
     def _convert_contexts(self, frame: pl.DataFrame) -> AnyArray:
         """Return the contexts in a frame. Raise an error for a value that is not finite."""
@@ -382,22 +396,23 @@ def _resolve_columns(
     if columns is not None:
         if not isinstance(columns, Columns):
             raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
-        if columns.offered is not None:
-            raise InvalidInput("columns.offered is not read from a log in files; read it with from_table")
         if columns.arm is None or columns.propensity is None:
             raise InvalidInput("columns needs arm, reward and propensity for a log")
         if transform is not None and set(columns.context) != set(transform.names):
             raise InvalidInput(f"the context must be the policy's columns: {', '.join(transform.names)}")
         return columns
-    by_role = {role: roles.get(role, role) for role in _ROLES}
+    by_role: dict[str, Any] = {role: roles.get(role, role) for role in _ROLES}
     missing = next((name for name in by_role.values() if name not in schema), None)
     if missing is not None:
         raise DataError(_describe_missing(path, missing, schema), remedies=_NAME_REMEDIES)
+    offered = roles.get("offered", _OFFERED)
+    is_list = offered in schema and (schema[offered] == pl.String or _is_list(schema[offered]))
+    by_role["offered"] = offered if is_list and (transform is None or offered not in transform.names) else None
     not_context = {*_ROLES, *by_role.values(), *roles.values()}
     context = transform.names if transform is not None else tuple(name for name in schema if name not in not_context)
     if not context:
-        raise DataError(f"{path} has only the columns {', '.join(by_role.values())}, and none for the context")
-    return Columns(context, arm=by_role["arm"], reward=by_role["reward"], propensity=by_role["propensity"])
+        raise DataError(f"{path} has only the columns {', '.join(schema)}, and none for the context")
+    return Columns(context, **by_role)
 
 
 def _classify_type(dtype: Any) -> str:

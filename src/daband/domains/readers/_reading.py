@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from daband._arrays import BoolArray, IntArray
 from daband._files import check_path
 from daband._lazy_polars import pl
-from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, format_value
+from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, format_value, row_number
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 #: The number of bytes at the start of a CSV file from which its format is inferred.
@@ -304,3 +305,31 @@ def find_arm(value: Any, index_of: Mapping[str, int]) -> int | None:
     if len(matches) > 1 and isinstance(value, bool | float):
         raise DataError(f"{value!r} may be {matches[0]!r} or {matches[1]!r}, which are two arms; rename one")
     return index_of[matches[0]] if matches else None
+
+
+def read_offered_arms(
+    frame: pl.DataFrame, column: str, arm_names: Sequence[str], arms: IntArray, where: object
+) -> BoolArray:
+    """Return the arms that each row lists in a column, (n, K): names separated by |, or a list.
+
+    Raise an error for an unknown arm, and if the chosen arm, in ``arms`` (n,), is not listed.
+    """
+    if column not in frame.columns:
+        raise InvalidInput(f"{where} has no column {column!r} (its columns: {', '.join(frame.columns)})")
+    index_of, codes = {name: index for index, name in enumerate(arm_names)}, dict[Any, int]()
+    listed = [tuple(value) if isinstance(value, list) else value for value in frame[column].to_list()]
+    coded = [codes.setdefault(value, len(codes)) for value in listed]
+    masks = np.zeros((len(codes), len(arm_names)), np.bool_)
+    for value, code in codes.items():
+        for name in value if isinstance(value, tuple) else format_value(value).split("|"):
+            index = find_arm(name, index_of)
+            if index is None:
+                found = f"{where} has {name!r} in column {column!r}, row {row_number(frame, coded.index(code))}"
+                raise DataError(f"{found}, which is not an arm ({', '.join(index_of)})")
+            masks[code, index] = True
+    offered = masks[coded]
+    missing = np.flatnonzero(~offered[np.arange(len(arms)), arms])
+    if len(missing):
+        row = row_number(frame, int(missing[0]))
+        raise DataError(f"{where}: row {row} has chosen {arm_names[arms[missing[0]]]!r}, which {column!r} lacks")
+    return offered

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_class_names
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
 from daband._table_transform import ROW_COLUMN, TableTransform, format_value, read_categories, read_numbers, row_number
@@ -24,7 +24,7 @@ from daband.domains.readers._logs import (
     from_log,
     warn_estimated_propensities,
 )
-from daband.domains.readers._reading import find_arm, read_table
+from daband.domains.readers._reading import find_arm, read_offered_arms, read_table
 from daband.errors import DataError, InvalidInput
 from daband.linear._propensities import estimate_propensities
 from daband.weights import check_propensities
@@ -168,13 +168,7 @@ def from_table(
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:
             return source_transform.apply(frame), arms, *logged
-        offered = _read_offered_arms(frame, columns.offered, classes, where)
-        missing = np.flatnonzero(~offered[np.arange(len(arms)), arms])
-        if len(missing):
-            row = row_number(frame, int(missing[0]))
-            raise DataError(
-                f"{where}: row {row} has chosen {classes[arms[missing[0]]]!r}, which {columns.offered!r} lacks"
-            )
+        offered = read_offered_arms(frame, columns.offered, classes, arms, where)
         return source_transform.apply(frame), arms, logged[0], logged[1] if len(logged) > 1 else None, offered
 
     parts: dict[str, Any] = {"source": read_rounds(source_frame, "source"), "source_test": None}
@@ -344,19 +338,6 @@ def _find_arm_indices(values: list[Any], classes: Sequence[str], column: str, wh
     if unknown is not None:
         raise DataError(f"{where} has {unknown!r} in column {column!r}, which is not an arm ({', '.join(classes)})")
     return np.array([index_by_value[value] for value in values], dtype=np.int64)
-
-
-def _read_offered_arms(frame: pl.DataFrame, column: str, classes: Sequence[str], where: str) -> BoolArray:
-    """Return the arms that each row lists, (n, K): names separated by |, or a list."""
-    values, mask = _read_values(frame, column), np.zeros((len(frame), len(classes)), np.bool_)
-    for row, value in enumerate(values):
-        names = (
-            list(value)
-            if isinstance(value, list | pl.Series)
-            else [name.strip() for name in _format_value(value).split("|")]
-        )
-        mask[row, _find_arm_indices(names, classes, column, where)] = True
-    return mask
 
 
 def _read_reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
