@@ -6,6 +6,7 @@ A pair made with ``arms=`` has a catalogue. Policies, saved files and exported f
 from __future__ import annotations
 
 import functools
+import itertools
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -131,11 +132,13 @@ class Catalogue:
             known = []
         if known and len(set(known)) == len(known):
             return list(arms), known, None
-        is_mapping = {kind: issubclass(kind, Mapping) for kind in set(map(type, arms))}
-        names = [arm.get("id", arm) if is_mapping[type(arm)] else arm for arm in arms]
+        kinds = set(map(type, arms))
+        mappings = {kind for kind in kinds if issubclass(kind, Mapping)}
+        has_features = kinds == mappings and min(map(len, arms)) > 1  # all arms have; checked first, as it is fast
+        names = [arm.get("id", arm) if has_features or type(arm) in mappings else arm for arm in arms]
         if set(map(type, names)) != {str}:
             names = [
-                str(name) if is_mapping[type(arm)] and name is not arm else name
+                str(name) if type(arm) in mappings and name is not arm else name
                 for name, arm in zip(names, arms, strict=True)
             ]
             wrong = next((name for name in names if not isinstance(name, str)), None)
@@ -143,10 +146,10 @@ class Catalogue:
                 raise InvalidInput(f'arms must be ids, or mappings with an "id" and features, got {repr(wrong)[:80]}')
         if len(set(names)) < len(names):
             raise InvalidInput("arms must have different ids, but one is given twice")
-        indices = [self.index.get(name, -1) for name in names]
-        with_features = [position for position, arm in enumerate(arms) if is_mapping[type(arm)] and len(arm) > 1]
-        if len(with_features) == len(arms):
+        indices = list(map(self.index.get, names, itertools.repeat(-1)))
+        if has_features:
             return names, indices, self._request_vectors(arms)
+        with_features = [at for at, arm in enumerate(arms) if type(arm) in mappings and len(arm) > 1]
         missing = {position for position, index in enumerate(indices) if index < 0}.difference(with_features)
         if missing:
             unknown = names[min(missing)]
