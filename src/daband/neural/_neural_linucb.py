@@ -38,7 +38,7 @@ from daband.neural.learning._step_runners import take_steps
 from daband.neural.learning._torch_settings import device_named
 from daband.neural.objectives._term import FEEDBACKS
 from daband.policies._mixture import Mixture
-from daband.policies._policy import Policy, transformed_contexts
+from daband.policies._policy import Policy, transform_contexts
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._monitor import MAX_CONTEXTS
@@ -214,7 +214,7 @@ class NeuralLinUCB(Policy):
             domain: the domain of the contexts.
         """
         domain_index = self.domains.index(domain)
-        return self._encoder.encode(self._channels_first(transformed_contexts(self, contexts, domain)), domain_index)
+        return self._encoder.encode(self._channels_first(transform_contexts(self, contexts, domain)), domain_index)
 
     def settings(self) -> dict[str, Any]:
         return {

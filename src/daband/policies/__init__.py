@@ -1,4 +1,4 @@
-"""Policies. Each is one class in one file, registered by name, and all have the same interface."""
+"""Provide the policies. All have the interface of ``Policy``, and each is registered by its name."""
 
 from daband.policies._checkpoints import load_policy
 from daband.policies._log_policy import LogPolicy

@@ -84,13 +84,13 @@ def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> N
         settings["framing"] = list(policy.framing)
     if policy.arm_names is not None:
         settings["arm_names"] = list(policy.arm_names)
-    arrays = policy_arrays(policy, replay=replay)
+    arrays = collect_arrays(policy, replay=replay)
     if policy.table is not None:
         arrays.update({f"table/{name}": array for name, array in policy.table.arrays().items()})
     write_checkpoint(path, settings, arrays, notes)
 
 
-def policy_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
+def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
     """Return the complete learned state of a policy, as arrays by name."""
     arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in policy._state(replay=replay).items()}
     arrays["rounds"] = np.array([policy.rounds_decided, policy.rounds_learned, policy.version], np.int64)
@@ -106,7 +106,7 @@ def policy_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
 
 
 def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
-    """Restore the state that ``policy_arrays`` returned; an error may leave the policy half restored."""
+    """Restore the state that ``collect_arrays`` returned; an error may leave the policy half restored."""
     if policy.transform is not None:
         policy.transform.restore(with_prefix("transform/", arrays))
     rounds = restored_array(dict(arrays), "rounds", np.zeros(3, np.int64))
@@ -132,9 +132,8 @@ def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mappi
     arguments = dict(settings)
     if "members" in arguments:  # a mixture: only the member with a custom encoder gets the module
         members = arguments["members"].items()
-        arguments["members"] = {
-            name: build_policy(member, encoder=encoder if _custom_module(member) else None) for name, member in members
-        }
+        modules = {name: encoder if _find_custom_module(member) else None for name, member in members}
+        arguments["members"] = {name: build_policy(member, encoder=modules[name]) for name, member in members}
     elif encoder is not None:
         arguments["encoder"] = encoder
     policy_class, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
@@ -171,7 +170,7 @@ def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = N
     """
     saved = read_checkpoint(path)
     settings, name = saved.settings, saved.settings["policy"]
-    module = _custom_module(settings)
+    module = _find_custom_module(settings)
     if encoder is None and module is not None:
         raise InvalidInput(
             f"{path} was saved with a custom encoder ({module}), whose weights only are in the file; pass the "
@@ -191,11 +190,11 @@ def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = N
     return policy
 
 
-def _custom_module(settings: Any) -> str | None:
+def _find_custom_module(settings: Any) -> str | None:
     """Return the class name of a policy's custom encoder, or None."""
     members = settings.get("members") if isinstance(settings, dict) else None
     if isinstance(members, dict):
-        return next(filter(None, map(_custom_module, members.values())), None)
+        return next(filter(None, map(_find_custom_module, members.values())), None)
     value: Any = settings
     for name in ("recipe", "encoder", "options", "module"):
         value = value.get(name) if isinstance(value, dict) else None

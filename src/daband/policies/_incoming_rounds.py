@@ -61,15 +61,15 @@ def check_seed(seed: int) -> int:
 
 def _check_sizes(contexts: AnyArray, dimensions: int, max_norm: float) -> None:
     """Raise an error if a number is not finite, or if the norm of a context is above ``max_norm``."""
-    flat = contexts.ravel(order="K")  # in memory order, so nothing is copied
+    numbers = contexts.ravel(order="K")  # in memory order, so nothing is copied
     # One product is enough to accept nearly every batch; NaN and infinity are not below any bound.
-    accepted = min(max_norm * max_norm, _MAX_SUM_OF_SQUARES.get(flat.dtype.char, 0.0))
-    if flat.dtype == np.float64:
-        if kernels.sum_of_squares(flat) < accepted:
+    max_sum = min(max_norm * max_norm, _MAX_SUM_OF_SQUARES.get(numbers.dtype.char, 0.0))
+    if numbers.dtype == np.float64:
+        if kernels.sum_of_squares(numbers) < max_sum:
             return
     else:
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.dot(flat, flat) < accepted:
+            if np.dot(numbers, numbers) < max_sum:
                 return
     if not np.isfinite(contexts).all():
         row = int(np.argwhere(~np.isfinite(contexts))[0][0])
@@ -88,7 +88,7 @@ def _check_sizes(contexts: AnyArray, dimensions: int, max_norm: float) -> None:
 
 
 #: Ids that are integers of at most this many bits are stored as 64-bit integers.
-_MAX_BITS = 63
+_MAX_INTEGER_BITS = 63
 
 
 class RoundIds:
@@ -115,14 +115,14 @@ class RoundIds:
         """Return the ids as Python values; raise an error unless there are ``n``, all integers or strings."""
         if isinstance(ids, str | bytes) or not isinstance(ids, Sequence | np.ndarray):
             raise InvalidInput(f"ids must be a list or array with an id per round, got {ids!r}")
-        checked = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
-        if len(checked) != n:
-            raise InvalidInput(f"ids must have one id for each of the {n} rounds, got {len(checked)}")
-        checked = [int(round_id) if isinstance(round_id, np.integer) else round_id for round_id in checked]
-        for round_id in checked:
+        checked_ids = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+        if len(checked_ids) != n:
+            raise InvalidInput(f"ids must have one id for each of the {n} rounds, got {len(checked_ids)}")
+        checked_ids = [int(round_id) if isinstance(round_id, np.integer) else round_id for round_id in checked_ids]
+        for round_id in checked_ids:
             if isinstance(round_id, bool) or not isinstance(round_id, (int, str)):
                 raise InvalidInput(f"ids must be integers or strings, got {round_id!r}")
-        return checked
+        return checked_ids
 
     def find_new(self, ids: Iterable[int | str]) -> BoolArray:
         """Return True for each id that is neither stored nor earlier in ``ids``, (B,)."""
@@ -142,7 +142,7 @@ class RoundIds:
     def state(self) -> dict[str, AnyArray]:
         """Return the ids as arrays, oldest first: as 64-bit integers if all fit, otherwise as JSON text."""
         ids = list(self._ids)
-        are_integers = all(isinstance(round_id, int) and round_id.bit_length() <= _MAX_BITS for round_id in ids)
+        are_integers = all(isinstance(round_id, int) and round_id.bit_length() <= _MAX_INTEGER_BITS for round_id in ids)
         text = b"" if are_integers else json.dumps(ids).encode()
         return {"integers": np.array(ids if are_integers else [], np.int64), "json": np.frombuffer(text, np.uint8)}
 

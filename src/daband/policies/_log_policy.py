@@ -177,10 +177,10 @@ class LogPolicy(Policy):
             rows = rows[np.lexsort(rows.T)]  # sums of floating-point numbers depend on their order
             contexts, arms = np.ascontiguousarray(rows[:, :-3]), rows[:, -3].astype(np.int64)
             propensities = rows[:, -1]
-            unknown = np.isnan(propensities)
-            if unknown.any():
+            is_unknown = np.isnan(propensities)
+            if is_unknown.any():
                 estimated, _ = estimate_propensities(contexts, arms, self.n_arms)
-                propensities = np.where(unknown, estimated, propensities)
+                propensities = np.where(is_unknown, estimated, propensities)
             offered = None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
             with one_blas_thread():  # small matrices: threads would wait for each other
                 self._advantages = learn_advantages(
@@ -214,14 +214,14 @@ class LogPolicy(Policy):
         }
         if fitted is None:
             return state
-        numbers = np.array([float(getattr(fitted.evidence, name)) for name in _EVIDENCE_FIELDS])
+        evidence = np.array([float(getattr(fitted.evidence, name)) for name in _EVIDENCE_FIELDS])
         step = {f"step/{name}": array for name, array in fitted.step.arrays().items()}
-        return {**state, "theta": fitted.theta, "evidence": numbers, **step}
+        return {**state, "theta": fitted.theta, "evidence": evidence, **step}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        stored, round_counts = np.array(state["kept"]), np.array(state["plays"])
-        if stored.shape[1:] != (self._n_inputs + 3,) or round_counts.shape != (self.n_arms,):
-            raise InvalidInput(f"the file has rounds of shape {stored.shape} and {len(round_counts)} arms")
+        stored_rounds, round_counts = np.array(state["kept"]), np.array(state["plays"])
+        if stored_rounds.shape[1:] != (self._n_inputs + 3,) or round_counts.shape != (self.n_arms,):
+            raise InvalidInput(f"the file has rounds of shape {stored_rounds.shape} and {len(round_counts)} arms")
         advantages = None
         if state.keys() - {"kept", "plays", "fitted"}:
             arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAYS}
@@ -229,8 +229,8 @@ class LogPolicy(Policy):
             theta = np.array(state["theta"])
             if theta.shape != (self.n_arms, step.n_features):
                 raise InvalidInput(f"the file has coefficients of shape {theta.shape}")
-            numbers = dict(zip(_EVIDENCE_FIELDS, state["evidence"].tolist(), strict=True))
-            integers = {"arm": int(numbers["arm"]), "rounds": int(numbers["rounds"])}
-            advantages = Advantages(step, theta, LogEvidence(**{**numbers, **integers}))
-        self._round_blocks, self._round_counts, self._advantages = [stored], round_counts, advantages
+            evidence = dict(zip(_EVIDENCE_FIELDS, state["evidence"].tolist(), strict=True))
+            integers = {"arm": int(evidence["arm"]), "rounds": int(evidence["rounds"])}
+            advantages = Advantages(step, theta, LogEvidence(**{**evidence, **integers}))
+        self._round_blocks, self._round_counts, self._advantages = [stored_rounds], round_counts, advantages
         self._fitted_rounds = int(state["fitted"][0])

@@ -46,19 +46,19 @@ from daband.linear._mixture_weights import MixtureWeights, revealed_predictions
 from daband.linear._piecewise import Piecewise
 from daband.linear._ridge_head import EpisodeScores
 from daband.linear._standardise import Standardise
-from daband.policies._checkpoints import policy_arrays, restore_arrays
+from daband.policies._checkpoints import collect_arrays, restore_arrays
 from daband.policies._pair_defaults import (
     JOINT_ALPHA,
+    build_policy_for_pair,
+    count_joint_components,
     default_transform,
-    joint_components,
-    policy_for_pair,
     standardised_alpha,
     standardised_ridge,
 )
 from daband.policies._policy import (
     Policy,
     learn_transformed,
-    member_contexts,
+    prepare_contexts,
     score_transformed,
 )
 from daband.policies._registered import policies
@@ -66,12 +66,12 @@ from daband.policies._ridge import Constant, LinUCB
 from daband.policies._self_training import SelfTraining
 from daband.serving._frozen_policy import FrozenParts, Member
 
-#: Maximum number of members. The weights are found by trying every subset of them.
+#: Maximum number of members. The weights are found by trying every subset of the members.
 _MAX_MEMBERS = 12
 #: The number of rounds whose covariances are computed at once. Memory grows with the square of this number.
 _BLOCK_ROUNDS = 64
 #: Maximum number of stored context checksums; further contexts count as new.
-_MAX_DISTINCT = 1 << 16
+_MAX_CHECKSUMS = 1 << 16
 #: Maximum number of dimensions of a small context. For small contexts, ``for_pair`` adds piecewise features, and a
 #: one-hot reward of 1 counts for every arm in the members' errors.
 _MAX_SMALL_CONTEXT = 64
@@ -163,10 +163,10 @@ class Mixture(Policy):
             }  # fmt: skip
             members = {"linucb": LinUCB(**common), "constant": Constant(**common)}
         #: The members by name.
-        self.members: dict[str, Policy] = self._checked_members(members)
-        self._prior = _checked_weights("prior", prior, self.members)
+        self.members: dict[str, Policy] = self._check_members(members)
+        self._prior = _check_weights("prior", prior, self.members)
         bonus_weights = prior if bonus_weights is None else bonus_weights
-        self._bonus_weights = _checked_weights("bonus_weights", bonus_weights, self.members)
+        self._bonus_weights = _check_weights("bonus_weights", bonus_weights, self.members)
         self._mixture_weights = MixtureWeights(self._prior)
         self.learn_weights: bool = check_one_of("learn_weights", learn_weights, (True, False))
         #: The number of target contexts for which each member prefers each arm, decayed over batches, (M, K).
@@ -185,23 +185,23 @@ class Mixture(Policy):
         self._uses_all_arm_errors = is_small and self.feedback == "one_hot" and arms == "disjoint"
         self.learns_by_gradients = any(member.learns_by_gradients for member in self.members.values())
 
-    def _checked_members(self, members: Mapping[str, Policy]) -> dict[str, Policy]:
+    def _check_members(self, members: Mapping[str, Policy]) -> dict[str, Policy]:
         """Return copies of the members, sorted by name, after checking that they fit the mixture."""
         if not isinstance(members, Mapping) or not 1 <= len(members) <= _MAX_MEMBERS:
             raise InvalidInput(f"members must be a mapping with 1 to {_MAX_MEMBERS} policies by name, got {members!r}")
         if not all(isinstance(name, str) and isinstance(member, Policy) for name, member in members.items()):
             raise InvalidInput(f"members must be policies by name, got {members!r}")
-        checked = {name: copy.deepcopy(members[name]) for name in sorted(members)}  # sorted, as in a saved file
-        for name, copied in checked.items():
+        copies = {name: copy.deepcopy(members[name]) for name in sorted(members)}  # sorted, as in a saved file
+        for name, member in copies.items():
             for setting, expected in (
                 ("context_shape", self.feature_shape), ("n_arms", self.n_arms), ("arms", self.arms),
                 ("domains", self.domains),
             ):  # fmt: skip
-                if getattr(copied, setting) != expected:
+                if getattr(member, setting) != expected:
                     raise InvalidInput(
-                        f"members: {name!r} has {setting} {getattr(copied, setting)!r}, the mixture needs {expected!r}"
+                        f"members: {name!r} has {setting} {getattr(member, setting)!r}, the mixture needs {expected!r}"
                     )
-        return checked
+        return copies
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
@@ -209,17 +209,17 @@ class Mixture(Policy):
 
         For vectors the members are a ridge regression on standardised numbers, the mean reward of every arm, and
         ``DABand`` if torch is installed. With at most 64 numbers there is also a regression on piecewise features. With
-        more numbers there is also a regression on principal components, and another one with a large penalty. If the
-        source has labels, that one also learns its own choices in the target (``SelfTraining``). It does not for tables
-        with categorical columns: on 14 of them this changed the accuracy by -0.065 to 0.050, and by -0.002 on average.
-        For images the only member is ``DABand``.
+        more numbers there are also a regression on principal components, and a regression with a large penalty. If the
+        source has labels, the latter also learns its own choices in the target (``SelfTraining``). Tables with
+        categorical columns have no such self-training: on 14 of these tables it changed the accuracy by -0.065 to
+        0.050, and by -0.002 on average. For images the only member is ``DABand``.
 
         ``settings`` are arguments of this class, or ``recipe``, ``encoder`` and ``device`` for the network.
         ``network=False`` omits the network.
         """
         if "members" in settings:
-            return policy_for_pair(cls, pair, settings)
-        return policy_for_pair(cls, pair, _settings_for_pair(pair, settings))
+            return build_policy_for_pair(cls, pair, settings)
+        return build_policy_for_pair(cls, pair, _build_settings(pair, settings))
 
     @property
     def weights(self) -> dict[str, float]:
@@ -267,16 +267,16 @@ class Mixture(Policy):
         for index, (member, weight, bonus_scale, bonus_weight) in self._joint_first(list(rows)):
             if not (weight or (bonus_scale and bonuses) or index == self._joint_index):
                 continue
-            features = member_contexts(member, contexts, domain)
+            features = prepare_contexts(member, contexts, domain)
             needs_bonus = bonuses and (bonus_scale > 0.0 or index == self._joint_index)
-            own_mean, own_bonus = score_transformed(member, features, domain, needs_bonus)
+            member_mean, member_bonus = score_transformed(member, features, domain, needs_bonus)
             if index == self._joint_index:
-                joint_scores = own_mean, member.exploration.alpha * own_bonus
+                joint_scores = member_mean, member.exploration.alpha * member_bonus
             elif joint_scores is not None:
-                own_mean = arm_weights * own_mean + (1.0 - arm_weights) * joint_scores[0]
+                member_mean = arm_weights * member_mean + (1.0 - arm_weights) * joint_scores[0]
                 bonus = bonus + bonus_weight * (1.0 - arm_weights) * joint_scores[1]
-                own_bonus = arm_weights * own_bonus
-            mean, bonus = weight * own_mean + mean, bonus_scale * own_bonus + bonus
+                member_bonus = arm_weights * member_bonus
+            mean, bonus = weight * member_mean + mean, bonus_scale * member_bonus + bonus
         return mean, bonus
 
     def _joint_first(self, parts: Sequence[Any]) -> list[tuple[int, Any]]:
@@ -284,7 +284,7 @@ class Mixture(Policy):
         return sorted(enumerate(parts), key=lambda part: part[0] != self._joint_index)
 
     def _arm_weights(self, members: Sequence[Policy]) -> FloatArray:
-        """Return the weight of each arm's own regressions, (K,); the regression on arm features has the rest.
+        """Return the weight w of each arm's own regressions, (K,). The regression on arm features has the weight 1 - w.
 
         After n rounds of an arm, its own regression on d numbers has the weight n / (n + d).
         """
@@ -299,11 +299,11 @@ class Mixture(Policy):
         return self._bonus_weights * np.array([member.exploration.alpha for member in self.members.values()])
 
     def _freeze(self, domain: int) -> FrozenParts:
-        all_parts, moments, offset = [], self.reward_moments, np.zeros(self.n_arms)
-        frozen: list[Member] = []
+        frozen_parts, moments, offset = [], self.reward_moments, np.zeros(self.n_arms)
+        frozen_members: list[Member] = []
         arm_weights, bonus_scales = self._arm_weights(list(self.members.values())), self._bonus_scales()
         for index, policy in enumerate(self.members.values()):
-            parts, own_moments = policy._freeze(domain), policy.reward_moments
+            parts, member_moments = policy._freeze(domain), policy.reward_moments
             weight, bonus_scale = float(self._mixture_weights.weights[index]), float(bonus_scales[index])
             if index == self._joint_index:
                 joint_weights = weight + (1.0 - arm_weights) * (1.0 - weight)
@@ -313,40 +313,40 @@ class Mixture(Policy):
                 weight, bonus_scale = 1.0, alpha * self._bonus_weights.sum()
                 arm_factors = np.stack([joint_weights, bonuses / bonus_scale if bonus_scale else np.ones(self.n_arms)])
                 parts = parts._replace(
-                    members=tuple(dataclasses.replace(one, arm_factors=arm_factors) for one in parts.members)
+                    members=tuple(dataclasses.replace(member, arm_factors=arm_factors) for member in parts.members)
                 )
-                offset += (joint_weights - weight) * (own_moments.centre - moments.centre) / moments.scale
+                offset += (joint_weights - weight) * (member_moments.centre - moments.centre) / moments.scale
             elif self._joint_index is not None:
-                parts = parts._replace(members=tuple(_scale_arms(one, arm_weights) for one in parts.members))
-                offset += (arm_weights - 1.0) * float(weight) * (own_moments.centre - moments.centre) / moments.scale
+                parts = parts._replace(members=tuple(_scale_arms(member, arm_weights) for member in parts.members))
+                offset += (arm_weights - 1.0) * float(weight) * (member_moments.centre - moments.centre) / moments.scale
             frozen_transform = None if policy.transform is None else copy.deepcopy(policy.transform.frozen(domain))
-            unit = own_moments.scale / moments.scale  # members predict in their own unit
-            offset += float(weight) * (own_moments.centre - moments.centre) / moments.scale
+            unit = member_moments.scale / moments.scale  # members predict in their own unit
+            offset += float(weight) * (member_moments.centre - moments.centre) / moments.scale
             for member in parts.members:
                 weights = float(weight) * unit * member.weight, float(bonus_scale) * unit * member.bonus_weight
                 if max(weights) > 0.0:
-                    frozen.append(_weighted_member(member, *weights, None if member.constant else frozen_transform))
-            all_parts.append(parts)
+                    frozen_members.append(_set_weights(member, *weights, None if member.constant else frozen_transform))
+            frozen_parts.append(parts)
         if offset.any():
             no_inverse = np.zeros((self.n_arms, 0, 0))
-            frozen.append(Member(offset[:, None], no_inverse, bonus_weight=0.0, constant=True))
-        layouts = {parts.layout for parts in all_parts if not all(member.constant for member in parts.members)}
+            frozen_members.append(Member(offset[:, None], no_inverse, bonus_weight=0.0, constant=True))
+        layouts = {parts.layout for parts in frozen_parts if not all(member.constant for member in parts.members)}
         if "channels_last" in layouts and len(layouts) > 1:
             raise InvalidInput("images with channels last: a mixture of a network and other members cannot be exported")
         return FrozenParts(
-            tuple(frozen),
-            next((parts.counts for parts in all_parts if parts.counts is not None), None),
+            tuple(frozen_members),
+            next((parts.counts for parts in frozen_parts if parts.counts is not None), None),
             layout=next((layout for layout in layouts if layout is not None), None),
-            reference=next((parts.reference for parts in all_parts if parts.reference is not None), None),
-            seen_target=any(parts.seen_target for parts in all_parts),
+            reference=next((parts.reference for parts in frozen_parts if parts.reference is not None), None),
+            seen_target=any(parts.seen_target for parts in frozen_parts),
         )
 
     # Learning.
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        features = [member_contexts(member, contexts, domain) for member in self.members.values()]
-        checksums = _checksums(contexts)
-        is_new = self._new_contexts(checksums)
+        features = [prepare_contexts(member, contexts, domain) for member in self.members.values()]
+        checksums = _compute_checksums(contexts)
+        is_new = self._find_new_contexts(checksums)
         if is_new.any():
             pairs = zip(self.members.values(), features, strict=True)
             means = [score_transformed(member, rows[is_new], domain, False)[0] for member, rows in pairs]
@@ -375,13 +375,13 @@ class Mixture(Policy):
         )
         if self.arms == "shared" or self._joint_index is not None or not regressions_decide:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
-        member_features = [member_contexts(member, contexts, domain) for member in members]
+        member_features = [prepare_contexts(member, contexts, domain) for member in members]
         pairs: Any = zip(members, member_features, strict=True)
-        regressions = [member._head_and_features(own_features, domain) for member, own_features in pairs]
-        checksums = _checksums(contexts)
-        is_new = self._new_contexts(checksums)
+        regressions = [member._head_and_features(batch, domain) for member, batch in pairs]
+        checksums = _compute_checksums(contexts)
+        is_new = self._find_new_contexts(checksums)
         self._store_checksums(checksums)
-        parts = []
+        decisions = []
         for start in range(0, len(contexts), _BLOCK_ROUNDS):
             rows = slice(start, start + _BLOCK_ROUNDS)
             block_mask, block_weights = (None if part is None else part[rows] for part in (available, weights))
@@ -389,10 +389,10 @@ class Mixture(Policy):
             block: Any = scores, rewards[rows], is_new[rows], block_mask, first_round + start, block_weights
             decision = self._play_block(*block)
             received = rewards[rows][np.arange(len(decision.arm)), decision.arm]
-            for member, own_features in zip(members, member_features, strict=True):
-                learn_transformed(member, own_features[rows], decision.arm, received, domain, block_weights)  # type: ignore[arg-type]
-            parts.append(decision)
-        return join_decisions(parts)
+            for member, batch in zip(members, member_features, strict=True):
+                learn_transformed(member, batch[rows], decision.arm, received, domain, block_weights)  # type: ignore[arg-type]
+            decisions.append(decision)
+        return join_decisions(decisions)
 
     def _play_block(
         self,
@@ -409,7 +409,8 @@ class Mixture(Policy):
         decisions = []
         for row in range(len(rewards)):
             row_slice = slice(row, row + 1)
-            centre, scale = (np.array([[getattr(own, name)] for own in member_moments]) for name in ("centre", "scale"))
+            centre = np.array([[item.centre] for item in member_moments])
+            scale = np.array([[item.scale] for item in member_moments])
             means, bonuses = scores.score(row, centre=centre, scale=scale)
             mean, bonus = (self._mixture_weights.weights @ means)[None], (bonus_scales @ bonuses)[None]
             mask = None if available is None else available[row_slice]
@@ -420,8 +421,8 @@ class Mixture(Policy):
             if is_new[row]:
                 self._record_errors(means.T[None], arm, reward)
             scores.learn(row, int(arm[0]), float(reward[0]), 1.0 if weight is None else float(weight[0]))
-            for own in (*member_moments, moments):
-                own.add(reward, weight)
+            for item in (*member_moments, moments):
+                item.add(reward, weight)
         return join_decisions(decisions)
 
     def _record_errors(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
@@ -435,7 +436,7 @@ class Mixture(Policy):
             predictions = means[np.arange(len(arms)), arms]
         self._mixture_weights.add(predictions, rewards, scale=moments.scale)
 
-    def _new_contexts(self, checksums: Sequence[int]) -> BoolArray:
+    def _find_new_contexts(self, checksums: Sequence[int]) -> BoolArray:
         """Return True for each context that was not learned before and is not earlier in the batch."""
         earlier: set[int] = set()
         is_new: list[bool] = []
@@ -446,9 +447,9 @@ class Mixture(Policy):
 
     def _store_checksums(self, checksums: Sequence[int]) -> None:
         """Store checksums of learned contexts, up to the maximum number."""
-        free = _MAX_DISTINCT - len(self._seen_checksums)
-        if free > 0:
-            self._seen_checksums.update(dict.fromkeys(checksums[:free]))
+        n_free = _MAX_CHECKSUMS - len(self._seen_checksums)
+        if n_free > 0:
+            self._seen_checksums.update(dict.fromkeys(checksums[:n_free]))
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:
         for member in self.members.values():
@@ -459,14 +460,14 @@ class Mixture(Policy):
                 member.prepare(*batches)
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
-        features = [member_contexts(member, contexts, domain) for member in self.members.values()]
+        features = [prepare_contexts(member, contexts, domain) for member in self.members.values()]
         for member, member_features in zip(self.members.values(), features, strict=True):
             member._observe(member_features, domain)
         if not self.learn_weights and len(features) > 1:
             self._drop_collapsed_members(features, domain)
 
     def _drop_collapsed_members(self, features: Sequence[AnyArray], domain: int) -> None:
-        """Set the weight of collapsed members to 0: members that choose too few of the arms in the target.
+        """Set the weight of collapsed members to 0. A collapsed member chooses too few of the arms in the target.
 
         The effective number of arms of a member is the exponential of the entropy of its choices. A member has
         collapsed if this number was below half of the members' median in each of the last ten batches of target
@@ -521,16 +522,16 @@ class Mixture(Policy):
         return metrics
 
     def _grow(self) -> None:
-        grown = copy.deepcopy(self.members)  # if an arm cannot be added, no member changes
+        grown_members = copy.deepcopy(self.members)  # if an arm cannot be added, no member changes
         catalogue = self.catalogue
-        for member in grown.values():
+        for member in grown_members.values():
             if member.catalogue is None:
                 member.add_arm()
             else:
                 member._catalogue = catalogue
                 member._grow()
                 member.n_arms += 1
-        self.members = grown
+        self.members = grown_members
         self._arm_counts = np.pad(self._arm_counts, ((0, 0), (0, 1)))
 
     # Files.
@@ -540,7 +541,7 @@ class Mixture(Policy):
         arrays |= {"arm_counts": self._arm_counts, "batches_collapsed": self._batches_collapsed}
         arrays["seen"] = np.array(list(self._seen_checksums) if replay else [], np.int64)
         for index, member in enumerate(self.members.values()):
-            member_arrays = policy_arrays(member, replay=replay)
+            member_arrays = collect_arrays(member, replay=replay)
             arrays.update({f"member.{index}/{name}": array for name, array in member_arrays.items()})
         return arrays
 
@@ -553,31 +554,31 @@ class Mixture(Policy):
             restore_arrays(member, with_prefix(f"member.{index}/", state))
 
 
-def _checksums(contexts: AnyArray) -> list[int]:
+def _compute_checksums(contexts: AnyArray) -> list[int]:
     """Return a checksum per context."""
     rows = np.ascontiguousarray(contexts, None if contexts.dtype == np.uint8 else np.float32)
     return [zlib.crc32(row.tobytes()) for row in rows]
 
 
-def _checked_weights(name: str, given: Mapping[str, float] | None, members: Mapping[str, Policy]) -> FloatArray:
+def _check_weights(name: str, weights_by_name: Mapping[str, float] | None, members: Mapping[str, Policy]) -> FloatArray:
     """Return a weight per member, at least 0, with sum 1; equal weights by default."""
-    if given is None:
+    if weights_by_name is None:
         return np.full(len(members), 1.0 / len(members))
-    if not isinstance(given, Mapping) or set(given) != set(members):
-        raise InvalidInput(f"{name} must have a weight for each of {', '.join(members)}, got {given!r}")
-    weights = np.array([check_finite(f"{name} of {member!r}", given[member]) for member in members])
+    if not isinstance(weights_by_name, Mapping) or set(weights_by_name) != set(members):
+        raise InvalidInput(f"{name} must have a weight for each of {', '.join(members)}, got {weights_by_name!r}")
+    weights = np.array([check_finite(f"{name} of {member!r}", weights_by_name[member]) for member in members])
     if not (weights >= 0.0).all() or not weights.sum() > 0.0:
-        raise InvalidInput(f"{name} must have no negative weight, and at least one above 0, got {given!r}")
+        raise InvalidInput(f"{name} must have no negative weight, and at least one above 0, got {weights_by_name!r}")
     return weights / weights.sum()
 
 
 def _scale_arms(member: Member, arm_weights: FloatArray) -> Member:
-    """Return a frozen member whose predictions and bonuses for each arm are multiplied by ``trust``, (K,)."""
+    """Return a frozen member whose predictions and bonuses for each arm are multiplied by ``arm_weights``, (K,)."""
     inverse = member.inverse * arm_weights[:, None, None] ** 2
     return dataclasses.replace(member, theta=member.theta * arm_weights[:, None], inverse=inverse)
 
 
-def _weighted_member(member: Member, weight: float, bonus_weight: float, transform: Any) -> Member:
+def _set_weights(member: Member, weight: float, bonus_weight: float, transform: Any) -> Member:
     """Return a frozen member with these weights, and with ``transform`` before its features."""
     if transform is not None and member.transform is not None:
         raise InvalidInput("a mixture cannot be exported if both it and a mixture among its members have a transform")
@@ -589,7 +590,7 @@ def _weighted_member(member: Member, weight: float, bonus_weight: float, transfo
 # The members for a pair of domains.
 
 
-def _settings_for_pair(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a mixture for a pair, including its members."""
     settings = dict(settings)
     with_network = settings.pop("network", True)
@@ -614,30 +615,30 @@ def _settings_for_pair(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]
     members: dict[str, tuple[Policy, float, float]] = {}
     if with_network and "daband" in policies:
         if isinstance(transform, Standardise) and "encoder" not in network_settings:
-            network_settings["recipe"] = _without_input_norm(network_settings.get("recipe"))
+            network_settings["recipe"] = _disable_input_norm(network_settings.get("recipe"))
         members["network"] = policies.get("daband")(**common, feedback=pair.feedback, **network_settings), 1.0, 1.0
     if are_vectors and math.prod(shape) <= _MAX_LINEAR_CONTEXT:
         n_contexts = len(pair.source) + len(pair.target)
         columns = getattr(getattr(pair, "table", None), "columns", ())
-        labels = pair.feedback == "one_hot" and not any(isinstance(one, CategoricalColumn) for one in columns)
-        members |= _linear_members(common, transform, n_contexts=n_contexts, self_training=labels)
+        can_self_train = pair.feedback == "one_hot" and not any(isinstance(item, CategoricalColumn) for item in columns)
+        members |= _build_linear_members(common, transform, n_contexts=n_contexts, self_training=can_self_train)
         if getattr(pair, "catalogue", None) is not None and pair.arms == "disjoint":
-            components = joint_components(shape, pair.catalogue)
+            components = count_joint_components(shape, pair.catalogue)
             reduction = None if components is None else Standardise(components=components)
-            joint = LinUCB(**common, transform=reduction, alpha=JOINT_ALPHA, catalogue=pair.catalogue)
-            members["joint"] = joint, 3.0, 2.0
+            joint_policy = LinUCB(**common, transform=reduction, alpha=JOINT_ALPHA, catalogue=pair.catalogue)
+            members["joint"] = joint_policy, 3.0, 2.0
     elif not members:
-        reduced = Standardise(components=min(64, len(pair.source) + len(pair.target)))
-        members["components"] = LinUCB(**common, transform=reduced), 1.0, 1.0
+        component_transform = Standardise(components=min(64, len(pair.source) + len(pair.target)))
+        members["components"] = LinUCB(**common, transform=component_transform), 1.0, 1.0
     member_policies = {name: member for name, (member, _, _) in members.items()}
-    weights = {"prior": 1, "bonus_weights": 2}
+    positions = {"prior": 1, "bonus_weights": 2}
     return {
         **settings, "members": member_policies,
-        **{name: {key: parts[index] for key, parts in members.items()} for name, index in weights.items()},
+        **{name: {key: parts[index] for key, parts in members.items()} for name, index in positions.items()},
     }  # fmt: skip
 
 
-def _linear_members(
+def _build_linear_members(
     common: dict[str, Any], transform: Any, *, n_contexts: int, self_training: bool
 ) -> dict[str, tuple[Policy, float, float]]:
     """Return the members other than the network for vectors, each with its prior weight and its bonus weight."""
@@ -646,25 +647,25 @@ def _linear_members(
     dim = shape[0] if standardise is None else standardise.n_features(shape)
     alpha, ridge = standardised_alpha(dim), standardised_ridge(dim)
 
-    def regression(before: Any, penalty: float) -> LinUCB:
-        return LinUCB(**common, transform=before, ridge=penalty, alpha=alpha)
+    def build_ridge(member_transform: Any, penalty: float) -> LinUCB:
+        return LinUCB(**common, transform=member_transform, ridge=penalty, alpha=alpha)
 
-    members: dict[str, tuple[Policy, float, float]] = {"ridge": (regression(standardise, ridge), 3.0, 2.0)}
+    members: dict[str, tuple[Policy, float, float]] = {"ridge": (build_ridge(standardise, ridge), 3.0, 2.0)}
     # Principal components get no piecewise features: on DIGIT these took time and did not change the result.
-    are_columns = transform is None or (isinstance(transform, Standardise) and transform.components is None)
-    if shape[0] <= _MAX_SMALL_CONTEXT and is_disjoint and are_columns:
-        pieces = regression(Piecewise(), 4.0 * ridge)
-        members = {"ridge": (regression(standardise, ridge), 2.0, 2.0), "piecewise": (pieces, 1.0, 0.0)}
+    has_columns = transform is None or (isinstance(transform, Standardise) and transform.components is None)
+    if shape[0] <= _MAX_SMALL_CONTEXT and is_disjoint and has_columns:
+        piecewise = build_ridge(Piecewise(), 4.0 * ridge)
+        members = {"ridge": (build_ridge(standardise, ridge), 2.0, 2.0), "piecewise": (piecewise, 1.0, 0.0)}
     if shape[0] > _MAX_SMALL_CONTEXT:
-        reduced = Standardise(components=min(_MAX_SMALL_CONTEXT, n_contexts))
-        shrunk = regression(standardise, ridge * dim / 16)
+        component_transform = Standardise(components=min(_MAX_SMALL_CONTEXT, n_contexts))
+        shrunk = build_ridge(standardise, ridge * dim / 16)
         if self_training and is_disjoint:  # equal in the source, but also learns pseudo-labels of the target
             settings = {name: value for name, value in common.items() if name != "standardise_rewards"}
             settings |= {"feedback": "one_hot", "transform": standardise, "ridge": ridge * dim / 16, "alpha": alpha}
             shrunk = SelfTraining(**settings)
         members = {
-            "ridge": (regression(standardise, ridge), 0.0, 1.0),
-            "components": (regression(reduced, ridge), 2.0 / 3.0, 1.0),
+            "ridge": (build_ridge(standardise, ridge), 0.0, 1.0),
+            "components": (build_ridge(component_transform, ridge), 2.0 / 3.0, 1.0),
             "shrunk": (shrunk, 5.0, 0.0),
         }
     if is_disjoint:
@@ -672,7 +673,7 @@ def _linear_members(
     return members
 
 
-def _without_input_norm(recipe: Any) -> Any:
+def _disable_input_norm(recipe: Any) -> Any:
     """Return a recipe for a network whose contexts are already standardised; a full recipe is not changed."""
     if recipe is not None and not isinstance(recipe, str | Mapping):
         return recipe

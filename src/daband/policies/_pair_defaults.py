@@ -29,7 +29,7 @@ _PAIR_ATTRIBUTES = ("context_shape", "n_arms", "arms", "feedback")
 _OPTIONAL_SETTINGS = ("alpha", "device", "feedback")
 
 
-def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _P:
+def build_policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _P:
     """Return a policy of the class ``kind`` for ``pair``; ``settings`` are keyword arguments of that class."""
     if not all(hasattr(pair, name) for name in (*_PAIR_ATTRIBUTES, "target")):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
@@ -44,15 +44,15 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
     arguments["standardise_rewards"] = pair.feedback != "one_hot"  # one-hot rewards are 0 and 1
     arguments["domains"] = getattr(pair, "domains", None)
     catalogue = getattr(pair, "catalogue", None)
-    joint = catalogue is not None and "catalogue" in accepted and settings.get("catalogue", catalogue) is not None
+    is_joint = catalogue is not None and "catalogue" in accepted and settings.get("catalogue", catalogue) is not None
     if "transform" not in settings:
-        components = joint_components(pair.context_shape, catalogue) if joint else None
+        components = count_joint_components(pair.context_shape, catalogue) if is_joint else None
         arguments["transform"] = default_transform(kind, pair, shift=settings.get("shift"), components=components)
     arguments |= {"catalogue": catalogue, **settings}
-    linear = "ridge" in accepted and not getattr(kind, "learns_by_gradients", False)
-    if joint and "alpha" not in settings:
+    is_linear = "ridge" in accepted and not getattr(kind, "learns_by_gradients", False)
+    if is_joint and "alpha" not in settings:
         arguments["alpha"] = JOINT_ALPHA
-    elif linear and isinstance(arguments["transform"], Standardise):
+    elif is_linear and isinstance(arguments["transform"], Standardise):
         n_features = arguments["transform"].n_features(tuple(pair.context_shape))
         if "alpha" not in settings:
             arguments["alpha"] = standardised_alpha(n_features)
@@ -67,7 +67,7 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
     return policy
 
 
-def joint_components(context_shape: Sequence[int], catalogue: Any) -> int | None:
+def count_joint_components(context_shape: Sequence[int], catalogue: Any) -> int | None:
     """Return the number of principal components of contexts for products with arm features; None if all are used."""
     max_components = max(1, MAX_PRODUCTS // catalogue.vectors.shape[1] - 2)
     return None if math.prod(context_shape) <= max_components else max_components
@@ -80,13 +80,13 @@ def setting_defaults(kind: Any) -> dict[str, Any]:
     If a constructor takes ``**kwargs``, the arguments of the next class in the method resolution order are included.
     """
     defaults: dict[str, Any] = {}
-    for parent in kind.__mro__:
-        if "__init__" not in vars(parent) or parent is object:
+    for base_class in kind.__mro__:
+        if "__init__" not in vars(base_class) or base_class is object:
             continue
-        parameters = list(inspect.signature(vars(parent)["__init__"]).parameters.values())[1:]
-        named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        defaults = {argument.name: argument.default for argument in parameters if argument.kind in named} | defaults
-        if all(argument.kind is not inspect.Parameter.VAR_KEYWORD for argument in parameters):
+        parameters = list(inspect.signature(vars(base_class)["__init__"]).parameters.values())[1:]
+        kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        defaults = {parameter.name: parameter.default for parameter in parameters if parameter.kind in kinds} | defaults
+        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
             break
     return defaults
 
@@ -95,10 +95,10 @@ def standardised_alpha(n_features: int) -> float:
     """Return the default ``alpha`` of a linear policy on this many standardised features.
 
     A context of d standardised features has a bonus of about sqrt(d / n) after n rounds of an arm. So with more
-    features a smaller ``alpha`` is enough: 1 up to 16 features, 0.1 from 51 on. With few features, a
-    smaller ``alpha`` gives arms other than the greedy one so few rounds that the learned policy depends on the seed. On
-    the data set weather-city (four seeds), rewards range from 0.44 to 0.63 with ``alpha=0.3`` and ``ridge=1``, and from
-    0.55 to 0.58 with these defaults.
+    features a smaller ``alpha`` is enough: it is 1 up to 16 features, and 0.1 from 51 on. With few features and a small
+    ``alpha``, the arms that are not greedy have so few rounds that the learned policy depends on the seed. On the data
+    set weather-city (four seeds), rewards range from 0.44 to 0.63 with ``alpha=0.3`` and ``ridge=1``, and from 0.55 to
+    0.58 with these defaults.
     """
     return min(1.0, max(0.1, (16 / n_features) ** 2))
 
@@ -109,13 +109,18 @@ def standardised_ridge(n_features: int) -> float:
 
 
 def default_transform(kind: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None) -> Any:
-    """Return the default transform of a policy for a pair.
+    """Return the default transform of a policy for a pair, or None.
 
-    A linear policy gets ``Standardise``, since its bonuses grow with the scale of contexts, unless contexts are images
-    (``uint8``), whose scale is known. A network gets it for vectors, unless their style differs: it then normalises its
-    input itself, by the statistics of each domain. With ``components`` contexts are reduced to at most this many
-    principal components, vectors after they are standardised. ``shift`` is the pair's shift, unless another one is
-    given.
+    A linear policy gets ``Standardise``, since its bonuses grow with the scale of contexts. Images (``uint8``) are not
+    standardised, because their scale is known. A network gets ``Standardise`` for vectors, unless their style differs
+    between domains. In that case the network itself normalises its input by the statistics of each domain.
+
+    Args:
+        kind: the class of the policy.
+        pair: the pair of domains.
+        components: the maximum number of principal components to which contexts are reduced; None for no reduction.
+            Vectors are standardised before.
+        shift: the assumed shift; by default the pair's.
     """
     n_components = None if components is None else min(components, math.prod(pair.context_shape))
     are_images = pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8

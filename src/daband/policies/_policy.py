@@ -10,9 +10,9 @@ A custom policy derives from ``Policy``, implements these methods, and registers
 * ``_grow``: add space for one more arm.
 * ``_state``, ``_restore``: return the learned state as arrays, and restore it.
 
-They get contexts that are checked and transformed, the index of their domain (``Policy.domains`` has its name), and
-rewards as given by the user; predictions and bonuses are in the same unit. ``Policy`` chooses arms from them. It also
-keeps running moments of the learned rewards (``reward_moments``), for policies that standardise rewards. Optional
+These methods get contexts that are checked and transformed, the index of the domain in ``Policy.domains``, and rewards
+in the user's unit. They return predictions and bonuses in the same unit, from which ``Policy`` chooses arms. ``Policy``
+also keeps running moments of the learned rewards (``reward_moments``), for policies that standardise rewards. Optional
 methods have a default: ``_freeze`` (needed to export), ``_play``, ``_prepare``, ``_observe``, ``_adapt``, and
 ``settings`` (extended by policies with more settings).
 
@@ -70,7 +70,7 @@ from daband.policies._incoming_rounds import (
     check_seed,
     check_shape,
 )
-from daband.policies._pair_defaults import policy_for_pair, setting_defaults
+from daband.policies._pair_defaults import build_policy_for_pair, setting_defaults
 from daband.policies._thread_locks import Locks, defer_signals
 from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
 
@@ -307,11 +307,11 @@ class Policy(ABC):
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
         """Return a policy for a ``daband.domains.Pair``, which determines context shape, arms, feedback and transform.
 
-        ``settings`` are keyword arguments of this class; ``alpha``, ``device`` and ``feedback`` are dropped if it has
-        no such argument, so that a loop over classes needs no special cases. Rewards of a pair with feedback "one_hot"
-        are 0 and 1, and are not standardised.
+        ``settings`` are keyword arguments of this class. ``alpha``, ``device`` and ``feedback`` are ignored if the
+        class has no such argument, so that a loop over classes needs no special cases. Rewards of a pair with feedback
+        "one_hot" are 0 and 1, and are not standardised.
         """
-        return policy_for_pair(cls, pair, settings)
+        return build_policy_for_pair(cls, pair, settings)
 
     # Methods that a policy implements.
 
@@ -348,10 +348,10 @@ class Policy(ABC):
     ) -> Decision:
         """Decide and learn round by round, including reward moments. Subclasses may have a faster implementation."""
         decisions = []
-        for number in range(len(contexts)):
-            row = slice(number, number + 1)
+        for index in range(len(contexts)):
+            row = slice(index, index + 1)
             mask, weight = (None if part is None else part[row] for part in (available, weights))
-            decision = _choose_arms(self, contexts[row], domain, mask, first_round + number, None)  # type: ignore[arg-type]
+            decision = _choose_arms(self, contexts[row], domain, mask, first_round + index, None)  # type: ignore[arg-type]
             reward = rewards[row, decision.arm[0]]
             self._learn(contexts[row], decision.arm, reward, domain, weight)  # type: ignore[arg-type]
             self.reward_moments.add(reward, weight)  # type: ignore[arg-type]
@@ -361,7 +361,7 @@ class Policy(ABC):
     def _freeze(self, domain: int) -> FrozenParts:
         """Return copies of the arrays that predict in this domain, in the unit of ``reward_moments``.
 
-        A policy with this method can be exported. A class that replaces ``_score`` replaces this method too.
+        A policy with this method can be exported. A class that replaces ``_score`` must replace this method too.
         """
         raise NotImplementedError
 
@@ -392,18 +392,18 @@ class Policy(ABC):
         """
         decision = None
         with self._locks.state:
-            checked, domain_index, mask = _check_request(self, contexts, domain, available)
-            first, next_round = self.rounds_decided, self.rounds_decided + len(checked)
+            checked, index, mask = _check_request(self, contexts, domain, available)
+            first_round, next_round = self.rounds_decided, self.rounds_decided + len(checked)
             if self.locks_state:
-                decision = _choose_arms(self, _transform(self, checked, domain_index), domain_index, mask, first, None)
+                decision = _choose_arms(self, _transform(self, checked, index), index, mask, first_round, None)
             self.rounds_decided = next_round
         if decision is None:
             try:
-                decision = _choose_arms(self, _transform(self, checked, domain_index), domain_index, mask, first, None)
+                decision = _choose_arms(self, _transform(self, checked, index), index, mask, first_round, None)
             except BaseException:
                 with self._locks.state:
                     if self.rounds_decided == next_round:  # no other thread has decided in between
-                        self.rounds_decided = first
+                        self.rounds_decided = first_round
                 raise
         return decision
 
@@ -432,8 +432,8 @@ class Policy(ABC):
         check_one_of("rule", rule, ("ucb", "greedy", None))
         with self._locks.state if self.locks_state else _NO_LOCK:
             checked, domain_index, mask = _check_request(self, contexts, domain, available)
-            first = self.rounds_decided + round_offset
-            return _choose_arms(self, _transform(self, checked, domain_index), domain_index, mask, first, rule)
+            first_round = self.rounds_decided + round_offset
+            return _choose_arms(self, _transform(self, checked, domain_index), domain_index, mask, first_round, rule)
 
     def probabilities(
         self,
@@ -448,8 +448,8 @@ class Policy(ABC):
         with self._locks.state if self.locks_state else _NO_LOCK:
             checked, domain_index, mask = _check_request(self, contexts, domain, available)
             mean, bonus = self._score(_transform(self, checked, domain_index), domain_index, rule != "greedy")
-            exploration, mask = self._exploration.by_rule(rule), _without_new_arms(mask, mean.shape[1])
-            return exploration.probabilities(mean, bonus, available=mask, unit=_reward_unit(self))
+            exploration, mask = self._exploration.by_rule(rule), _drop_new_arms(mask, mean.shape[1])
+            return exploration.probabilities(mean, bonus, available=mask, unit=_get_reward_unit(self))
 
     def update(
         self,
@@ -459,7 +459,7 @@ class Policy(ABC):
         domain: str | None = None,
         weights: ArrayLike | None = None,
         ids: Sequence[int | str] | IntArray | None = None,
-        on_duplicate: str = "refuse",
+        on_duplicate: str = "raise",
     ) -> list[int | str]:
         """Learn from a batch of rounds. Rounds may come late, incompletely, in any order, and from any thread.
 
@@ -470,18 +470,18 @@ class Policy(ABC):
             domain: the domain in which the rounds were played; by default as in ``select``.
             weights: the weight of each round, (B,), at least 0; 1 by default. A round of weight 2 counts as two rounds.
                 ``daband.weights`` computes weights from ages, logging propensities and sources.
-            ids: an integer or string per round. A round counts once: an id that is repeated in the batch, or is among
-                the latest ``id_window`` learned ids (262,144), is a duplicate. A signal during the update is
-                handled after it, so that a round is learned together with its id or not at all.
-            on_duplicate: "refuse" raises an error and learns nothing; "skip" ignores duplicates and learns the rest.
+            ids: an integer or string per round, so that a round counts only once. An id that is repeated in the batch,
+                or is among the latest ``id_window`` learned ids (262,144), is a duplicate. A signal during the update
+                is handled after it, so that a round is learned together with its id or not at all.
+            on_duplicate: "raise" raises an error and learns nothing; "skip" ignores duplicates and learns the rest.
 
         Returns:
             The ids that were skipped.
         """
-        if on_duplicate != "refuse":
-            check_one_of("on_duplicate", on_duplicate, ("refuse", "skip"))
+        if on_duplicate != "raise":
+            check_one_of("on_duplicate", on_duplicate, ("raise", "skip"))
         with self._locks.write:
-            domain_index, checked = _domain_index(self, domain), _check_contexts(self, contexts)
+            domain_index, checked = _find_domain(self, domain), _check_contexts(self, contexts)
             n_rounds = len(checked)
             arms, rewards = check_arms(arm, n_rounds, self.n_arms), check_rewards(reward, (n_rounds,))
             checked_weights = None if weights is None else check_weights(weights, n_rounds)
@@ -490,8 +490,8 @@ class Policy(ABC):
                 return []
             checked_ids = self._ids.check(ids, n_rounds)
             is_new = self._ids.find_new(checked_ids)
-            skipped = [round_id for round_id, new in zip(checked_ids, is_new, strict=True) if not new]
-            if skipped and on_duplicate == "refuse":
+            skipped = [round_id for round_id, is_new_id in zip(checked_ids, is_new, strict=True) if not is_new_id]
+            if skipped and on_duplicate == "raise":
                 raise InvalidInput(
                     f"ids must be new, but the round {skipped[0]!r} was learned before or is repeated in this batch; "
                     "on_duplicate='skip' learns the other rounds"
@@ -502,7 +502,7 @@ class Policy(ABC):
             with defer_signals():
                 if len(arms):
                     _learn_rounds(self, checked, arms, rewards, domain_index, checked_weights)
-                self._ids.add(round_id for round_id, new in zip(checked_ids, is_new, strict=True) if new)
+                self._ids.add(round_id for round_id, is_new_id in zip(checked_ids, is_new, strict=True) if is_new_id)
             return skipped
 
     def play(
@@ -557,9 +557,9 @@ class Policy(ABC):
             if self.prepared:
                 return
             checked = []
-            for part in contexts:
-                without_rounds = len(self.domains) > 2 and isinstance(part, np.ndarray) and not part.size
-                checked.append(np.zeros((0, *_round_shape(self))) if without_rounds else _check_contexts(self, part))
+            for batch in contexts:
+                is_empty = len(self.domains) > 2 and isinstance(batch, np.ndarray) and not batch.size
+                checked.append(np.zeros((0, *_get_round_shape(self))) if is_empty else _check_contexts(self, batch))
             with self._locks.state:
                 if self.transform is not None:
                     self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
@@ -577,7 +577,7 @@ class Policy(ABC):
             contexts: (B, *context_shape).
             domain: the target's name, if there are several targets.
         """
-        domain_index = _domain_index(self, "target" if domain is None else domain)
+        domain_index = _find_domain(self, "target" if domain is None else domain)
         if not self.domains.is_target(domain_index):
             raise InvalidInput(f"domain must be a target ({', '.join(self.domains.targets)}), got {domain!r}")
         with self._locks.write:
@@ -617,7 +617,7 @@ class Policy(ABC):
                 "_freeze, which returns the parts that predict"
             )
         with self._locks.write, self._locks.state:
-            domain_index = _domain_index(self, domain)
+            domain_index = _find_domain(self, domain)
             frozen_transform = None if self.transform is None else copy.deepcopy(self.transform.frozen(domain_index))
             moments = self.reward_moments
             return FrozenPolicy(
@@ -633,7 +633,7 @@ class Policy(ABC):
                 seed=self.seed,
                 transform=frozen_transform,
                 table=self.table,
-                catalogue=_domain_catalogue(self, domain_index),
+                catalogue=_restrict_catalogue(self, domain_index),
                 **self._freeze(domain_index)._asdict(),
             )
 
@@ -644,8 +644,8 @@ class Policy(ABC):
         """
         with self._locks.write, self._locks.state:
             if (features is None) != (self._catalogue is None):
-                needed = "None without a catalogue" if self._catalogue is None else "given for a catalogue"
-                raise InvalidInput(f"features must be {needed}")
+                requirement = "None without a catalogue" if self._catalogue is None else "given for a catalogue"
+                raise InvalidInput(f"features must be {requirement}")
             default_name, names, old_catalogue = str(self.n_arms), self.arm_names or (), self._catalogue
             new_name = name or (f"arm {default_name}" if default_name in names else default_name)
             if not isinstance(new_name, str) or new_name in names:
@@ -678,8 +678,8 @@ class Policy(ABC):
 
     def __repr__(self) -> str:
         defaults = setting_defaults(type(self))
-        shown = {name: value for name, value in self.settings().items() if isinstance(value, int | float | str)}
-        changed = [f"{name}={value!r}" for name, value in shown.items() if name != "n_arms" and value != defaults[name]]
+        plain = {name: value for name, value in self.settings().items() if isinstance(value, int | float | str)}
+        changed = [f"{name}={value!r}" for name, value in plain.items() if name != "n_arms" and value != defaults[name]]
         arguments = ", ".join([f"context_shape={self.context_shape}, n_arms={self.n_arms}", *changed])
         counts = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
         return f"<{type(self).__name__}({arguments}): {counts}, acts in the {self.domain}>"
@@ -700,11 +700,11 @@ class Policy(ABC):
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Restore the arrays of a saved file into a policy with the same settings. An error changes nothing."""
         with self._locks.write, self._locks.state:
-            before = {**copy.deepcopy(self.__dict__), "_locks": self._locks}
+            old_attributes = {**copy.deepcopy(self.__dict__), "_locks": self._locks}
             try:
                 restore_arrays(self, arrays)
             except BaseException:
-                self.__dict__.update(before)
+                self.__dict__.update(old_attributes)
                 raise
 
     def __getstate__(self) -> dict[str, Any]:
@@ -726,16 +726,16 @@ def _choose_arms(
         if decision is not None:
             return decision
     mean, bonus = policy._score(contexts, domain, rule != "greedy")
-    draws, mask = seeded_draws(policy._key, first_round), _without_new_arms(available, mean.shape[1])
-    return exploration.decide(mean, bonus, draws, mask, unit=_reward_unit(policy))
+    draws, mask = seeded_draws(policy._key, first_round), _drop_new_arms(available, mean.shape[1])
+    return exploration.decide(mean, bonus, draws, mask, unit=_get_reward_unit(policy))
 
 
-def _reward_unit(policy: Policy) -> tuple[float, float]:
+def _get_reward_unit(policy: Policy) -> tuple[float, float]:
     """Return the mean and the standard deviation of rewards, which determine when two scores count as tied."""
     return policy.reward_moments.centre, policy.reward_moments.scale
 
 
-def _without_new_arms(available: Mask, n_arms: int) -> Mask:
+def _drop_new_arms(available: Mask, n_arms: int) -> Mask:
     """Return the mask (B, n_arms), False for arms that another thread added after it was checked."""
     if available is None or available.shape[1] == n_arms:
         return available
@@ -759,7 +759,7 @@ def learn_transformed(
         policy.rounds_learned += len(arms)
 
 
-def member_contexts(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
+def prepare_contexts(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
     """Return contexts as a mixture's member needs them: checked, and after the member's transform."""
     return _transform(policy, _check_contexts(policy, contexts), domain)
 
@@ -776,22 +776,22 @@ def _transform(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
     if transform is None:
         return contexts
     batch_shape = contexts.shape[: -len(policy.context_shape)]
-    flat = contexts.reshape(-1, *policy.context_shape)
-    features = transform(flat, domain)
+    rows = contexts.reshape(-1, *policy.context_shape)
+    features = transform(rows, domain)
     return features.reshape(*batch_shape, features.shape[-1])
 
 
-def _round_shape(policy: Policy) -> tuple[int, ...]:
+def _get_round_shape(policy: Policy) -> tuple[int, ...]:
     """Return the shape of a round's contexts: one context, or one per arm."""
     return (policy.n_arms, *policy.context_shape) if policy.arms == "shared" else policy.context_shape
 
 
 def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
     """Return contexts as an array, after checking their shape and their numbers."""
-    shape, max_norm = policy.context_shape if policy.arms == "disjoint" else _round_shape(policy), policy.max_norm
+    shape, max_norm = policy.context_shape if policy.arms == "disjoint" else _get_round_shape(policy), policy.max_norm
     # One product is enough to accept nearly every batch: a loop of single rounds needs no further check.
-    is_usual = type(contexts) is np.ndarray and contexts.dtype is _FLOAT64 and contexts.shape[1:] == shape
-    if is_usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < max_norm * max_norm:
+    is_plain_batch = type(contexts) is np.ndarray and contexts.dtype is _FLOAT64 and contexts.shape[1:] == shape
+    if is_plain_batch and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < max_norm * max_norm:
         return contexts
     max_norm = max_norm if policy.transform is None else MAX_RAW_NORM
     return check_contexts(contexts, shape, dimensions=math.prod(policy.context_shape), max_norm=max_norm)
@@ -802,7 +802,7 @@ def _check_request(
 ) -> tuple[AnyArray, int, Mask]:
     """Return checked contexts, the index of the domain, and the mask of arms that may be chosen."""
     checked = _check_contexts(policy, contexts)
-    domain_index = _domain_index(policy, domain)
+    domain_index = _find_domain(policy, domain)
     mask = None if available is None else check_available(available, len(checked), policy.n_arms)
     catalogue = policy._catalogue
     if catalogue is not None and not (offered := catalogue.offered[int(policy.domains.is_target(domain_index))]).all():
@@ -812,15 +812,15 @@ def _check_request(
     return checked, domain_index, mask
 
 
-def _domain_catalogue(policy: Policy, domain: int) -> Catalogue | None:
-    """Return the catalogue for a frozen policy: in it, both domains have the arms of this domain."""
+def _restrict_catalogue(policy: Policy, domain: int) -> Catalogue | None:
+    """Return the catalogue for a frozen policy, in which both domains have the arms of ``domain``."""
     if policy._catalogue is None:
         return None
     offered = policy._catalogue.offered[int(policy.domains.is_target(domain))]
     return replace(policy._catalogue, offered=np.stack([offered, offered]))
 
 
-def _domain_index(policy: Policy, domain: str | None) -> int:
+def _find_domain(policy: Policy, domain: str | None) -> int:
     """Return the index of a domain; if there are several targets, "target" is the one set by ``deploy``."""
     deployed = policy._domain
     if domain is None or (isinstance(domain, str) and domain == "target" and policy.domains.is_target(deployed)):
@@ -828,7 +828,7 @@ def _domain_index(policy: Policy, domain: str | None) -> int:
     return policy.domains.index(domain)
 
 
-def transformed_contexts(policy: Policy, contexts: ArrayLike, domain: str | None = None) -> AnyArray:
+def transform_contexts(policy: Policy, contexts: ArrayLike, domain: str | None = None) -> AnyArray:
     """Return contexts (B, *context_shape) of a domain, checked and transformed."""
     checked, domain_index, _ = _check_request(policy, contexts, domain, None)
     return _transform(policy, checked, domain_index)

@@ -43,7 +43,7 @@ from daband.policies._incoming_rounds import (
     MAX_RAW_NORM,
     RoundIds,
 )
-from daband.policies._policy import Policy, transformed_contexts
+from daband.policies._policy import Policy, transform_contexts
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 
@@ -137,12 +137,12 @@ class RidgePolicy(Policy):
     def without_rounds(self) -> Self:
         """Return a copy that keeps the transform but no rounds. It is small enough to send to other processes."""
         self._head.check_primal_fits()
-        empty = copy.copy(self)  # copies all parts
-        empty._head = empty._head.without_rounds()
-        empty.reward_moments = RewardMoments(standardise=self.standardise_rewards)
-        empty._ids = RoundIds(self.id_window)
-        empty.rounds_decided = empty.rounds_learned = 0
-        return empty
+        blank = copy.copy(self)  # copies all parts
+        blank._head = blank._head.without_rounds()
+        blank.reward_moments = RewardMoments(standardise=self.standardise_rewards)
+        blank._ids = RoundIds(self.id_window)
+        blank.rounds_decided = blank.rounds_learned = 0
+        return blank
 
     def add_to_sums(
         self,
@@ -157,7 +157,7 @@ class RidgePolicy(Policy):
 
         Rounds that ``update`` would reject raise the same error here, and ``sums`` does not change.
         """
-        features = self._features(transformed_contexts(self, contexts))
+        features = self._features(transform_contexts(self, contexts))
         n = len(features)
         arms, rewards = check_arms(arm, n, self.n_arms), check_rewards(reward, (n,))
         features, head_indices = self._head.chosen_features(features, arms)

@@ -2,10 +2,10 @@
 
 Lee: "Pseudo-label" (2013); Liao et al.: "PACE" (2022). Each domain is standardised by its own statistics. A ridge
 regression on the source labels predicts an arm for each target context. For each arm, the fifth of its contexts with
-the most confident predictions is labelled with that arm (pseudo-labels), and the regression is fitted again to both
-domains; then two fifths, and so on. The mean of all these regressions decides in the target. This keeps the result
-near the first regression if the pseudo-labels are poor. LinUCB's predictions, scaled to the same standard deviation,
-have a quarter of the weight.
+the most confident predictions is labelled with that arm (pseudo-labels). The regression is fitted again to both
+domains. These two steps are repeated with two fifths of the contexts, three fifths, and so on. The mean of all
+regressions decides in the target, which keeps the result near the first regression if the pseudo-labels are poor.
+LinUCB's predictions, scaled to the same standard deviation, have a quarter of the weight.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _LABELLED_FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
 #: contexts few, so that pseudo-labels are poor. Chosen on four pairs of Office-31, emoji and signs from 0, 0.25, 0.5
 #: and 0.75.
 _LINUCB_WEIGHT = 0.25
-#: Maximum number of stored contexts per target: more take time and change little.
-_MAX_CONTEXTS = 2048
+#: Maximum number of stored contexts per target. More contexts take time and change little.
+_MAX_TARGET_CONTEXTS = 2048
 #: Maximum number of stored checksums of labelled contexts; further contexts count as new.
-_MAX_DISTINCT = 1 << 16
+_MAX_CHECKSUMS = 1 << 16
 
 
 @policies.register("self-training")
@@ -151,7 +151,7 @@ class SelfTraining(LinUCB):
         if self.feedback != "one_hot" or self.arms != "disjoint":
             return
         features = self._features(contexts)
-        new_rows = [row for row in np.flatnonzero(rewards == 1.0) if _is_new(self._seen_checksums, features[row])]
+        new_rows = [row for row in np.flatnonzero(rewards == 1.0) if _add_if_new(self._seen_checksums, features[row])]
         if not new_rows:
             return
         if not len(self._gram):
@@ -167,22 +167,22 @@ class SelfTraining(LinUCB):
         if (
             self.feedback != "one_hot"
             or self.arms != "disjoint"
-            or len(self._target_contexts.get(domain, ())) >= _MAX_CONTEXTS
+            or len(self._target_contexts.get(domain, ())) >= _MAX_TARGET_CONTEXTS
         ):
             return
         rows = unit_scale(self._features(contexts)).astype(np.float32)
         rows = np.concatenate([self._target_contexts[domain], rows]) if domain in self._target_contexts else rows
-        first = np.unique([zlib.crc32(row.tobytes()) for row in rows], return_index=True)[1]
-        self._target_contexts[domain] = rows[np.sort(first)][:_MAX_CONTEXTS]
+        first_rows = np.unique([zlib.crc32(row.tobytes()) for row in rows], return_index=True)[1]
+        self._target_contexts[domain] = rows[np.sort(first_rows)][:_MAX_TARGET_CONTEXTS]
 
     def plan(self, episodes: int) -> None:
         if not 0 < self._episodes_left <= episodes:  # a resumed run keeps its number of episodes
             self._episodes_left = episodes
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
-        learned, self._episodes_left = self.rounds_learned, self._episodes_left - 1
-        is_due = bool(steps) or (steps is None and (learned >= 2 * self._fitted_rounds or self._episodes_left == 0))
-        if self._n_labels and is_due and learned > self._fitted_rounds:
+        n_learned, self._episodes_left = self.rounds_learned, self._episodes_left - 1
+        is_due = bool(steps) or (steps is None and (n_learned >= 2 * self._fitted_rounds or self._episodes_left == 0))
+        if self._n_labels and is_due and n_learned > self._fitted_rounds:
             theta, linucb_theta = {}, self._head.statistics.coefficients()
             for domain, rows in self._target_contexts.items():
                 fitted = fit_self_training(self._gram, self._arm_sums, self._n_labels, rows)
@@ -192,7 +192,7 @@ class SelfTraining(LinUCB):
                 theta[domain] = (1.0 - weight) * fitted + linucb_scale * linucb_theta
             with self._locks.state:
                 # A file without training data has no contexts: its regressions stay.
-                self._target_theta, self._fitted_rounds = self._target_theta | theta, learned
+                self._target_theta, self._fitted_rounds = self._target_theta | theta, n_learned
         return {}
 
     def _grow(self) -> None:
@@ -232,13 +232,13 @@ class SelfTraining(LinUCB):
         self._target_theta, self._target_contexts = theta, contexts
 
 
-def _is_new(seen: dict[int, None], row: AnyArray) -> bool:
-    """Return True if the context has not been seen, and store its checksum."""
+def _add_if_new(seen: dict[int, None], row: AnyArray) -> bool:
+    """Store the checksum of a context, and return True if the context is new."""
     checksum = zlib.crc32(np.ascontiguousarray(row).tobytes())
-    new = checksum not in seen
-    if new and len(seen) < _MAX_DISTINCT:
+    is_new = checksum not in seen
+    if is_new and len(seen) < _MAX_CHECKSUMS:
         seen[checksum] = None
-    return new
+    return is_new
 
 
 def fit_self_training(gram: FloatArray, arm_sums: FloatArray, n_labels: float, contexts: AnyArray) -> FloatArray:
@@ -254,17 +254,17 @@ def fit_self_training(gram: FloatArray, arm_sums: FloatArray, n_labels: float, c
     """
     rows, n_arms = contexts.astype(np.float64), len(arm_sums)
     penalty = np.eye(len(gram)) * (np.trace(gram) / n_labels)
-    theta = [np.linalg.solve(gram + penalty, arm_sums.T)]
+    thetas = [np.linalg.solve(gram + penalty, arm_sums.T)]
     for fraction in _LABELLED_FRACTIONS if len(rows) and n_arms > 1 else ():
-        scores = rows @ theta[-1]
+        scores = rows @ thetas[-1]
         arms = scores.argmax(axis=1)
         sorted_scores = np.partition(scores, -2, axis=1)
         # Sort rows by arm, the most confident first; the first rows of each arm get its pseudo-label.
         order = np.lexsort((sorted_scores[:, -2] - sorted_scores[:, -1], arms))
         counts = np.bincount(arms, minlength=n_arms)
-        rank = np.arange(len(rows)) - (np.cumsum(counts) - counts)[arms[order]]
-        chosen = order[rank < np.ceil(fraction * counts)[arms[order]]]
-        labelled = rows[chosen]
-        sums = np.eye(n_arms)[arms[chosen]].T @ labelled
-        theta.append(np.linalg.solve(gram + labelled.T @ labelled + penalty, (arm_sums + sums).T))
-    return np.mean(theta, axis=0).T.copy()
+        ranks = np.arange(len(rows)) - (np.cumsum(counts) - counts)[arms[order]]
+        labelled_rows = order[ranks < np.ceil(fraction * counts)[arms[order]]]
+        labelled_contexts = rows[labelled_rows]
+        sums = np.eye(n_arms)[arms[labelled_rows]].T @ labelled_contexts
+        thetas.append(np.linalg.solve(gram + labelled_contexts.T @ labelled_contexts + penalty, (arm_sums + sums).T))
+    return np.mean(thetas, axis=0).T.copy()

@@ -46,7 +46,7 @@ class Locks:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """Run signal handlers after the block: an exception in a handler would leave the block half done.
+    """Delay signal handlers until the block has ended, because an exception in a handler would leave it half done.
 
     Python runs handlers only in the main thread; in other threads there is nothing to defer.
     """
@@ -55,11 +55,11 @@ def defer_signals() -> Iterator[None]:
         return
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     received: list[int] = []
-    inside = True
+    in_block = True
 
     def collect_or_forward(number: int, frame: FrameType | None) -> None:
         handler = handlers[number]
-        if inside:
+        if in_block:
             received.append(number)
         elif callable(handler):
             handler(number, frame)
@@ -70,7 +70,7 @@ def defer_signals() -> Iterator[None]:
                 signal.signal(number, collect_or_forward)
         yield
     finally:
-        inside = False  # from here on the handler only forwards signals
+        in_block = False  # from here on the handler only forwards signals
         for number, handler in handlers.items():
             if callable(handler):
                 signal.signal(number, handler)

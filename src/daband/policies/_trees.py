@@ -35,7 +35,7 @@ _REFIT_GROWTH = 1.25
 _MAX_ARMS = 128
 #: Maximum number of stored rounds.
 MAX_STORED_ROUNDS = 131_072
-#: Trees per arm.
+#: Number of trees per arm.
 _TREES_PER_ARM = 40
 #: Maximum number of leaves per tree.
 _MAX_LEAVES = 15
@@ -57,7 +57,8 @@ class Trees(Policy):
 
     The score of an arm is its predicted reward. With ``explore="ucb"`` it also has a bonus: ``alpha / sqrt(1 + n)``
     standard deviations of the rewards after n rounds of the arm. With probability ``epsilon`` the arm is drawn
-    uniformly. At most 131,072 rounds are stored: of more rounds a sample, which does not depend on their order.
+    uniformly. At most 131,072 rounds are stored. If there are more, a sample of them is stored, which does not depend
+    on their order.
 
     Args:
         context_shape: the shape of one context.
@@ -110,14 +111,14 @@ class Trees(Policy):
         )
         if self.n_arms > _MAX_ARMS:
             raise InvalidInput(f"n_arms must be at most {_MAX_ARMS} for trees, got {self.n_arms}")
-        models = self.n_arms if arms == "disjoint" else 1
+        n_models = self.n_arms if arms == "disjoint" else 1
         self._n_inputs = math.prod(self.feature_shape)
-        self._round_counts: IntArray = np.zeros(models, np.int64)
+        self._round_counts: IntArray = np.zeros(n_models, np.int64)
         #: The sums of weights, and of weighted rewards, of each model's rounds.
-        self._sums: FloatArray = np.zeros((2, models))
+        self._sums: FloatArray = np.zeros((2, n_models))
         #: The stored rounds, one per row: the context, the index of the model, the reward, the weight.
         self._stored_rounds: FloatArray = np.empty((0, self._n_inputs + 3))
-        self._trees: dict[str, AnyArray] = empty_trees(models)
+        self._trees: dict[str, AnyArray] = empty_trees(n_models)
         self._fitted_rounds = 0
 
     # Decisions.
@@ -134,8 +135,8 @@ class Trees(Policy):
         return predicted, np.broadcast_to(bonus, predicted.shape).copy()
 
     def _freeze(self, domain: int) -> FrozenParts:
-        models, moments = len(self._round_counts), self.reward_moments
-        theta, inverse = np.eye(models, models + 1), np.zeros((models, models + 1, models + 1))
+        n_models, moments = len(self._round_counts), self.reward_moments
+        theta, inverse = np.eye(n_models, n_models + 1), np.zeros((n_models, n_models + 1, n_models + 1))
         theta[:, -1] = -moments.centre
         inverse[:, -1, -1] = 1.0 / (1.0 + self._round_counts)
         member = Member(theta / moments.scale, inverse, network=self._tree_network())
@@ -146,14 +147,14 @@ class Trees(Policy):
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         round_weights = np.ones(len(arms)) if weights is None else weights
         if self.arms == "shared":
-            contexts, models = contexts[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
+            contexts, model_indices = contexts[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
         else:
-            models = arms
+            model_indices = arms
         flat = unit_scale(contexts.reshape(len(contexts), -1))
-        rounds = np.column_stack([flat, models, rewards, round_weights])
-        np.add.at(self._round_counts, models, 1)
-        np.add.at(self._sums[0], models, round_weights)
-        np.add.at(self._sums[1], models, round_weights * rewards)
+        rounds = np.column_stack([flat, model_indices, rewards, round_weights])
+        np.add.at(self._round_counts, model_indices, 1)
+        np.add.at(self._sums[0], model_indices, round_weights)
+        np.add.at(self._sums[1], model_indices, round_weights * rewards)
         self._stored_rounds = np.concatenate([self._stored_rounds, rounds])
         if len(self._stored_rounds) > 2 * MAX_STORED_ROUNDS:
             self._stored_rounds = sample_rounds(self._stored_rounds)
@@ -187,10 +188,10 @@ class Trees(Policy):
         return {"rounds": self._round_counts, "sums": self._sums, "kept": stored, "fitted": fitted, **trees}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        models = self.n_arms if self.arms == "disjoint" else 1
+        n_models = self.n_arms if self.arms == "disjoint" else 1
         stored, rounds, sums = state["kept"], state["rounds"], state["sums"]
-        if stored.shape[1:] != (self._n_inputs + 3,) or rounds.shape != (models,) or sums.shape != (2, models):
-            raise InvalidInput(f"the file has rounds of shape {stored.shape} for {models} models")
+        if stored.shape[1:] != (self._n_inputs + 3,) or rounds.shape != (n_models,) or sums.shape != (2, n_models):
+            raise InvalidInput(f"the file has rounds of shape {stored.shape} for {n_models} models")
         trees = with_prefix("trees/", state)
         TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)  # rejects arrays that do not fit
         self._stored_rounds, self._round_counts, self._sums = np.array(stored), np.array(rounds), np.array(sums)
@@ -216,7 +217,7 @@ def _round_to_16_bits(numbers: FloatArray) -> FloatArray:
     return np.ldexp(np.round(fraction * 65536.0) / 65536.0, exponent)
 
 
-def _bin_edges(contexts: FloatArray) -> list[FloatArray]:
+def _compute_bin_edges(contexts: FloatArray) -> list[FloatArray]:
     """Return the edges of each column's bins: quantiles, or midpoints between values if there are few values."""
     edges = []
     for column in contexts.T:
@@ -233,8 +234,8 @@ def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArr
     rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
     contexts, model_indices = rounds[:, :-3], rounds[:, -3]
     trees = empty_trees(n_models, _TREES_PER_ARM)
-    edges = _bin_edges(contexts)
-    binned = [np.searchsorted(cuts, column) for cuts, column in zip(edges, contexts.T, strict=True)]
+    edges = _compute_bin_edges(contexts)
+    binned = [np.searchsorted(column_edges, column) for column_edges, column in zip(edges, contexts.T, strict=True)]
     bins = np.stack(binned, axis=1, dtype=np.float32)
     parts: dict[str, list[AnyArray]] = {name: [trees[name]] for name in ("feature", "threshold", "children", "value")}
     n_nodes, depth = 1, 1
@@ -249,14 +250,14 @@ def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArr
         residuals = np.round((rewards - base) / scale, 9)
         trees["base"][model] = base
         for tree_index, (tree, values) in enumerate(_boost(bins[rows], residuals, weights, seed)):
-            leaf = tree.children_left < 0
+            is_leaf = tree.children_left < 0
             nodes = np.arange(tree.node_count)
-            children = np.where(leaf, nodes, [tree.children_left, tree.children_right])
-            splits = zip(tree.feature[~leaf], tree.threshold[~leaf], strict=True)
+            children = np.where(is_leaf, nodes, [tree.children_left, tree.children_right])
+            splits = zip(tree.feature[~is_leaf], tree.threshold[~is_leaf], strict=True)
             thresholds = np.zeros(tree.node_count)
-            thresholds[~leaf] = [edges[column][int(bin_index)] for column, bin_index in splits]
+            thresholds[~is_leaf] = [edges[column][int(bin_index)] for column, bin_index in splits]
             trees["roots"][model, tree_index] = n_nodes
-            parts["feature"].append(np.where(leaf, 0, tree.feature).astype(np.int64))
+            parts["feature"].append(np.where(is_leaf, 0, tree.feature).astype(np.int64))
             parts["threshold"].append(thresholds)
             parts["children"].append(children.astype(np.int64) + n_nodes)
             parts["value"].append(scale * values)
@@ -266,24 +267,24 @@ def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArr
 
 
 def _boost(bins: AnyArray, residuals: FloatArray, weights: FloatArray, seed: int) -> Iterator[tuple[Any, FloatArray]]:
-    """Yield trees with the values of their nodes, (nodes,). Each is fitted to the residuals of the trees before."""
+    """Yield trees with the values of their nodes, (nodes,). Each tree is fitted to the residuals of those before it."""
     from sklearn.tree import DecisionTreeRegressor
 
     n = len(residuals)
     rng = np.random.default_rng(seed)
-    min_leaf = max(2, _MIN_LEAF_ROUNDS * min(n, _MAX_SPLIT_ROUNDS) // n)
-    equal_weights = bool((weights == weights[0]).all())
+    min_leaf_rounds = max(2, _MIN_LEAF_ROUNDS * min(n, _MAX_SPLIT_ROUNDS) // n)
+    has_equal_weights = bool((weights == weights[0]).all())
     for tree_index in range(_TREES_PER_ARM):
         sample = rng.choice(n, _MAX_SPLIT_ROUNDS, replace=False) if n > _MAX_SPLIT_ROUNDS else np.arange(n)
-        fitted = DecisionTreeRegressor(
-            splitter="random", max_leaf_nodes=_MAX_LEAVES, min_samples_leaf=min_leaf, random_state=tree_index
+        regressor = DecisionTreeRegressor(
+            splitter="random", max_leaf_nodes=_MAX_LEAVES, min_samples_leaf=min_leaf_rounds, random_state=tree_index
         )
         # Input checks would take as long as the trees.
-        sample_weight = None if equal_weights else weights[sample]
-        fitted.fit(bins[sample], residuals[sample], sample_weight=sample_weight, check_input=False)
-        leaves, nodes = fitted.apply(bins, check_input=False), fitted.tree_.node_count
-        counts = np.bincount(leaves, weights, minlength=nodes)
-        sums = np.bincount(leaves, weights * residuals, minlength=nodes)
+        sample_weight = None if has_equal_weights else weights[sample]
+        regressor.fit(bins[sample], residuals[sample], sample_weight=sample_weight, check_input=False)
+        leaves, n_nodes = regressor.apply(bins, check_input=False), regressor.tree_.node_count
+        counts = np.bincount(leaves, weights, minlength=n_nodes)
+        sums = np.bincount(leaves, weights * residuals, minlength=n_nodes)
         values = _LEARNING_RATE * sums / np.where(counts > 0, counts, 1.0)
         residuals = residuals - values[leaves]
-        yield fitted.tree_, values
+        yield regressor.tree_, values

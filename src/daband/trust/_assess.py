@@ -27,7 +27,7 @@ from daband.linear._joint_ridge import JointHead
 from daband.policies._incoming_rounds import log_weights
 from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture
-from daband.policies._policy import Policy, transformed_contexts
+from daband.policies._policy import Policy, transform_contexts
 from daband.trust._assessment import Assessment, rewards_needed
 from daband.trust._incumbent import Incumbent, as_incumbent, constant_incumbent, decide
 from daband.trust._reference import data_kind, reference_class
@@ -148,8 +148,8 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
 
     def transform(contexts: AnyArray, domain: str) -> list[AnyArray]:
         """Return the contexts after the policy's transforms, in a list of one array."""
-        contexts = transformed_contexts(policy, contexts, domain)
-        return [contexts if joint_policy is policy else transformed_contexts(joint_policy, contexts, domain)]
+        contexts = transform_contexts(policy, contexts, domain)
+        return [contexts if joint_policy is policy else transform_contexts(joint_policy, contexts, domain)]
 
     (features,) = apply_by_source(transform, rounds.contexts, rounds.origin)
     if rounds.logged is None:  # simulate a log of uniformly drawn source arms
@@ -353,7 +353,7 @@ def _diagnose(policy: Policy, rounds: SourceRounds, sample: TargetContexts) -> t
         if encode is not None:
             contexts = encode(contexts, domain)
         elif has_own_units:
-            contexts = transformed_contexts(policy, contexts, domain)
+            contexts = transform_contexts(policy, contexts, domain)
         return [np.asarray(contexts).reshape(len(contexts), -1)]
 
     n = MAX_CONTEXTS
