@@ -28,8 +28,8 @@ from machine import commit
 import daband
 from daband.domains._contract import LoggedRounds
 from daband.evaluation._weighted_log import score_rounds
-from daband.linear._mean_estimates import mean_estimate
-from daband.linear._piecewise import ramps_step
+from daband.linear._mean_estimates import estimate_mean
+from daband.linear._piecewise import fit_ramps
 
 EXPERIMENTS = (
     "donors-state", "mails-channel", "mails-zip", "strokes-country", "strokes-elsewhere", "training-sex",
@@ -51,7 +51,7 @@ class Log(NamedTuple):
 
     def scores(self) -> np.ndarray:
         """Doubly robust scores of every arm, (n, K)."""
-        features = ramps_step(self.contexts, 8)(self.contexts)[:, 1:]
+        features = fit_ramps(self.contexts, 8)(self.contexts)[:, 1:]
         return score_rounds(LoggedRounds(features, self.arms, self.rewards, self.propensities), self.n_arms)
 
 
@@ -226,7 +226,7 @@ def run_experiments(methods: list[str], seeds: int, **_: Any) -> list[dict[str, 
             for method, seed in itertools.product(methods, range(seeds)):
                 start = time.perf_counter()
                 chosen = METHODS[method](log, there.contexts, seed)
-                gain = mean_estimate(scores[np.arange(len(chosen)), chosen] - scores[:, arm])
+                gain = estimate_mean(scores[np.arange(len(chosen)), chosen] - scores[:, arm])
                 row = {"experiment": name, "from": source, "method": method, "seed": seed, "gain": gain.value}
                 row |= {"z": gain.value / gain.error if gain.error else 0.0, "other": float((chosen != arm).mean())}
                 row["seconds"] = round(time.perf_counter() - start, 2)

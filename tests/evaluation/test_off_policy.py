@@ -9,8 +9,8 @@ import daband
 from daband.domains._contract import LoggedRounds
 from daband.evaluation._off_policy import ESTIMATORS
 from daband.evaluation._weighted_log import DensityRatio
-from daband.linear._doubly_robust import RewardSums, doubly_robust_scores, flat_features, fold_numbers
-from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, mean_estimate, self_normalised
+from daband.linear._doubly_robust import RewardSums, assign_folds, doubly_robust_scores, extract_features
+from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, estimate_mean, self_normalised_mean
 
 K, D = 3, 4
 SLOPES = np.random.default_rng(5).normal(size=(K, D)) / 4
@@ -64,11 +64,11 @@ class TestEstimators:
     rewards = np.array([1.0, 0.0, 1.0, 0.5])
 
     def test_self_normalised(self):
-        found = self_normalised(self.rewards, self.weights)
+        found = self_normalised_mean(self.rewards, self.weights)
         assert found.value == pytest.approx(1.0 / 3.5)
         terms = self.weights * (self.rewards - found.value) / self.weights.mean()
         assert found.error == pytest.approx(terms.std(ddof=1) / 2)
-        nothing = self_normalised(self.rewards, np.zeros(4))
+        nothing = self_normalised_mean(self.rewards, np.zeros(4))
         assert np.isnan(nothing.value)
         assert nothing.error == np.inf
 
@@ -81,7 +81,7 @@ class TestEstimators:
         """Written out with a model per fold; and without a model, by weights alone."""
         x, arm, reward, p = logged(400)
         sums = RewardSums(5, K, x, 0.0)
-        folds = fold_numbers(0, 400, 5, 0)
+        folds = assign_folds(0, 400, 5, 0)
         sums.add(x, folds, arm, reward)
         predicted = np.stack([sums.fit([fold]).predict(x) for fold in range(5)])[folds, np.arange(400)]
         terms = (valued(x) * predicted).sum(axis=1)
@@ -107,23 +107,23 @@ class TestIntervals:
     def test_symmetric_terms_have_a_t_interval(self):
         low, high = MeanEstimate(2.0, 0.5).interval(0.95)
         assert (low, high) == pytest.approx((2.0 - 0.979982, 2.0 + 0.979982), abs=1e-5)
-        low, high = mean_estimate(np.array([1.0, 2.0, 3.0])).interval(0.95)
+        low, high = estimate_mean(np.array([1.0, 2.0, 3.0])).interval(0.95)
         assert high - 2.0 == pytest.approx(2.0 - low) == pytest.approx(4.302653 / np.sqrt(3), abs=1e-5)
 
     def test_skewed_terms_have_a_longer_side(self):
-        estimate = mean_estimate(np.repeat([0.0, 1.0], [980, 20]))
+        estimate = estimate_mean(np.repeat([0.0, 1.0], [980, 20]))
         low, high = estimate.interval(0.95)
         assert 1.3 * (estimate.value - low) < high - estimate.value < 3.0 * (estimate.value - low)
-        mirrored = mean_estimate(-np.repeat([0.0, 1.0], [980, 20])).interval(0.95)
+        mirrored = estimate_mean(-np.repeat([0.0, 1.0], [980, 20])).interval(0.95)
         assert mirrored == pytest.approx((-high, -low))
 
     def test_one_value_says_nothing_of_its_error(self):
-        assert mean_estimate(np.array([0.3])).error == np.inf
-        assert mean_estimate(np.array([0.3])).interval(0.9) == (-np.inf, np.inf)
+        assert estimate_mean(np.array([0.3])).error == np.inf
+        assert estimate_mean(np.array([0.3])).interval(0.9) == (-np.inf, np.inf)
 
     def test_a_sum_of_two_samples(self):
         first, second = np.array([1.0, 5.0, 2.0]), np.array([0.0, 0.0, 3.0, 1.0])
-        found = mean_estimate(first).plus(mean_estimate(second))
+        found = estimate_mean(first).plus(estimate_mean(second))
         assert found.value == pytest.approx(first.mean() + second.mean())
         assert found.error**2 == pytest.approx(first.var(ddof=1) / 3 + second.var(ddof=1) / 4)
 
@@ -137,7 +137,7 @@ class TestIntervals:
         rng = np.random.default_rng(0)
         baskets = (rng.random((1000, 1000)) < 1 / 30) * rng.lognormal(0.0, 1.0, (1000, 1000))
         truth = np.exp(0.5) / 30
-        intervals = np.array([mean_estimate(terms).interval(0.95) for terms in baskets])
+        intervals = np.array([estimate_mean(terms).interval(0.95) for terms in baskets])
         assert np.mean((intervals[:, 0] <= truth) & (truth <= intervals[:, 1])) > 0.93
         reach = 1.96 * baskets.std(axis=1) / np.sqrt(1000)
         assert np.mean(np.abs(baskets.mean(axis=1) - truth) <= reach) < 0.92
@@ -214,7 +214,7 @@ class TestModels:
 
     def test_cross_fitting_hides_a_rounds_own_reward(self):
         x, arm, reward, _ = logged(100)
-        folds = fold_numbers(0, 100, 5, 0)
+        folds = assign_folds(0, 100, 5, 0)
 
         def predicted():
             sums = RewardSums(5, K, x, 0.0)
@@ -228,14 +228,14 @@ class TestModels:
         assert np.abs(after - before).max() > 0.01
 
     def test_folds_hold_out_every_row_once_whatever_the_batches(self):
-        every = fold_numbers(0, 23, 5, 3)
-        np.testing.assert_array_equal(every, np.concatenate([fold_numbers(0, 9, 5, 3), fold_numbers(9, 14, 5, 3)]))
+        every = assign_folds(0, 23, 5, 3)
+        np.testing.assert_array_equal(every, np.concatenate([assign_folds(0, 9, 5, 3), assign_folds(9, 14, 5, 3)]))
         assert [sorted(every[start : start + 5]) for start in (0, 5, 10, 15)] == [list(range(5))] * 4
 
     def test_long_contexts_are_reduced(self):
         rng = np.random.default_rng(4)
         images, others = rng.integers(0, 255, (80, 3, 16, 16), np.uint8), rng.random((90, 3, 16, 16))
-        features, more = flat_features(images, others)
+        features, more = extract_features(images, others)
         assert features.shape == (80, 64)
         assert more.shape == (90, 64)
 

@@ -9,7 +9,7 @@ from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import DataError, InvalidInput
 from daband.evaluation._off_policy import ESTIMATORS
-from daband.linear._doubly_robust import fold_numbers
+from daband.linear._doubly_robust import assign_folds
 
 pl = pytest.importorskip("polars")
 K, D = 3, 4
@@ -178,7 +178,7 @@ def test_what_needs_all_contexts_at_once_says_so(tmp_path, monkeypatch):
 
 
 def test_folds_do_not_depend_on_batches():
-    folds = fold_numbers(0, 103, 5, 3)
+    folds = assign_folds(0, 103, 5, 3)
     assert np.bincount(folds[:100]).tolist() == [20] * 5
-    np.testing.assert_array_equal(np.concatenate([fold_numbers(a, b - a, 5, 3) for a, b in ((0, 7), (7, 103))]), folds)
-    assert (folds != fold_numbers(0, 103, 5, 4)).any()
+    np.testing.assert_array_equal(np.concatenate([assign_folds(a, b - a, 5, 3) for a, b in ((0, 7), (7, 103))]), folds)
+    assert (folds != assign_folds(0, 103, 5, 4)).any()

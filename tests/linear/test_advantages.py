@@ -6,7 +6,7 @@ import pytest
 from daband.domains._contract import LoggedRounds
 from daband.evaluation._weighted_log import score_rounds
 from daband.linear._advantages import learn_advantages
-from daband.linear._piecewise import ramps_step
+from daband.linear._piecewise import fit_ramps
 
 K = 3
 
@@ -125,9 +125,9 @@ def test_scores_average_to_the_values_of_the_arms():
 
 def test_ramps_cover_what_was_trimmed():
     rows = np.random.default_rng(0).normal(size=(1_000, 1))
-    step = ramps_step(rows, 1, trim=0.1)
+    step = fit_ramps(rows, 1, trim=0.1)
     low, high = np.quantile(rows, [0.1, 0.9])
     np.testing.assert_array_equal(step(np.array([[-9.0]])), step(np.array([[low - 0.1]])))
     np.testing.assert_array_equal(step(np.array([[9.0]])), step(np.array([[high + 0.1]])))
     assert step(rows)[:, 1].std() == pytest.approx(1.0, abs=0.05)
-    assert ramps_step(rows, 8)(rows).shape == (1_000, 9)
+    assert fit_ramps(rows, 8)(rows).shape == (1_000, 9)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daband.linear._exploration import gaussians, probability_of_best
+from daband.linear._exploration import probability_of_best, to_gaussians
 
 
 def by_brute_force(mean, deviation, arm):
@@ -50,7 +50,7 @@ def test_certain_arms():
 
 
 def test_gaussians_are_gaussian():
-    draws = gaussians(np.random.default_rng(0).random((20_000, 6)))
+    draws = to_gaussians(np.random.default_rng(0).random((20_000, 6)))
     assert draws.shape == (20_000, 3)
     assert stats.kstest(draws.ravel(), "norm").pvalue > 0.01
-    assert np.isfinite(gaussians(np.array([[0.0, 0.0], [1 - 2**-53, 0.5]]))).all()
+    assert np.isfinite(to_gaussians(np.array([[0.0, 0.0], [1 - 2**-53, 0.5]]))).all()

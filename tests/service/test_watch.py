@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from daband.linear._mean_estimates import effective_sample_size, mean_estimate, self_normalised
+from daband.linear._mean_estimates import effective_sample_size, estimate_mean, self_normalised_mean
 from daband.service._event_log import Event, LoggedReward
 from daband.service._log_readers import ValueSums, Watch
 from daband.service._settings import Settings
@@ -21,14 +21,14 @@ def test_values_from_sums_are_those_of_all_rounds():
     for weight, reward in zip(weights, rewards, strict=True):
         sums.add(weight, reward)
     assert sums.n == 500
-    assert sums.mean()[:2] == pytest.approx(mean_estimate(rewards)[:2])
-    assert sums.mean(1)[:2] == pytest.approx(self_normalised(rewards, weights)[:2])
+    assert sums.mean()[:2] == pytest.approx(estimate_mean(rewards)[:2])
+    assert sums.mean(1)[:2] == pytest.approx(self_normalised_mean(rewards, weights)[:2])
     assert sums.effective_sample_size == pytest.approx(effective_sample_size(weights))
     played, other = rewards.mean(), (weights @ rewards) / weights.sum()
     influence = (rewards - played) - weights * (rewards - other) / weights.mean()
     found = sums.difference()
     assert found.value == pytest.approx(played - other)
-    assert found.error == pytest.approx(mean_estimate(influence).error, rel=1e-3)
+    assert found.error == pytest.approx(estimate_mean(influence).error, rel=1e-3)
 
 
 def test_values_of_few_rounds_have_no_interval():

@@ -21,7 +21,7 @@ from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder
 from daband.neural.encoders._frozen_encoder import freeze_encoder, to_onnx
 from daband.neural.encoders._pretrained import load_backbone, pretrained_features
-from daband.serving._numpy_networks import network_from
+from daband.serving._numpy_networks import load_network
 
 SHAPE = (3, 16, 16)
 SCRIPT = """
@@ -204,7 +204,7 @@ def test_a_network_with_norms_by_domain_takes_any_number_of_rows():
     own = [freeze_encoder(encoder, domain=domain) for domain in (0, 1)]
     assert not own[1].settings["single"]
     for network in own:
-        again = network_from(network.settings, network.arrays)
+        again = load_network(network.settings, network.arrays)
         np.testing.assert_allclose(again(contexts), network(contexts), atol=1e-5)
     assert not np.allclose(own[0](contexts), own[1](contexts))
 

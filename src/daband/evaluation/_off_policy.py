@@ -34,7 +34,7 @@ from daband.evaluation._weighted_log import (
     move_to_target,
     weigh_log,
 )
-from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, mean_estimate, self_normalised
+from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, estimate_mean, self_normalised_mean
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 
@@ -255,15 +255,15 @@ def _estimate_value(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, 
     """Return the estimate, and the terms (n,) of the log's rounds from which its error is computed."""
     if estimator == "ips":
         terms = log.weights * log.rewards
-        return mean_estimate(terms), terms
+        return estimate_mean(terms), terms
     if estimator == "snips":
-        estimate = self_normalised(log.rewards, log.weights)
+        estimate = self_normalised_mean(log.rewards, log.weights)
         return estimate, log.weights * (log.rewards - estimate.value)
     corrections = log.weights * (log.rewards - log.predicted)
     if log.ratio is None:
         terms = log.direct + corrections
-        return mean_estimate(terms), terms
-    return mean_estimate(log.direct).plus(mean_estimate(corrections)), corrections  # two independent samples
+        return estimate_mean(terms), terms
+    return estimate_mean(log.direct).plus(estimate_mean(corrections)), corrections  # two independent samples
 
 
 def _support_warnings(log: WeightedRounds) -> list[str]:
@@ -284,7 +284,7 @@ def _support_warnings(log: WeightedRounds) -> list[str]:
             reasons.append(f"{cause} leaves {size:.0f} of {len(log.ratio)} rounds")
         elif not _MIN_MEAN_RATIO < log.mean_ratio < 1.0 / _MIN_MEAN_RATIO:
             reasons.append(f"{cause} averages {log.mean_ratio:.2g} over the log instead of 1")
-    mean_weight = mean_estimate(log.weights)
+    mean_weight = estimate_mean(log.weights)
     if abs(mean_weight.value - (1.0 - missing)) > _MAX_STANDARD_ERRORS * mean_weight.error:
         reasons.append(
             f"weights average {mean_weight.value:.3g} instead of {1.0 - missing:.3g}: propensities are not those of "

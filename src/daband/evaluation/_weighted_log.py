@@ -21,12 +21,12 @@ from daband.errors import InvalidInput
 from daband.linear._doubly_robust import (
     RewardModel,
     RewardSums,
+    assign_folds,
+    build_feature_map,
     doubly_robust_scores,
-    feature_map,
-    flat_features,
-    fold_numbers,
+    extract_features,
     needs_components,
-    sampled_rows,
+    sample_rows,
 )
 
 Progress = Callable[[dict[str, float]], None]
@@ -145,10 +145,10 @@ class FoldModels:
         if needs_components(self._size):
             contexts_per_row = log.n_arms if log.shared else 1
             rows = np.unique(
-                sampled_rows(log.n * contexts_per_row, first.contexts[0].nbytes // contexts_per_row) // contexts_per_row
+                sample_rows(log.n * contexts_per_row, first.contexts[0].nbytes // contexts_per_row) // contexts_per_row
             )
             samples = [log.sample(rows).reshape(-1, self._size)]
-        self._feature_map = feature_map(self._size, samples)
+        self._feature_map = build_feature_map(self._size, samples)
         sample = self.features(first.contexts[:_SAMPLE_ROWS])
         sample = sample.reshape(-1, sample.shape[-1])
         sums = RewardSums(N_FOLDS, 1 if log.shared else log.n_arms, sample, float(first.rewards.mean()))
@@ -156,7 +156,7 @@ class FoldModels:
             features, arms = self.features(batch.contexts), batch.arms
             if log.shared:
                 features, arms = features[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
-            sums.add(features, fold_numbers(start, len(arms), N_FOLDS, seed), arms, batch.rewards)
+            sums.add(features, assign_folds(start, len(arms), N_FOLDS, seed), arms, batch.rewards)
         self._models: list[RewardModel] = [sums.fit([fold]) for fold in range(N_FOLDS)]
 
     def features(self, contexts: AnyArray) -> FloatArray:
@@ -187,7 +187,7 @@ def score_rounds(rounds: LoggedRounds, n_arms: int, *, shared: bool = False, see
         predicted = np.full((len(rounds), n_arms), rounds.rewards.mean())
     else:
         models = FoldModels(MemoryRounds(rounds, n_arms, shared=shared), seed)
-        predicted = models.predict(rounds.contexts, fold_numbers(0, len(rounds), N_FOLDS, seed))
+        predicted = models.predict(rounds.contexts, assign_folds(0, len(rounds), N_FOLDS, seed))
     scores = doubly_robust_scores(predicted, rounds.arms, rounds.rewards, rounds.propensities)
     return scores if rounds.offered is None else np.where(rounds.offered, scores, rounds.rewards[:, None])
 
@@ -205,7 +205,7 @@ def weigh_log(
         weights[rows] = _importance_weights(batch_probabilities, batch)
         predicted[rows] = direct[rows] = 0.0
         if models is not None:
-            values = models.predict(batch.contexts, fold_numbers(first_row, len(batch), N_FOLDS, seed))
+            values = models.predict(batch.contexts, assign_folds(first_row, len(batch), N_FOLDS, seed))
             predicted[rows] = values[np.arange(len(batch)), batch.arms]
             direct[rows] = (batch_probabilities * values).sum(axis=1)
         probability_sums += batch_probabilities.sum(axis=0)
@@ -227,9 +227,9 @@ def move_to_target(
     those at the target contexts (m, *C).
     """
     _check_rows(min(len(contexts), len(target)))
-    source_folds = fold_numbers(0, len(contexts), N_FOLDS, seed)
-    folds = fold_numbers(0, len(target), N_FOLDS, seed + 1)
-    source_features, target_features = flat_features(contexts, target)
+    source_folds = assign_folds(0, len(contexts), N_FOLDS, seed)
+    folds = assign_folds(0, len(target), N_FOLDS, seed + 1)
+    source_features, target_features = extract_features(contexts, target)
     ratio, mean_ratio = cross_fitted_ratio(source_features, source_folds, target_features, folds)
     direct = np.zeros(len(target))
     if models is not None:

@@ -1,11 +1,11 @@
-"""Learn from a log which arm is better for which context, and use it only if the log proves the gain.
+"""Learn from a log which arm is best for which context, and choose by context only if the log proves the gain.
 
 In most randomised experiments one arm is best for nearly all contexts. A policy that chooses by context anyway loses to
-that arm, and its own predictions do not show it. So choosing by context is a hypothesis, which the log tests:
+that arm, and its own predictions do not show it. So choosing by context is a hypothesis that the log tests:
 
-1. Doubly robust scores (``_doubly_robust.py``) give the best arm by their means.
+1. The best arm is the arm with the largest mean of doubly robust scores (``_doubly_robust.py``).
 2. Two regressions of the scores on contexts, linear and piecewise, predict each arm's advantage. Their penalty shrinks
-   advantages towards their means, at which the best arm is chosen everywhere.
+   advantages towards their means. With an infinite penalty, the best arm is chosen for every context.
 3. Cross-fitting evaluates both: the gain of a round is the score of the arm chosen by regressions that have not seen
    its fold, minus the score of the best arm. Nothing in the regressions, their training scores or their penalties
    depends on the fold that they are evaluated on. A gain depends on the split of rounds into five folds, so it is
@@ -28,14 +28,14 @@ from statistics import NormalDist
 import numpy as np
 
 from daband._arrays import BoolArray, FloatArray, IntArray, Mask
-from daband.linear._doubly_robust import RewardSums, RidgePath, doubly_robust_scores, fold_numbers
-from daband.linear._mean_estimates import MeanEstimate, mean_estimate
-from daband.linear._piecewise import PiecewiseStep, ramps_step
+from daband.linear._doubly_robust import RewardSums, RidgePath, assign_folds, doubly_robust_scores
+from daband.linear._mean_estimates import MeanEstimate, estimate_mean
+from daband.linear._piecewise import PiecewiseStep, fit_ramps
 
 #: The number of folds of cross-fitting.
-_FOLDS = 5
+_N_FOLDS = 5
 #: The number of random splits into folds, over which gains and scores are averaged.
-_SPLITS = 3
+_N_SPLITS = 3
 #: Minimum number of rounds in a log for choices by context.
 _MIN_LOG_ROUNDS = 100
 #: Minimum number of rounds of a *supported* arm: only supported arms are chosen by context.
@@ -43,7 +43,7 @@ _MIN_ARM_ROUNDS = 10
 #: The probability that no used regression loses to the best arm.
 _CONFIDENCE = 0.99
 #: The number of random draws from which the quantile of the maximum of correlated normal variables is estimated.
-_NORMAL_DRAWS = 20_000
+_N_NORMAL_DRAWS = 20_000
 #: For the linear regression, context values are clipped at this quantile and at one minus this quantile.
 _CLIP_QUANTILE = 0.005
 #: Maximum number of pieces per column in the piecewise regression.
@@ -60,7 +60,7 @@ class LogEvidence:
     arm: int
     #: The mean reward of that arm.
     value: float
-    #: The mean gain per round of choosing by context; negative if that loses.
+    #: The mean gain per round of choosing by context instead of always the best arm; negative for a loss.
     gain: float
     #: The standard error of the gain.
     error: float
@@ -99,7 +99,9 @@ def learn_advantages(
     offered: Mask = None,
     seed: int = 0,
 ) -> Advantages:
-    """Return the predicted rewards that a log supports.
+    """Return predicted rewards of each arm, learned from a log of n rounds.
+
+    Predictions depend on the context only if the log proves that choosing by context is better than the best arm.
 
     Args:
         contexts: (n, d).
@@ -114,21 +116,21 @@ def learn_advantages(
     n, counts = len(arms), np.bincount(arms, minlength=n_arms)
     usable = np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
     if n < _MIN_LOG_ROUNDS:
-        return _mean_rewards(contexts.shape[1], arms, rewards, propensities, usable)
-    steps = [ramps_step(contexts, 1, trim=_CLIP_QUANTILE), ramps_step(contexts, _MAX_PIECES)]
+        return _fit_mean_rewards(contexts.shape[1], arms, rewards, propensities, usable)
+    steps = [fit_ramps(contexts, 1, trim=_CLIP_QUANTILE), fit_ramps(contexts, _MAX_PIECES)]
     designs = [step(contexts) for step in steps]
     supported = usable & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
     supported = supported if supported.any() else usable & (counts > 0)
     splits = [
-        _NestedScores(designs[1][:, 1:], arms, rewards, propensities, fold_numbers(0, n, _FOLDS, split_seed), n_arms)
-        for split_seed in range(_SPLITS * seed, _SPLITS * (seed + 1))
+        _NestedScores(designs[1][:, 1:], arms, rewards, propensities, assign_folds(0, n, _N_FOLDS, split_seed), n_arms)
+        for split_seed in range(_N_SPLITS * seed, _N_SPLITS * (seed + 1))
     ]
     scores = np.mean([nested.scores() for nested in splits], axis=0)
     best = int(np.where(supported, scores.mean(axis=0), -np.inf).argmax())
     gains = np.zeros((n, len(steps)))
     if by_context and supported.sum() > 1:
         gains = np.mean([_cross_fitted_gains(nested, designs, supported, best) for nested in splits], axis=0)
-    estimates = [mean_estimate(gain) for gain in gains.T]
+    estimates = [estimate_mean(gain) for gain in gains.T]
     quantile = _maximum_quantile(gains)
     lows = [_lower_limit(estimate, quantile) for estimate in estimates]
     best_fit = int(np.argmax(lows))
@@ -145,9 +147,12 @@ def learn_advantages(
 
 
 def prove_choices(scores: FloatArray, chosen: IntArray, best: int) -> LogEvidence:
-    """Return the gain of choices (n,) over the best arm, by doubly robust scores (n, K) that did not determine them."""
+    """Return the evidence for choices (n,) against always choosing the arm ``best``.
+
+    ``scores`` (n, K) are doubly robust scores that did not determine the choices.
+    """
     gains = scores[np.arange(len(chosen)), chosen] - scores[:, best]
-    gain = mean_estimate(gains)
+    gain = estimate_mean(gains)
     low = _lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE))
     return _build_evidence(gain, low, scores[:, best], best, float((chosen != best).mean()))
 
@@ -158,7 +163,7 @@ def _cross_fitted_gains(
     """Return the gain of each round over the best arm, (n, regressions). No regression has seen the round's fold."""
     scores = nested.scores()
     gains = np.zeros((len(scores), len(designs)))
-    for fold in range(_FOLDS):
+    for fold in range(_N_FOLDS):
         held_out, fitted = nested.folds == fold, nested.folds != fold
         inner_scores = nested.scores(excluded=fold)[fitted]
         for index, design in enumerate(designs):
@@ -169,7 +174,7 @@ def _cross_fitted_gains(
     return gains
 
 
-def _mean_rewards(
+def _fit_mean_rewards(
     dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, usable: BoolArray
 ) -> Advantages:
     """Predict each arm by its mean reward, weighted by inverse propensities and shrunk towards the overall mean."""
@@ -200,11 +205,11 @@ class _NestedScores:
     ) -> None:
         self._features, self._arms, self._rewards = features, arms, rewards
         self._propensities, self.folds, self._n_arms = propensities, folds, n_arms
-        self._sums = RewardSums(_FOLDS, n_arms, features, float(rewards.mean()))
+        self._sums = RewardSums(_N_FOLDS, n_arms, features, float(rewards.mean()))
         self._sums.add(features, folds, arms, rewards)
 
     def scores(self, excluded: int | None = None) -> FloatArray:
-        """Return the scores (n, K). Models do not see the fold ``excluded``, whose own scores are then meaningless."""
+        """Return the scores (n, K). Models do not see the fold ``excluded``; the scores of its rounds are not valid."""
         predicted = np.zeros((len(self._arms), self._n_arms))
         penalties = None if excluded is None else self._sums.penalties([excluded])
         for fold in range(self._sums.folds):
@@ -250,20 +255,19 @@ def _choose_arms(predicted: FloatArray, supported: BoolArray, best: int) -> IntA
 
 
 def _maximum_quantile(gains: FloatArray) -> float:
-    """Return the quantile of the maximum of the columns' studentised means, if all their expectations are 0."""
-    single = NormalDist().inv_cdf(_CONFIDENCE)
-    deviations = gains.std(axis=0)
-    varying_gains = gains[:, deviations > 0]
+    """Return the 99% quantile of the largest studentised mean of gains (n, regressions) whose expectations are 0."""
+    single_quantile = NormalDist().inv_cdf(_CONFIDENCE)
+    varying_gains = gains[:, gains.std(axis=0) > 0]
     if varying_gains.shape[1] < 2:
-        return single
+        return single_quantile
     values, vectors = np.linalg.eigh(np.corrcoef(varying_gains.T))
-    draws = np.random.default_rng(0).standard_normal((_NORMAL_DRAWS, len(values)))
+    draws = np.random.default_rng(0).standard_normal((_N_NORMAL_DRAWS, len(values)))
     maxima = (draws * np.sqrt(np.maximum(values, 0.0)) @ vectors.T).max(axis=1)
-    return max(single, float(np.quantile(maxima, _CONFIDENCE)))
+    return max(single_quantile, float(np.quantile(maxima, _CONFIDENCE)))
 
 
 def _lower_limit(gain: MeanEstimate, quantile: float) -> float:
-    """Return the lower limit of a gain; the correction for skewness may lower it but not raise it."""
+    """Return the lower limit of a gain. The correction for skewness may lower the limit but not raise it."""
     return min(gain.limit(quantile), gain.value - quantile * gain.error) if gain.error > 0 else 0.0
 
 

@@ -1,13 +1,13 @@
-"""Compute doubly robust scores, on which every estimate and every policy made from a log is based.
+"""Compute doubly robust scores. All estimates from logs, and all policies learned from logs, are based on them.
 
-The score of arm a in round i is ``m(x_i, a) + 1{a = A_i} (r_i - m(x_i, a)) / p_i``: a model's prediction, corrected by
-the observed reward. If the propensities are right, its mean is the arm's value whatever the model predicts; a good
-model makes its variance small (Dudik, Langford, Li 2011). Models are cross-fitted: no round is predicted by a model
-that has seen its reward.
+The score of arm a in round i is ``m(x_i, a) + 1{a = A_i} (r_i - m(x_i, a)) / p_i``. It is the prediction m of a model,
+corrected by the reward r_i of the logged arm A_i with propensity p_i. If the propensities are right, the mean score of
+an arm is an unbiased estimate of its value for any model. A good model makes the variance small (Dudik, Langford, Li
+2011). Models are cross-fitted: no round is predicted by a model that has seen its reward.
 
-The models are ridge regressions, one per arm, fitted from sums over rounds. Sums are kept by fold, so that models for
-all folds come from one pass over a log of any size, and models without two of the folds from the same sums. The penalty
-is chosen by generalised cross-validation. Everything is equivariant: rewards ``a r + b`` give scores ``a s + b``.
+The models are ridge regressions, one per arm, fitted from sums over rounds. There is a sum per fold, so one pass over a
+log of any size gives the models for all folds, also models that exclude two folds. The penalty is chosen by generalised
+cross-validation. If rewards r become ``a r + b``, scores s become ``a s + b``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_SAMPLE_BYTES = 1 << 28
 _PENALTIES: FloatArray = np.geomspace(1e-3, 30.0, 16)
 #: Minimum number of rounds for a regression; an arm with fewer rounds is predicted by its mean reward.
 _MIN_ROUNDS = 10
-#: Maximum degrees of freedom of a regression, as a fraction of its rounds.
+#: Maximum degrees of freedom of a regression, as a fraction of its number of rounds.
 _MAX_FREEDOM_FRACTION = 0.9
 
 
@@ -51,22 +51,22 @@ class RidgePath:
     """
 
     def __init__(self, gram: FloatArray, moment: FloatArray, squares: FloatArray) -> None:
-        self.n = float(gram[0, 0])
-        self._centre = gram[0, 1:] / self.n
-        self._mean = moment[0] / self.n
-        covariance = gram[1:, 1:] / self.n - np.outer(self._centre, self._centre)
+        self.n_rows = float(gram[0, 0])
+        self._centre = gram[0, 1:] / self.n_rows
+        self._mean = moment[0] / self.n_rows
+        covariance = gram[1:, 1:] / self.n_rows - np.outer(self._centre, self._centre)
         eigenvalues, self._vectors = np.linalg.eigh(covariance)
         self._eigenvalues = np.maximum(eigenvalues, 0.0)
-        self._projected = self._vectors.T @ (moment[1:] / self.n - np.outer(self._centre, self._mean))
-        self._variance = np.maximum(squares / self.n - self._mean**2, 0.0)
+        self._projected = self._vectors.T @ (moment[1:] / self.n_rows - np.outer(self._centre, self._mean))
+        self._variance = np.maximum(squares / self.n_rows - self._mean**2, 0.0)
 
     def best_penalty(self) -> float:
-        """Return the penalty with the smallest generalised cross-validation error, summed over the targets."""
+        """Return the penalty with the smallest generalised cross-validation error, summed over the m targets."""
         penalised = self._eigenvalues + _PENALTIES[:, None]
         freedom = 1.0 + (self._eigenvalues / penalised).sum(axis=1)
         explained = ((2.0 - self._eigenvalues / penalised) / penalised) @ (self._projected**2)
         residual = np.maximum(self._variance - explained, 0.0).sum(axis=1)
-        residual_freedom = 1.0 - freedom / self.n
+        residual_freedom = 1.0 - freedom / self.n_rows
         allowed = residual_freedom > 1.0 - _MAX_FREEDOM_FRACTION
         if not allowed.any():
             return float(_PENALTIES[-1])
@@ -74,9 +74,12 @@ class RidgePath:
         return float(_PENALTIES[np.argmin(errors)])
 
     def coefficients(self, penalty: float, prior: FloatArray | float | None = None) -> FloatArray:
-        """Return intercept and slopes, (1 + d, m). With ``prior``, means shrink as if ``prior`` were one more round."""
+        """Return intercept and slopes, (1 + d, m).
+
+        With ``prior``, the mean of a target is computed as if there were one more row with the target ``prior``.
+        """
         slopes = self._vectors @ (self._projected / (self._eigenvalues + penalty)[:, None])
-        mean = self._mean if prior is None else (self.n * self._mean + prior) / (self.n + 1.0)
+        mean = self._mean if prior is None else (self.n_rows * self._mean + prior) / (self.n_rows + 1.0)
         return np.concatenate([(mean - self._centre @ slopes)[None], slopes])
 
 
@@ -86,7 +89,8 @@ class RewardSums:
     Args:
         folds: the number of folds.
         heads: the number of regressions: one per arm, or one in total if every arm has its own context.
-        sample: features (m, d), whose means and standard deviations are used to keep the summed numbers small.
+        sample: features (m, d). Features are standardised by their means and standard deviations before they are
+            summed, which keeps rounding errors small.
         reward: a typical reward, which is subtracted for the same reason.
     """
 
@@ -94,7 +98,7 @@ class RewardSums:
         self.folds, self.heads = folds, heads
         self._centre, deviation = sample.mean(axis=0), sample.std(axis=0)
         varies = deviation > 1e-12 * (1.0 + np.abs(self._centre))
-        self._scale = np.where(varies, deviation, np.inf)  # a constant becomes 0
+        self._scale = np.where(varies, deviation, np.inf)  # a constant feature becomes 0
         self._offset = reward
         self._low, self._high = math.inf, -math.inf
         self._n_columns = 1 + len(self._centre)
@@ -105,7 +109,7 @@ class RewardSums:
         self._sums = RidgeSums(folds * heads, self._n_columns + 1)
 
     def add(self, features: FloatArray, folds: IntArray, heads: IntArray, rewards: FloatArray) -> None:
-        """Add rounds: the features (n, d) of the chosen arm, and the fold, head and reward of each round."""
+        """Add rounds: features (n, d) of the chosen arm, and the folds, heads and rewards of the rounds, each (n,)."""
         rows = np.empty((len(features), self._n_columns + 1), order="F")  # contiguous columns are summed fastest
         rows[:, 0] = 1.0
         rows[:, 1:-1] = self._standardise(features)
@@ -141,7 +145,11 @@ class RewardSums:
         return best
 
     def _grams(self, excluded: Iterable[int]) -> tuple[FloatArray, FloatArray]:
-        """Return sums (heads, d + 2, d + 2) over the other folds, of features with unit variance, and their scale."""
+        """Return the sums over all folds except ``excluded``, and the scale of features in them.
+
+        Sums (heads, d + 2, d + 2) are of a constant, features with unit variance, and the reward. The scale (d + 2,) is
+        the factor by which features were multiplied.
+        """
         included = np.ones(self.folds, np.bool_)
         included[list(excluded)] = False
         grams = self._sums.gram.reshape(self.folds, self.heads, self._n_columns + 1, -1)[included].sum(axis=0)
@@ -158,7 +166,13 @@ class RewardSums:
 
 
 class RewardModel:
-    """A model of the reward of every arm: linear in features, clipped to the range of observed rewards."""
+    """A model of the reward of every arm. It is linear in features, and clipped to the range of observed rewards.
+
+    Args:
+        coefficients: intercept and slopes, (heads, 1 + d).
+        standardise: maps features (n, d) to those of the coefficients.
+        bounds: the smallest and the largest prediction.
+    """
 
     def __init__(
         self, coefficients: FloatArray, standardise: Callable[[FloatArray], FloatArray], bounds: tuple[float, float]
@@ -194,10 +208,11 @@ def doubly_robust_scores(
     return scores
 
 
-def fold_numbers(first: int, n: int, folds: int, seed: int) -> IntArray:
-    """Return the fold (0..folds - 1) of rows ``first`` to ``first + n - 1``, which does not depend on other rows.
+def assign_folds(first: int, n: int, folds: int, seed: int) -> IntArray:
+    """Return the folds (n,) of the rows ``first`` to ``first + n - 1``, as integers in 0..folds - 1.
 
-    Each aligned block of ``folds`` rows has one row in every fold.
+    The fold of a row depends only on its index and the seed. Each aligned block of ``folds`` rows has one row in every
+    fold.
     """
     block, skipped = divmod(first, folds)
     draws = uniforms(draw_key(seed), block, -(-(skipped + n) // folds), folds)
@@ -207,31 +222,37 @@ def fold_numbers(first: int, n: int, folds: int, seed: int) -> IntArray:
 # Features of contexts.
 
 
-def flat_features(contexts: AnyArray, *more: AnyArray) -> list[FloatArray]:
+def extract_features(*batches: AnyArray) -> list[FloatArray]:
     """Return the features (n, d) of each batch of contexts (n, *C).
 
     Contexts with more than 256 dimensions become their first 64 principal components, fitted to all batches together.
     """
-    size = math.prod(contexts.shape[1:])
-    rows = [batch.reshape(-1, size) for batch in (contexts, *more)]
-    samples = [flat[sampled_rows(len(flat), flat[0].nbytes)] for flat in rows] if needs_components(size) else []
-    features = feature_map(size, samples)
-    return [features(flat) for flat in rows]
+    size = math.prod(batches[0].shape[1:])
+    flat = [batch.reshape(-1, size) for batch in batches]
+    samples = [rows[sample_rows(len(rows), rows[0].nbytes)] for rows in flat] if needs_components(size) else []
+    to_features = build_feature_map(size, samples)
+    return [to_features(rows) for rows in flat]
 
 
-def feature_map(size: int, samples: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:
-    """Return a function from rows (n, size) to features. Long rows become principal components of ``samples``."""
+def build_feature_map(size: int, samples: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:
+    """Return a function from rows (n, size) to features (n, d).
+
+    Rows with more than 256 numbers become principal components, which are fitted to ``samples``.
+    """
     if not needs_components(size):
         return unit_scale
     return PCA(min(_N_COMPONENTS, sum(map(len, samples)))).fit(*samples)
 
 
 def needs_components(size: int) -> bool:
-    """True if contexts with this many dimensions are reduced to principal components."""
+    """Return True if contexts with this many dimensions are reduced to principal components."""
     return size > _MAX_DIMENSIONS
 
 
-def sampled_rows(n: int, row_bytes: int) -> IntArray:
-    """Return the indices, among n rows, of the sample that ``feature_map`` and ``RewardSums`` get."""
+def sample_rows(n: int, row_bytes: int) -> IntArray:
+    """Return the indices of a sample of n rows, (m,), for ``build_feature_map`` and ``RewardSums``.
+
+    ``row_bytes`` is the size of a row. The sample has at most 4,096 rows, and about 256 MiB.
+    """
     n_sample = min(_MAX_SAMPLE_ROWS, n, max(_N_COMPONENTS, _MAX_SAMPLE_BYTES // max(1, row_bytes)))
     return np.linspace(0, n - 1, n_sample).astype(np.int64)

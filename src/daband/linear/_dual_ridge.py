@@ -1,8 +1,9 @@
 """Compute ridge regressions in the dual form, for contexts with more dimensions than there are rounds.
 
-With X the contexts of one head's rounds, G = X X' + ridge I = L L' and T = L^-1, every quantity of a context x comes
-from v = T X x: its mean is v . (T [r, 1]), its variance (x.x - v.v) / ridge, and the covariance of two contexts
-(x.y - v_x.v_y) / ridge. T grows by rows. Rows never change once written, so rounding errors do not accumulate.
+Let X (n, d) be the contexts of one head's rounds, r (n,) their rewards, X X' + ridge I = L L' the Cholesky
+factorisation, and T = L^-1. All quantities of a context x are computed from v = T X x. Its mean is v . (T [r, 1]), its
+variance is (x.x - v.v) / ridge, and its covariance with another context y is (x.y - v_x.v_y) / ridge. A new round adds
+a row to T. Rows never change once they are written, so rounding errors do not accumulate.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from daband._arrays import AnyArray, FloatArray, IntArray, restored_array, unit_
 from daband.errors import InvalidInput
 from daband.linear._primal_ridge import Episode, PrimalRidge, check_norm, squared_norms
 
-#: Rows of a tile of ``inner_products``.
+#: The number of rows of a tile of ``inner_products``.
 _TILE_ROWS = 256
-#: The largest integer up to which float32 is exact.
+#: All integers up to this one are exact in float32.
 _MAX_EXACT_INTEGER = 1 << 24
-#: Columns of a tile of ``inner_products`` for floating-point numbers.
+#: The number of columns of a tile of ``inner_products``, for floating-point numbers.
 _TILE_COLUMNS = 2048
 #: The size of a chunk of a ``ContextStore``, in bytes.
 _CHUNK_BYTES = 32 << 20
 
 
 def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
-    """Return the inner products (m, n) of rows (m, d) and (n, d), with bytes scaled to 0..1.
+    """Return the inner products (m, n) of rows (m, d) and (n, d). Bytes are scaled from 0..255 to [0, 1].
 
-    Values are converted tile by tile, in one small buffer. Bytes, and sums of bytes on the left, are multiplied
-    exactly: in float32, over few enough dimensions at a time that the integers fit. For this, 128 is subtracted from
-    bytes on the right. Tiles are summed in float64 and scaled last, which is also faster than float64 products.
+    Values are converted tile by tile, in one small buffer. Unsigned integers (bytes, or sums of bytes on the left) are
+    multiplied exactly in float32. For this, tiles have few enough columns that the integers fit, and 128 is subtracted
+    from bytes on the right. Tiles are summed in float64 and scaled last. This is also faster than float64 products.
     """
-    exact = left.dtype.kind == right.dtype.kind == "u"
-    dtype: type[np.floating[Any]] = np.float32 if exact else np.float64
+    is_exact = left.dtype.kind == right.dtype.kind == "u"
+    dtype: type[np.floating[Any]] = np.float32 if is_exact else np.float64
     left_values = left.astype(dtype)
     total = np.zeros((len(left), len(right)))
     columns = _TILE_COLUMNS
-    if exact:
+    if is_exact:
         columns = _MAX_EXACT_INTEGER // (128 * int(left.max(initial=1)))
         total += 128.0 * left_values.sum(axis=1, dtype=np.float64)[:, None]
     dim = left.shape[1]
@@ -48,7 +49,7 @@ def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
             right_part = right[first_row : first_row + rows, first_column : first_column + columns]
             tile = buffer[: right_part.shape[0], : right_part.shape[1]]
             np.copyto(tile, right_part)
-            if exact:
+            if is_exact:
                 tile -= 128.0
             total[:, first_row : first_row + rows] += left_values[:, first_column : first_column + columns] @ tile.T
     for side in (left, right):
@@ -58,9 +59,10 @@ def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
 
 
 class ContextStore:
-    """A growing array of contexts in their original type. It is stored in chunks, so that growing copies no rows.
+    """A growing array of contexts (n, d) in their original type. It is stored in chunks, so rows are never copied.
 
-    As long as all images are grey, only one of the three equal channels is stored, which saves memory and products.
+    As long as all contexts are grey images with three equal channels, only one channel is stored. This saves memory and
+    products.
     """
 
     def __init__(self, dim: int) -> None:
@@ -68,25 +70,26 @@ class ContextStore:
         self._chunks: list[AnyArray] = []
         self._filled = 0  # rows in the last chunk
         self._rows_per_chunk = 0
-        self._channels: int | None = None  # the axis of equal channels in (n, 3, d / 3) or (n, d / 3, 3)
+        #: The axis of the equal channels, 1 for (n, 3, d / 3) or 2 for (n, d / 3, 3); None if all channels are stored.
+        self._channel_axis: int | None = None
 
     def __len__(self) -> int:
         return (len(self._chunks) - 1) * self._rows_per_chunk + self._filled if self._chunks else 0
 
     def append(self, rows: AnyArray) -> None:
-        """Append rows (B, d). Rows of a second type convert the store to float64."""
+        """Append rows (B, d). If their type differs from the stored rows, all rows are converted to float64."""
         rows = rows.reshape(len(rows), self.dim)
         if rows.dtype not in (np.uint8, np.float32, np.float64):
             rows = rows.astype(np.float64)
         if not self._chunks:
-            self._channels = next((axis for axis in (1, 2) if self._is_grey(rows, axis)), None)
+            self._channel_axis = next((axis for axis in (1, 2) if self._is_grey(rows, axis)), None)
         elif rows.dtype != self._chunks[0].dtype:
             self._replace(unit_scale(self.array()))
             rows = unit_scale(rows)
-        elif self._channels is not None and not self._is_grey(rows, self._channels):
+        elif self._channel_axis is not None and not self._is_grey(rows, self._channel_axis):
             self._replace(self.array())
-        if self._channels is not None:
-            rows = self._split_channels(rows, self._channels).take(0, axis=self._channels)
+        if self._channel_axis is not None:
+            rows = self._split_channels(rows, self._channel_axis).take(0, axis=self._channel_axis)
         self._add(rows)
 
     def _add(self, rows: AnyArray) -> None:
@@ -103,12 +106,12 @@ class ContextStore:
             rows = rows[n_free:]
 
     def products(self, contexts: AnyArray) -> FloatArray:
-        """Return the products of contexts (B, d) with all stored contexts, (B, n)."""
+        """Return the inner products of contexts (B, d) with all stored contexts, (B, n)."""
         if not self._chunks:
             return np.zeros((len(contexts), 0))
-        if self._channels is not None:
+        if self._channel_axis is not None:
             dtype = np.uint16 if contexts.dtype == np.uint8 else np.float64
-            contexts = self._split_channels(contexts, self._channels).sum(axis=self._channels, dtype=dtype)
+            contexts = self._split_channels(contexts, self._channel_axis).sum(axis=self._channel_axis, dtype=dtype)
         return np.concatenate([inner_products(contexts, chunk) for chunk in self._filled_chunks()], axis=1)
 
     def truncate(self, n: int) -> None:
@@ -118,22 +121,22 @@ class ContextStore:
         self._filled = n - (n_chunks - 1) * self._rows_per_chunk if n_chunks else 0
 
     def array(self) -> AnyArray:
-        """Return all rows as one array (a copy)."""
+        """Return a copy of all rows as one array, (n, d)."""
         if not self._chunks:
             return np.zeros((0, self.dim))
         rows = np.concatenate(self._filled_chunks())
-        if self._channels is None:
+        if self._channel_axis is None:
             return rows
-        return np.repeat(np.expand_dims(rows, self._channels), 3, axis=self._channels).reshape(-1, self.dim)
+        return np.repeat(np.expand_dims(rows, self._channel_axis), 3, axis=self._channel_axis).reshape(-1, self.dim)
 
     def _filled_chunks(self) -> list[AnyArray]:
         """Return the chunks without unused rows."""
         return [*self._chunks[:-1], self._chunks[-1][: self._filled]]
 
     def _split_channels(self, rows: AnyArray, axis: int) -> AnyArray:
-        """Return rows (n, d) with three channels along this axis."""
-        third = self.dim // 3
-        return rows.reshape((-1, 3, third) if axis == 1 else (-1, third, 3))
+        """Return rows (n, d) as (n, 3, d / 3) if ``axis`` is 1, or (n, d / 3, 3) if it is 2."""
+        n_pixels = self.dim // 3
+        return rows.reshape((-1, 3, n_pixels) if axis == 1 else (-1, n_pixels, 3))
 
     def _is_grey(self, rows: AnyArray, axis: int) -> bool:
         """Return True if rows are byte images whose three channels along this axis are equal."""
@@ -144,25 +147,28 @@ class ContextStore:
 
     def _replace(self, rows: AnyArray) -> None:
         """Replace all stored rows by these, with all channels."""
-        self._chunks, self._filled, self._channels = [], 0, None
+        self._chunks, self._filled, self._channel_axis = [], 0, None
         self._add(rows)
 
 
-#: Rows of T per block. A block has as many columns as its last row, so half of the square is never stored.
+#: The number of rows of T per block. A block has as many columns as its last row, so half of T is not stored.
 _BLOCK_ROWS = 256
 
 
 class _InverseFactor:
-    """The lower triangular matrix T = L^-1 of one head, stored in blocks of rows, and ``weights`` w = T [r, 1]."""
+    """The lower triangular matrix T = L^-1 (n, n) of one head, stored in blocks of rows."""
 
     def __init__(self) -> None:
         self.blocks: list[FloatArray] = []
+        #: The number of rounds.
         self.n = 0
+        #: The indices of the rounds in the ``ContextStore``.
         self.rounds: list[int] = []
+        #: T [r, 1], (n, 2).
         self.weights = np.zeros((0, 2))
 
     def apply(self, products: FloatArray) -> FloatArray:
-        """Return T k for inner products k (n, B) with this head's rounds."""
+        """Return v = T k, (n, B), for the inner products k (n, B) of contexts with this head's rounds."""
         out = np.empty((self.n, products.shape[1]))
         for index, block in enumerate(self.blocks):
             start = index * _BLOCK_ROWS
@@ -171,17 +177,17 @@ class _InverseFactor:
         return out
 
     def extension(self, v: FloatArray, inner: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the rows of T and the weights for m more rounds, without changing anything.
+        """Return the rows of T (m, n + m) and the weights (m, 2) of m new rounds, without changing anything.
 
-        ``v`` (n, m) is ``apply`` of the new contexts. ``inner`` (m, m) are their inner products plus ridge I.
-        ``targets`` (m, 2) are rewards and ones.
+        ``v`` (n, m) is the result of ``apply`` for the new contexts. ``inner`` (m, m) are the inner products of the new
+        contexts, plus ridge I. ``targets`` (m, 2) are the rewards and ones.
         """
         corner = np.linalg.inv(np.linalg.cholesky(inner - v.T @ v))
         left = -corner @ self.transposed_apply(v)
         return np.concatenate([left, np.tril(corner)], axis=1), corner @ (targets - v.T @ self.weights)
 
     def extend(self, rows: FloatArray, weights: FloatArray, rounds: IntArray) -> None:
-        """Append the rows and weights that ``extension`` returned."""
+        """Append the rows and weights that ``extension`` returned, for rounds with these indices (m,)."""
         self.weights = np.concatenate([self.weights, weights])
         self.rounds.extend(int(index) for index in rounds)
         n_before = self.n
@@ -221,8 +227,8 @@ class DualRidge:
         self._heads: list[int] = []
         self._targets: FloatArray = np.zeros((0, 2))
         self._factors: list[_InverseFactor] = []
-        #: The contexts of the last ``episode``, their inner products, and v for every head. The next ``update`` uses
-        #: them.
+        #: The contexts of the last call of ``episode``, their inner products, and v for every head. If the next
+        #: ``update`` has the same contexts, it uses them.
         self._last_episode: tuple[AnyArray, FloatArray, list[FloatArray]] | None = None
         self.add_heads(n_heads)
 
@@ -252,7 +258,10 @@ class DualRidge:
         self._factors.extend(_InverseFactor() for _ in range(n))
 
     def score(self, contexts: AnyArray, *, centre: float = 0.0, bonuses: bool = True) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and variances (0 without ``bonuses``) of contexts (B, d), each (B, heads)."""
+        """Return predicted rewards and variances of contexts (B, d), each (B, heads).
+
+        ``centre`` is the prior mean of rewards. Without ``bonuses``, variances are 0.
+        """
         mean, variance = np.empty((len(contexts), self.n_heads)), np.zeros((len(contexts), self.n_heads))
         for start in range(0, len(contexts), 256):
             part = contexts[start : start + 256]
@@ -308,7 +317,7 @@ class DualRidge:
         return primal
 
     def cost_per_round(self) -> float:
-        """Return the number of multiplications per decision: inner products with every round, and T k per head."""
+        """Return the number of multiplications per decision: inner products with all rounds, and T k of each head."""
         return float(len(self.store) * self.dim + (self.counts.astype(np.float64) ** 2).sum())
 
     def state(self) -> dict[str, AnyArray]:

@@ -1,4 +1,8 @@
-"""Choose arms from predicted means and bonuses, and compute the probabilities of the choices."""
+"""Choose arms by predicted means and bonuses, and compute the probabilities of the choices.
+
+``Exploration`` has the settings and chooses. The functions before it draw random numbers, and compute the probabilities
+of Thompson sampling.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,11 @@ import numpy as np
 from daband._arguments import check_one_of
 from daband._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
-from daband.linear._kernels_numpy import TIE, drawn_arm, tied_arms, uniforms
+from daband.linear._kernels_numpy import TIE, draw_arm, find_tied_arms, uniforms
 
 #: Normal draws further from their mean, in standard deviations, are neglected in integrals.
 _MAX_DEVIATIONS = 9.0
+#: The nodes and weights of Gauss-Legendre quadrature on [-1, 1].
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 #: Limits of the pieces of an integral, in standard deviations.
 _KNOTS = np.array([-_MAX_DEVIATIONS, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, _MAX_DEVIATIONS])
@@ -26,7 +31,7 @@ _KNOTS = np.array([-_MAX_DEVIATIONS, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, _MAX_
 _MIN_RELATIVE_DEVIATION = 1e-13
 
 
-def gaussians(uniform: FloatArray) -> FloatArray:
+def to_gaussians(uniform: FloatArray) -> FloatArray:
     """Return standard normal numbers (B, K), each from a pair of uniform numbers (B, 2 K) (Box-Muller)."""
     first, second = uniform[:, 0::2], uniform[:, 1::2]
     radius = np.sqrt(-2.0 * np.log1p(-first))
@@ -34,7 +39,7 @@ def gaussians(uniform: FloatArray) -> FloatArray:
 
 
 def probability_of_best(mean: FloatArray, deviation: FloatArray, available: BoolArray, arms: IntArray) -> FloatArray:
-    """Return the probability (B,) that the normal draw of one arm per row is the largest of all available arms.
+    """Return the probability (B,) that the normal draw of one arm per row is larger than those of all available arms.
 
     Args:
         mean: the means of the draws, (B, K).
@@ -42,9 +47,9 @@ def probability_of_best(mean: FloatArray, deviation: FloatArray, available: Bool
         available: the arms that are drawn, (B, K).
         arms: the arm of each row, (B,).
 
-    The integral of the arm's density times the other arms' distribution functions is split where any of these bends
-    (at fixed multiples of its standard deviation). Each piece gets twelve Gauss-Legendre nodes. A standard deviation of
-    zero is replaced by a very small one, so two certain arms with equal means are equally likely, as in ties.
+    The probability is the integral of the arm's density times the other arms' distribution functions. It is split at
+    fixed multiples of the standard deviation of each arm. Each piece is computed with twelve Gauss-Legendre nodes. A
+    standard deviation of zero is replaced by a very small one, so two certain arms with equal means are equally likely.
     """
     probabilities = np.empty(len(mean))
     for row in range(len(mean)):
@@ -64,7 +69,7 @@ def _largest_draw_probability(mean: FloatArray, deviation: FloatArray, arm: int,
     other_deviations = np.maximum(deviation[others], min_deviation)
     # In units of the arm's standard deviation: another arm's draw is centre + deviation * N(0, 1).
     centres, deviations = (mean[others] - mean[arm]) / unit, other_deviations / unit
-    # Below this value, another draw is certainly larger.
+    # If the arm's draw is below this value, another draw is certainly larger.
     lowest = max(-_MAX_DEVIATIONS, float((centres - _MAX_DEVIATIONS * deviations).max()))
     if lowest >= _MAX_DEVIATIONS:
         return 0.0
@@ -80,7 +85,7 @@ def _largest_draw_probability(mean: FloatArray, deviation: FloatArray, arm: int,
 
 
 def _normal_cdf(x: FloatArray) -> FloatArray:
-    """Return the standard normal distribution function of every entry, without the slow import of scipy."""
+    """Return the standard normal distribution function of every entry. It does not import scipy, which takes long."""
     if (special := sys.modules.get("scipy.special")) is not None:
         values: FloatArray = special.ndtr(x)
         return values
@@ -94,18 +99,18 @@ _FLOAT_STEP = 2.0**-53
 _MAX_LIST_ROWS = 4
 #: The mean and the standard deviation of rewards, which define the unit of scores.
 Unit = tuple[float, float]
-#: A function that returns uniform numbers in [0, 1) for a number of rounds and slots, (rounds, slots). Slot 0 decides
-#: whether the arm is random (epsilon), slot 1 chooses among arms.
+#: A function from a number of rounds and a number of slots to uniform random numbers in [0, 1), (rounds, slots). The
+#: number in slot 0 is compared with epsilon, and the number in slot 1 chooses among random or tied arms.
 UniformDraws = Callable[[int, int], FloatArray]
 
 
 def seeded_draws(key: np.uint64, first_round: int) -> UniformDraws:
-    """Return the draws of the rounds from ``first_round`` on, which depend only on the key and the round."""
+    """Return a function that draws for the rounds from ``first_round`` on. Its results depend on key and round only."""
     return functools.partial(uniforms, key, first_round)
 
 
 def fresh_draws(n_rounds: int, n_slots: int) -> FloatArray:
-    """Return uniform draws (rounds, slots) from the operating system. They need no generator state."""
+    """Return uniform draws (rounds, slots) from the operating system, which cannot be repeated."""
     bits = np.frombuffer(os.urandom(8 * n_rounds * n_slots), np.uint64).reshape(n_rounds, n_slots)
     return (bits >> np.uint64(11)).astype(np.float64) * _FLOAT_STEP
 
@@ -118,13 +123,16 @@ _MAX_ALPHA = 1e100
 class Exploration:
     """Settings for choosing arms from predicted means and bonuses.
 
-    ``rule`` "ucb" adds ``alpha`` times the bonus to the mean, "greedy" adds nothing, "thompson" adds ``alpha`` times
-    the bonus times a normal draw. With probability ``epsilon`` the arm is drawn uniformly instead. Every linear policy
-    has the default ``alpha`` of this class, ``Exploration.alpha``.
+    The arm with the largest score is chosen. The score is the mean for the rule "greedy". It is the mean plus ``alpha``
+    times the bonus for "ucb", and the mean plus ``alpha`` times the bonus times a normal draw for "thompson". With
+    probability ``epsilon``, the arm is drawn uniformly instead.
     """
 
+    #: "ucb", "greedy" or "thompson".
     rule: str = "ucb"
+    #: The factor of the bonus. This is the default of every linear policy.
     alpha: float = 0.15
+    #: The probability of a uniformly drawn arm.
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:
@@ -146,10 +154,10 @@ class Exploration:
         return self if rule is None else Exploration(rule, self.alpha)
 
     def multiplier(self, n: int, n_arms: int, draws: UniformDraws) -> FloatArray:
-        """Return the factor of each bonus in the scores, (n, K); random for "thompson"."""
+        """Return the factor of each bonus in the scores of n rounds, (n, K). It is random for "thompson"."""
         if self.rule != "thompson":
             return np.full((n, n_arms), self.optimism)
-        return self.alpha * gaussians(draws(n, 2 + 2 * n_arms)[:, 2:])
+        return self.alpha * to_gaussians(draws(n, 2 + 2 * n_arms)[:, 2:])
 
     def decide(
         self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws, available: Mask = None, unit: Unit = (0.0, 1.0)
@@ -160,8 +168,8 @@ class Exploration:
         relative to which ties are measured. No random number is drawn if every row has one best arm and epsilon is 0.
         """
         if len(mean) <= _MAX_LIST_ROWS:
-            chosen = self.choose_rows(mean, bonus, draws, available=available, unit=unit)
-            arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
+            choices = self.choose_rows(mean, bonus, draws, available=available, unit=unit)
+            arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
             return Decision(arms, propensities, mean, bonus)
         scores = self._scores(mean, bonus, draws)
         arms, propensities = _choose_batch(scores, available, self.epsilon, draws, unit)
@@ -176,25 +184,25 @@ class Exploration:
         available: Mask = None,
         unit: Unit = (0.0, 1.0),
     ) -> list[tuple[int, float]]:
-        """Return (arm, propensity) for each row of means and bonuses (B, K); fast for few rows."""
+        """Return (arm, propensity) for each row of means and bonuses (B, K). This is ``decide`` for a few rows."""
         scores = self._scores(mean, bonus, draws)
         n, n_arms = scores.shape
-        all_arms, epsilon, drawn = range(n_arms), self.epsilon, None
-        chosen: list[tuple[int, float]] = []
+        all_arms, epsilon, uniform = range(n_arms), self.epsilon, None
+        choices: list[tuple[int, float]] = []
         for row, values in enumerate(scores.tolist()):
             candidates: Sequence[int] = all_arms if available is None else available[row].nonzero()[0].tolist()
-            tied = tied_arms(values, candidates, *unit)
+            tied = find_tied_arms(values, candidates, *unit)
             if epsilon == 0.0 and len(tied) == 1:
-                chosen.append((tied[0], 1.0))
+                choices.append((tied[0], 1.0))
                 continue
-            if drawn is None:
-                drawn = draws(n, 2).tolist()
-            chosen.append(drawn_arm(candidates, tied, epsilon, *drawn[row]))
+            if uniform is None:
+                uniform = draws(n, 2).tolist()
+            choices.append(draw_arm(candidates, tied, epsilon, *uniform[row]))
         if self.rule == "thompson":
-            arms = np.array([arm for arm, _ in chosen], np.int64)
+            arms = np.array([arm for arm, _ in choices], np.int64)
             propensities = self.propensities(arms, np.empty(n), mean, bonus, available)
             return list(zip(arms.tolist(), propensities.tolist(), strict=True))
-        return chosen
+        return choices
 
     def _scores(self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws) -> FloatArray:
         """Return the scores by which arms are compared, (B, K)."""
@@ -205,12 +213,16 @@ class Exploration:
     def propensities(
         self, arms: IntArray, propensities: FloatArray, mean: FloatArray, bonus: FloatArray, available: Mask
     ) -> FloatArray:
-        """Return the given propensities (B,); for "thompson", the probability that the arm's draw was the largest."""
+        """Return the propensities of ``arms`` (B,).
+
+        For "thompson", they are computed from the probability that the arm's draw is the largest. For other rules, the
+        given ``propensities`` are returned.
+        """
         if self.rule != "thompson":
             return propensities
         mask = np.ones(mean.shape, np.bool_) if available is None else available
-        best = probability_of_best(mean, self.alpha * bonus, mask, arms)
-        return self.epsilon / mask.sum(axis=1) + (1.0 - self.epsilon) * best
+        best_probabilities = probability_of_best(mean, self.alpha * bonus, mask, arms)
+        return self.epsilon / mask.sum(axis=1) + (1.0 - self.epsilon) * best_probabilities
 
     def probabilities(
         self, mean: FloatArray, bonus: FloatArray, *, available: Mask = None, unit: Unit = (0.0, 1.0)
@@ -232,7 +244,7 @@ class Exploration:
 def _choose_batch(
     scores: FloatArray, available: Mask, epsilon: float, draws: UniformDraws, unit: Unit
 ) -> tuple[IntArray, FloatArray]:
-    """Return the arms of many rounds (B,), and their probabilities under ties and epsilon (B,)."""
+    """Return the arms (B,) for scores (B, K) of many rounds, and their probabilities under ties and epsilon (B,)."""
     tied = _tied_for_best(scores, available, unit)
     n_tied = tied.sum(axis=0)
     if not n_tied.all():
@@ -249,7 +261,7 @@ def _choose_batch(
 
 
 def _tied_for_best(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
-    """Return True for available arms that are tied for the best, (K, B). Sums over arms are fast in this layout."""
+    """Return booleans (K, B), True for available arms that are tied for the best. Sums over the first axis are fast."""
     columns = np.array(scores.T, order="C")
     if available is not None:
         columns[~available.T] = -np.inf
@@ -262,8 +274,11 @@ def _tied_for_best(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray
 class Decision:
     """The decisions of a policy for a batch of contexts.
 
-    ``arm`` (B,) has the chosen arms and ``propensity`` (B,) their probabilities. ``mean`` and ``bonus`` (B, K) are the
-    predicted rewards and confidence bonuses at the time of the choice.
+    Attributes:
+        arm: the chosen arms, (B,).
+        propensity: the probabilities with which they were chosen, (B,).
+        mean: the predicted reward of each arm at the time of the choice, (B, K).
+        bonus: the confidence bonus of each arm at that time, (B, K).
 
     >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, epsilon=0.2, seed=0)
     >>> decision = policy.select([[1.0]], available=[False, True])

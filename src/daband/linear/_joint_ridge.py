@@ -170,7 +170,7 @@ class JointHead:
             return
         gram, moment = s.gram(0), (s._moment[0, 0] - moments.centre * s._moment[0, 1]) / moments.scale
         gram[np.diag_indices(s.dim)] -= self.penalties[blocks]
-        total = (moments.squares + rounds * (moments.mean - moments.centre) ** 2) / moments.scale**2
+        total = (moments.squared_differences + rounds * (moments.mean - moments.centre) ** 2) / moments.scale**2
         sizes = np.bincount(blocks, minlength=3)
         for _ in range(_FIT_STEPS):
             inverse = np.linalg.inv(gram + np.diag(self.penalties[blocks]))

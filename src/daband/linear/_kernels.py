@@ -1,7 +1,8 @@
 """Select the inner loops for this machine: compiled ones if numba is installed, numpy ones otherwise.
 
-``DABAND_KERNELS=numpy`` selects the numpy loops, e.g. to avoid compilation. Loops are loaded when the first one runs:
-numba takes more than a second to import, and deciding with an exported policy does not need it.
+The environment variable ``DABAND_KERNELS=numpy`` selects the numpy loops, e.g. to avoid compilation. The module of
+loops is imported when the first loop runs. numba takes more than a second to import, and deciding with an exported
+policy does not need it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ kernels: Any = _LazyKernels()
 
 
 def draw_key(seed: int) -> np.uint64:
-    """Return the key for ``seed``; seeds that differ in one bit give unrelated keys."""
+    """Return the key of random draws for a seed. Seeds that differ in one bit give unrelated keys."""
     key: np.uint64 = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
     return key
 

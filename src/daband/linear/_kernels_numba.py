@@ -1,8 +1,8 @@
-"""Provide the compiled inner loops. ``_kernels_numpy`` has the same functions in numpy; tests compare the two.
+"""Provide the inner loops compiled by numba. ``_kernels_numpy`` has the same functions in numpy; tests compare both.
 
-Reassociation is allowed so that dot products use vector instructions; nothing here relies on NaN or signed zeros, since
-``Policy`` checks its input. Compiled code does not check indices: every index that comes from an argument (a head, a
-number of pending rows) is checked here before anything is written.
+The compiler may reorder sums, so that dot products use vector instructions. The loops do not rely on NaN or signed
+zeros, because ``Policy`` checks its input. Compiled code does not check indices. So every index in an argument (a head,
+a number of pending rows) is checked here before anything is written.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -75,15 +75,15 @@ def _mix_bits(x):
 
 @compiled()
 def uniform(key, round_number, slot):
-    """Return the uniform number in [0, 1) of one round and slot, equal to that of ``_kernels_numpy.uniforms``."""
+    """Return the uniform number in [0, 1) of one round and slot, as in ``_kernels_numpy.uniforms``."""
     bits = _mix_bits(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
     bits = _mix_bits(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
     return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-#: Floating-point optimisations that the loops allow: see the module docstring.
+#: The floating-point optimisations that are allowed; see the module docstring.
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-#: As in ``_kernels_numpy``.
+#: Scores this close to the best, relative to 1 plus its absolute value, are tied, as in ``_kernels_numpy``.
 TIE = 1e-12
 
 
@@ -117,13 +117,13 @@ def choose(scores, available, epsilon, coin, pick):
     is_random = coin < epsilon
     rank = int(pick * (n_available if is_random else n_ties))
     arm = -1
-    passed = 0
+    n_passed = 0
     for a in range(scores.shape[0]):
         if available[a] and (is_random or scores[a] >= tie_threshold):
-            if passed == rank:
+            if n_passed == rank:
                 arm = a
                 break
-            passed += 1
+            n_passed += 1
     if arm < 0:
         raise ValueError("no arm is available, or a score is NaN")
     probability = epsilon / n_available
@@ -134,7 +134,10 @@ def choose(scores, available, epsilon, coin, pick):
 
 @compiled(fastmath=_FASTMATH)
 def _rank_one(matrix, theta, z, targets, u, variance):
-    """Update one head by Sherman-Morrison, with u = A^-1 z and variance = z'u; ``u`` is overwritten."""
+    """Update A^-1 (``matrix``) and theta of one head by Sherman-Morrison; ``u`` = A^-1 z is overwritten.
+
+    ``z`` is the context, ``targets`` its reward and 1, ``variance`` = z'u.
+    """
     d = z.shape[0]
     root = 1.0 / math.sqrt(1.0 + variance)
     first = (targets[0] - _dot(theta[0], z)) * root
@@ -147,7 +150,7 @@ def _rank_one(matrix, theta, z, targets, u, variance):
         c = u[i]
         row = matrix[i]
         for j in range(d):
-            row[j] -= c * u[j]  # u_i u_j = u_j u_i: the matrix stays symmetric
+            row[j] -= c * u[j]  # u_i u_j = u_j u_i, so the matrix stays symmetric
 
 
 @compiled(fastmath=_FASTMATH)
@@ -213,9 +216,9 @@ def _sum_pending(gram, rows):
 
 @compiled(fastmath=_FASTMATH)
 def _quadratic(matrix, z):
-    """Return z'M z for a symmetric matrix M. Only its lower half is read, since memory is the bottleneck.
+    """Return z'M z for a symmetric matrix M. Only its lower half is read, because memory is the bottleneck.
 
-    Processes four rows at a time, up to the 4 x 4 diagonal block, so that each z_j is loaded once for four products.
+    Four rows are processed at a time, up to their 4 x 4 diagonal block. So each z_j is loaded once for four products.
     """
     d = z.shape[0]
     n_blocked = d - d % 4
@@ -250,7 +253,7 @@ def decide_one(statistics, context, available, unit, rule, first_round, scored, 
         raise ValueError("contexts, coefficients and results differ in shape")
     scores = np.empty(n_arms)
     for position in range(n_arms):
-        # Even rounds read the heads forwards, odd ones backwards: the heads read last are still in the cache.
+        # Even rounds read the heads forwards, odd rounds backwards. So the first heads are still in the cache.
         a = n_arms - 1 - position if first_round & 1 else position
         mean = _dot(theta[a, 0], z)
         if centre != 0.0:
@@ -267,16 +270,19 @@ def decide_one(statistics, context, available, unit, rule, first_round, scored, 
 def play_episode(covariances, predicted, rule, rewards, moments, chosen):
     """Play every round of an episode, exactly as if played one by one, without changing the inverses.
 
-    ``predicted`` are means (2, H, K) of rewards and of ones, and variances (H, K). They hold the values before the
-    episode and are corrected for the remaining rounds; row i ends with the values at which round i was decided.
-    ``rule`` has the factors of bonuses (H, K), the available arms (H, K), epsilon, and draws (H, 2). ``rewards`` are
-    (H, K) with weights (H,). ``moments`` are the state of ``RewardMoments``, which is updated, and a flag for using it.
-    ``chosen`` gets the arms (H,), their probabilities (H,), and the centre and scale (H, 2) of each round.
+    Each argument is a tuple of arrays for H rounds and K arms:
 
-    ``covariances`` are (products, contexts, direct, shared). The covariance of the chosen context with later ones under
-    its head is computed from products. With ``direct`` these are the covariances (heads, C, C) themselves. Otherwise
-    they are A^-1 z (heads, C, d), multiplied with contexts (C, d) for the chosen arm only. There are K heads and C = H
-    contexts, or with ``shared`` arms one head and C = H K contexts.
+    * ``covariances`` is (products, contexts, direct, shared). The covariance of the chosen context with later ones,
+      under its head, is computed from products. With ``direct`` these are the covariances (heads, C, C) themselves.
+      Otherwise they are A^-1 z (heads, C, d), which are multiplied by contexts (C, d) for the chosen arm only. There
+      are K heads and C = H contexts, or with ``shared`` arms one head and C = H K contexts.
+    * ``predicted`` is the means (2, H, K) of rewards and of ones, and the variances (H, K). They have the values before
+      the episode, and are updated in place after each round. At the end, row i has the values by which round i was
+      decided.
+    * ``rule`` is the factors of bonuses (H, K), the available arms (H, K), epsilon, and uniform draws (H, 2).
+    * ``rewards`` is the rewards (H, K) of all arms, and the weights (H,) of rounds.
+    * ``moments`` is the state of ``RewardMoments``, which is updated in place, and True if rewards are standardised.
+    * ``chosen`` receives the arms (H,), their probabilities (H,), and the centre and scale (H, 2) of each round.
     """
     products, contexts, direct, shared = covariances
     means, variance = predicted
@@ -286,8 +292,8 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
     arms, probability, units = chosen
     mean, ones = means[0], means[1]
     n, n_arms = mean.shape
-    per_round = n_arms if shared else 1  # contexts per round
-    n_contexts = n * per_round
+    contexts_per_round = n_arms if shared else 1
+    n_contexts = n * contexts_per_round
     flat_mean, flat_ones, flat_variance = mean.reshape(-1), ones.reshape(-1), variance.reshape(-1)
     rows = np.empty((n, n_contexts))
     gains = np.empty(n)
@@ -307,8 +313,8 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
         arms[i] = arm
         probability[i] = chosen_probability
         head = 0 if shared else arm
-        context = i * per_round + arm if shared else i
-        next_context = (i + 1) * per_round
+        context = i * contexts_per_round + arm if shared else i
+        next_context = (i + 1) * contexts_per_round
         row, product = rows[i], products[head, context]
         if direct:
             for j in range(next_context, n_contexts):
@@ -342,7 +348,7 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
 
 @compiled()
 def add_reward(running, reward, weight):
-    """Add a reward to ``running``, the state of a ``RewardMoments``."""
+    """Add a reward with a weight to ``running``, the state of a ``RewardMoments``."""
     before = running[0]
     total, difference = before + weight, reward - running[1]
     running[2] += difference * difference * (before * weight / total)

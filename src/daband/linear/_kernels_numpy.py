@@ -1,4 +1,4 @@
-"""Provide the inner loops in numpy, for serving and if numba is not installed."""
+"""Provide the inner loops in numpy. Serving uses them, and training does if numba is not installed."""
 
 # mypy: allow-untyped-defs
 
@@ -17,18 +17,18 @@ TIE = 1e-12
 
 
 def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Return the inner products (H, K) of left (K, H, d) and right (H, d), at least 0."""
+    """Return the inner products (H, K) of left (K, H, d) and right (H, d). Negative products become 0."""
     products: FloatArray = np.matmul(left.transpose(1, 0, 2), right[:, :, None])[:, :, 0]
     return np.maximum(products, 0.0, out=products)
 
 
 def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float, pick: float) -> tuple[int, float]:
-    """Return the arm of one round, and its probability under ties and epsilon."""
+    """Return the arm of one round, and its probability; see ``_kernels_numba.choose``."""
     candidates = available.nonzero()[0].tolist()
-    return drawn_arm(candidates, tied_arms(scores.tolist(), candidates), epsilon, coin, pick)
+    return draw_arm(candidates, find_tied_arms(scores.tolist(), candidates), epsilon, coin, pick)
 
 
-def tied_arms(scores: list[float], candidates: Sequence[int], zero: float = 0.0, unit: float = 1.0) -> list[int]:
+def find_tied_arms(scores: list[float], candidates: Sequence[int], zero: float = 0.0, unit: float = 1.0) -> list[int]:
     """Return the candidates whose score is tied with the best one.
 
     ``zero`` and ``unit`` are the mean and standard deviation of rewards, which define the unit of ``TIE``.
@@ -38,7 +38,7 @@ def tied_arms(scores: list[float], candidates: Sequence[int], zero: float = 0.0,
     return [arm for arm in candidates if scores[arm] >= tie_threshold]
 
 
-def drawn_arm(arms: Sequence[int], tied: Sequence[int], epsilon: float, coin: float, pick: float) -> tuple[int, float]:
+def draw_arm(arms: Sequence[int], tied: Sequence[int], epsilon: float, coin: float, pick: float) -> tuple[int, float]:
     """Return a random arm and its probability: any of ``arms`` with probability epsilon, otherwise a tied arm.
 
     ``coin`` and ``pick`` are uniform random numbers: see ``_kernels_numba.choose``.
@@ -92,8 +92,8 @@ def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, mome
     (multiplier, available, epsilon, draws), (reward_table, weights) = rule, rewards
     (running, standardise), (arms, probability, units) = moments, chosen
     _, n, n_arms = means.shape
-    per_round = n_arms if shared else 1
-    rows = np.zeros((n, n * per_round))
+    contexts_per_round = n_arms if shared else 1
+    rows = np.zeros((n, n * contexts_per_round))
     gains = np.empty(n)
     for i in range(n):
         centre, scale = (running[1], 1.0) if standardise else (0.0, 1.0)
@@ -105,7 +105,7 @@ def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, mome
         arm, probability[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
         arms[i] = arm
         head, context = (0, i * n_arms + arm) if shared else (arm, i)
-        later = slice((i + 1) * per_round, n * per_round)
+        later = slice((i + 1) * contexts_per_round, n * contexts_per_round)
         row = products[head, context, later] if direct else contexts[later] @ products[head, context]
         earlier = np.arange(i) if shared else np.flatnonzero(arms[:i] == arm)
         row = rows[i, later] = row - (rows[earlier, context] * gains[earlier]) @ rows[earlier, later]
@@ -119,7 +119,7 @@ def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, mome
 
 
 def add_reward(running: FloatArray, reward: float, weight: float) -> None:
-    """Add a reward to ``running``, the state of a ``RewardMoments``."""
+    """Add a reward with a weight to ``running``, the state of a ``RewardMoments``."""
     before, mean, squares, low, high = running.tolist()
     total, difference = before + weight, reward - mean
     squares += difference * difference * (before * weight / total)
@@ -136,9 +136,11 @@ def sum_of_squares(x: FloatArray) -> float:
         return float(np.dot(x, x))
 
 
-#: Odd constants that multiply the number of a round and of a slot, and the constants of splitmix64.
+#: The odd number that the number of a round is multiplied by.
 STEP_ROUND = np.uint64(0x9E3779B97F4A7C15)
+#: The odd number that the number of a slot is multiplied by.
 STEP_SLOT = np.uint64(0xD1B54A32D192ED03)
+#: The two multipliers of splitmix64.
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 MIX_2 = np.uint64(0x94D049BB133111EB)
 
@@ -151,7 +153,7 @@ def _mix_bits(x: Any) -> Any:
 
 
 def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
-    """Return uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
+    """Return uniform numbers in [0, 1), (n_rounds, n_slots), for the rounds from ``first_round`` on."""
     rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
     slots = np.arange(1, n_slots + 1, dtype=np.uint64)[None, :]
     bits = _mix_bits(_mix_bits(np.asarray(key, np.uint64) + rounds * STEP_ROUND) + slots * STEP_SLOT)

@@ -1,9 +1,9 @@
 """Estimate means with intervals that are valid for skewed terms. All estimates from logs use this module.
 
-The mean of skewed terms is skewed itself: if one buyer in a hundred spends a lot, most samples have too few of them,
-and their standard error is too small at the same time. A normal interval then misses on the high side. Hall's
+The mean of skewed terms is skewed itself. If one buyer in a hundred spends a lot, most samples have too few such
+buyers, so their mean and their standard error are both too small. A normal interval then is too low. Hall's
 transformation ("On the removal of skewness by transformation", 1992) corrects the studentised mean for its estimated
-skewness, like a studentised bootstrap does, and without random draws.
+skewness. A studentised bootstrap has the same effect, but needs random draws.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from daband._arrays import FloatArray
 
 #: A smaller skewness is not corrected.
 _MIN_SKEWNESS = 1e-6
-#: Minimum number of rewards per group for an interval of the lift.
+#: Minimum number of rewards in each group, policy and control, for an interval of the lift.
 _MIN_GROUP_REWARDS = 50
-#: The number of rounds at which the interval of a lift is narrowest, relative to an interval for this number only.
+#: The number of rounds for which the interval of a lift is optimised. It is wider than needed for more or fewer rounds.
 _TIGHTEST_ROUNDS = 2000
 
 
@@ -30,13 +30,13 @@ class MeanEstimate(NamedTuple):
     value: float
     #: The standard error.
     error: float
-    #: The skewness of the estimate: the skewness of one term divided by the square root of their number.
+    #: The skewness of the estimate, which is the skewness of one term divided by the square root of their number.
     skewness: float = 0.0
     #: Degrees of freedom of the standard error.
     freedom: float = math.inf
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Return the interval that contains the mean with probability ``confidence``."""
+        """Return the lower and upper limit of the interval that contains the mean with probability ``confidence``."""
         if math.isinf(self.freedom):  # the service runs without scipy
             quantile = NormalDist().inv_cdf(0.5 + 0.5 * confidence)
         else:
@@ -46,7 +46,7 @@ class MeanEstimate(NamedTuple):
         return self.limit(quantile), self.limit(-quantile)
 
     def limit(self, quantile: float) -> float:
-        """Return the limit ``quantile`` standard errors below the estimate, corrected for skewness."""
+        """Return the estimate minus ``quantile`` standard errors, corrected for skewness."""
         if not math.isfinite(self.error) or not math.isfinite(quantile):
             return math.copysign(math.inf, -quantile)
         if abs(self.skewness) > _MIN_SKEWNESS:
@@ -62,8 +62,8 @@ class MeanEstimate(NamedTuple):
         return MeanEstimate(self.value + other.value, error, skewness, min(self.freedom, other.freedom))
 
 
-def mean_estimate(terms: FloatArray) -> MeanEstimate:
-    """Return the estimated mean of independent terms (n,). With one term, its standard error is infinite."""
+def estimate_mean(terms: FloatArray) -> MeanEstimate:
+    """Return the estimated mean of independent terms (n,). With one term, the standard error is infinite."""
     n, value = len(terms), float(terms.mean())
     if n < 2:
         return MeanEstimate(value, math.inf, 0.0, 0.0)
@@ -72,22 +72,22 @@ def mean_estimate(terms: FloatArray) -> MeanEstimate:
     scale = float(np.abs(deviations).max())
     if not scale > 0.0 or not math.isfinite(error):
         return MeanEstimate(value, error, 0.0, n - 1.0)
-    units = deviations / scale  # cubes of large rewards would overflow
-    skewness = float((units**3).mean()) / float((units**2).mean()) ** 1.5 / math.sqrt(n)
+    scaled = deviations / scale  # cubes of large rewards would overflow
+    skewness = float((scaled**3).mean()) / float((scaled**2).mean()) ** 1.5 / math.sqrt(n)
     return MeanEstimate(value, error, skewness, n - 1.0)
 
 
-def self_normalised(rewards: FloatArray, weights: FloatArray) -> MeanEstimate:
-    """Return the weighted mean of rewards, with the error of a ratio (Swaminathan, Joachims 2015)."""
+def self_normalised_mean(rewards: FloatArray, weights: FloatArray) -> MeanEstimate:
+    """Return the weighted mean of rewards (n,), with the standard error of a ratio (Swaminathan, Joachims 2015)."""
     total = float(weights.sum())
     if total == 0.0:
         return MeanEstimate(math.nan, math.inf)
     value = float(weights @ rewards) / total
-    return mean_estimate(weights * (rewards - value) / weights.mean())._replace(value=value)
+    return estimate_mean(weights * (rewards - value) / weights.mean())._replace(value=value)
 
 
 def effective_sample_size(weights: FloatArray) -> float:
-    """Return the number of equally weighted rounds with the same variance (Kish): (sum w)^2 / sum w^2."""
+    """Return the number of equally weighted rounds that would have the same variance, (sum w)^2 / sum w^2 (Kish)."""
     squares = float(weights @ weights)
     return float(weights.sum()) ** 2 / squares if squares > 0 else 0.0
 
@@ -98,21 +98,23 @@ class LiftSequence:
     The lift is the mean reward of the policy minus the mean reward of the control group.
 
     A round belongs to the control group with a known probability c. Its term is (r - m) / (1 - c) for the policy and
-    -(r - m) / c for the control group, where m is computed from earlier rewards only: its expectation is the lift,
-    whatever the choice of c and however rewards change over time. Limits are an asymptotic confidence sequence
-    (Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas: "Time-uniform central limit theory and asymptotic confidence
-    sequences", 2024). The probability that the interval ever misses the mean lift is at most ``1 - confidence``,
-    however often it is looked at, up to an error that vanishes as the groups grow. It uses the larger of two variances:
-    the variance of the terms, and their variance if both groups had the same rewards. Otherwise a control group that
-    happens to have none of the rare rewards would seem certain.
+    -(r - m) / c for the control group, where r is the reward and m is computed from earlier rewards only. The
+    expectation of the term is the lift, for any c and also if rewards change over time.
+
+    Limits are an asymptotic confidence sequence (Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas: "Time-uniform central
+    limit theory and asymptotic confidence sequences", 2024). The probability that the interval ever misses the mean
+    lift is at most ``1 - confidence``, however often it is checked, up to an error that vanishes as the groups grow.
+    Limits use the larger of two variances: the variance of the terms, and their variance if both groups had the same
+    rewards. Otherwise the interval would be too narrow if rare rewards are missing in the control group by chance.
     """
 
     def __init__(self, confidence: float = 0.95) -> None:
         self._alpha = 1.0 - confidence
         peak = -2.0 * math.log(self._alpha)
         self._rho = (peak + math.log(peak + 1.0)) / _TIGHTEST_ROUNDS
-        self._groups = {True: [0, 0.0], False: [0, 0.0]}  # control group and policy: number and sum of rewards
-        self._n = 0
+        #: The number and the sum of rewards, by True for the control group and False for the policy.
+        self._groups = {True: [0, 0.0], False: [0, 0.0]}
+        self._n_terms = 0
         self._sum = self._squares = self._pooled_squares = 0.0
         #: True once the upper limit was below 0.
         self.worse = False
@@ -127,12 +129,12 @@ class LiftSequence:
     def add(self, reward: float, control: float, *, in_control: bool) -> None:
         """Add the reward of a round that was in the control group with probability ``control``."""
         sums = self._groups[True], self._groups[False]
-        if any(number for number, _ in sums):  # the first round only gives a first mean
+        if any(count for count, _ in sums):  # the first reward has no earlier rewards to compare with
             overall_mean = (sums[0][1] + sums[1][1]) / (sums[0][0] + sums[1][0])
-            control_mean, policy_mean = (total / number if number else overall_mean for number, total in sums)
+            control_mean, policy_mean = (total / count if count else overall_mean for count, total in sums)
             centre = (1.0 - control) * control_mean + control * policy_mean
             term = (reward - centre) * (-1.0 / control if in_control else 1.0 / (1.0 - control))
-            self._n += 1
+            self._n_terms += 1
             self._sum += term
             self._squares += term * term
             self._pooled_squares += (reward - centre) ** 2 / (control * (1.0 - control))
@@ -145,7 +147,7 @@ class LiftSequence:
 
     def interval(self) -> tuple[float, float, float]:
         """Return the estimated lift and its lower and upper limit. Limits are infinite while a group is small."""
-        n = self._n
+        n = self._n_terms
         if not n:
             return math.nan, -math.inf, math.inf
         value = self._sum / n
@@ -153,5 +155,5 @@ class LiftSequence:
             return value, -math.inf, math.inf
         variance = max(self._squares / n - value * value, self._pooled_squares / n)
         scale = n * self._rho + 1.0
-        half = math.sqrt(2.0 * variance * scale / (n * n * self._rho) * math.log(math.sqrt(scale) / self._alpha))
-        return value, value - half, value + half
+        half_width = math.sqrt(2.0 * variance * scale / (n * n * self._rho) * math.log(math.sqrt(scale) / self._alpha))
+        return value, value - half_width, value + half_width

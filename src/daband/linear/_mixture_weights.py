@@ -1,25 +1,29 @@
 """Compute the weights of several predictors in a common prediction, based on the past errors of each.
 
-Every predictor predicts every round before it learns that round, so the errors are those of unseen data. The
-weights w, non-negative with sum one, minimise
+Every predictor predicts every round before it learns that round. So the errors are errors on unseen data. The weights w
+are non-negative, sum to one, and minimise
 
     sum_t (r_t - p_t . w)^2  +  100 v |w - w_0|^2
 
-over the rounds so far (stacking: Breiman 1996; van der Laan, Polley and Hubbard 2007), with p_t the predictions of
-round t, r_t its reward, v the variance of rewards (1 if they are labels), and w_0 the weights before the first round.
-As the weights sum to one, only the errors e_t = p_t - r_t matter, and the first sum is w' (sum_t e_t e_t') w: rewards
-``a r + b`` lead to the same weights. The strength, 100, was chosen on the development half of the data sets
-(benchmarks/records/split.json). If exactly one arm has reward 1 in each round, a reward of 1 reveals the reward of
-every arm: such a round may count once for each (``revealed_predictions``). Then a predictor that would have chosen
-another arm has its error counted too.
+over the rounds so far (stacking: Breiman 1996; van der Laan, Polley and Hubbard 2007). The symbols are:
+
+* p_t are the predictions of all predictors in round t, and r_t is its reward.
+* v is the variance of rewards, or 1 if rewards are labels.
+* w_0 are the weights before the first round.
+* The factor 100 was chosen on the development half of the data sets (benchmarks/records/split.json).
+
+The weights sum to one, so only the errors e_t = p_t - r_t matter, and the first sum is w' (sum_t e_t e_t') w. Rewards
+``a r + b`` therefore lead to the same weights. If exactly one arm has reward 1 in each round, a reward of 1 reveals the
+rewards of all arms. Such a round may count once for each arm (``revealed_predictions``). Then the errors of arms that
+were not chosen count as well.
 
 **Guarantee.** This is follow-the-regularised-leader on losses f_t(w) = (r_t - p_t . w)^2 over the simplex. Predictions
-are clipped to the range of the rewards seen so far. With rewards and predictions in a bounded range squared loss is
-exp-concave, and for any fixed weights u (a single predictor, or the best mixture in hindsight)
+are clipped to the range of the rewards seen so far. If rewards are bounded, the squared loss is exp-concave. Then, for
+any fixed weights u (a single predictor, or the best mixture in hindsight),
 
     sum_t (r_t - p_t . w_t)^2  <=  sum_t (r_t - p_t . u)^2  +  O(M log n)
 
-for M predictors and n rounds (Hazan, Agarwal and Kale 2007): the mean error exceeds the best mixture's by
+for M predictors and n rounds (Hazan, Agarwal and Kale 2007). The mean error exceeds that of the best mixture by
 O(M log n / n). So the mixture is never much worse than its best member, on data like those it was learned from.
 """
 
@@ -34,7 +38,7 @@ from daband._arrays import AnyArray, FloatArray, IntArray, restored_array
 
 #: The strength of the prior weights: the factor 100 of the formula above.
 _PRIOR_ROUNDS = 100.0
-#: Weights are computed again after the number of rounds has grown by one part in this many.
+#: Weights are computed again when the number of rounds has grown by a sixteenth.
 _UPDATE_DIVISOR = 16
 
 
@@ -45,44 +49,49 @@ class MixtureWeights:
         self.prior: FloatArray = np.array(prior, np.float64)
         self.weights: FloatArray = self.prior.copy()
         #: The number of predicted rounds.
-        self.n = 0
+        self.n_rounds = 0
+        #: The sum of e_t e_t', (M, M).
         self._errors: FloatArray = np.zeros((len(prior), len(prior)))
+        #: The number of rounds when the weights were last computed.
         self._updated_at = 0
 
     def add(self, predictions: FloatArray, rewards: FloatArray, *, scale: float = 1.0) -> bool:
-        """Record the predictions (B, M) of rounds that no predictor had learned, and their rewards (B,).
+        """Record the predictions (B, M) for rounds before they are learned, and the rewards (B,) of these rounds.
 
-        ``scale`` is the standard deviation of rewards. Return True if the weights changed.
+        ``scale`` is the standard deviation of rewards. Return True if the weights were computed again.
         """
         errors = predictions - rewards[:, None]
         self._errors += errors.T @ errors
-        self.n += len(rewards)
-        if self.n - self._updated_at < max(1, self._updated_at // _UPDATE_DIVISOR):
+        self.n_rounds += len(rewards)
+        if self.n_rounds - self._updated_at < max(1, self._updated_at // _UPDATE_DIVISOR):
             return False
-        self._updated_at = self.n
+        self._updated_at = self.n_rounds
         penalised = self._errors / (scale * scale) + _PRIOR_ROUNDS * np.eye(len(self.prior))
         self.weights = simplex_least_squares(penalised, _PRIOR_ROUNDS * self.prior)
         return True
 
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
-        rounds = np.array([self.n, self._updated_at], np.int64)
+        rounds = np.array([self.n_rounds, self._updated_at], np.int64)
         return {"weights": self.weights, "errors": self._errors, "rounds": rounds}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         self.weights = restored_array(state, "weights", self.weights)
         self._errors = restored_array(state, "errors", self._errors)
-        self.n, self._updated_at = (int(count) for count in restored_array(state, "rounds", np.zeros(2, np.int64)))
+        self.n_rounds, self._updated_at = (
+            int(count) for count in restored_array(state, "rounds", np.zeros(2, np.int64))
+        )
         if not ((self.weights >= 0).all() and abs(self.weights.sum() - 1.0) < 1e-9):
             raise ValueError("weights must be >= 0 and sum to 1")
 
 
 def revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the predictions whose rewards are known (n, M), and these rewards (n,), if one arm per round has reward 1.
+    """Return the predictions for arms whose reward is known (n, M), and these rewards (n,).
 
-    ``means`` (B, K, M) are the predictions. A reward of 1 reveals that all other arms have reward 0; any other reward
-    reveals only the reward of the chosen arm.
+    This is for problems in which exactly one arm per round has reward 1. Then a reward of 1 reveals that all other arms
+    have reward 0. Any other reward reveals only the reward of the chosen arm. ``means`` (B, K, M) are the predictions
+    for all arms, ``arms`` (B,) the chosen arms, and ``rewards`` (B,) their rewards.
 
     >>> import numpy as np
     >>> from daband.linear._mixture_weights import revealed_predictions
@@ -91,27 +100,28 @@ def revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray)
     >>> predictions.tolist(), rewards.tolist()
     ([[0.9, 0.6], [0.2, 0.5], [0.4, 0.7]], [1.0, 0.0, 0.0])
     """
-    chosen = np.arange(means.shape[1]) == arms[:, None]
-    known = chosen | (rewards == 1.0)[:, None]
-    return means[known], (chosen * rewards[:, None])[known]
+    is_chosen = np.arange(means.shape[1]) == arms[:, None]
+    is_known = is_chosen | (rewards == 1.0)[:, None]
+    return means[is_known], (is_chosen * rewards[:, None])[is_known]
 
 
 def simplex_least_squares(gram: FloatArray, moment: FloatArray) -> FloatArray:
     """Return the minimiser w (M,) of w'G w - 2 m'w with w >= 0 and sum 1, for a positive definite G.
 
-    It is exact: every set of non-zero weights is tried. There are 2^M - 1 sets, so M must be small.
+    The result is exact: every set of non-zero weights is tried. There are 2^M - 1 sets, so M must be small.
     """
     n_weights = len(moment)
     best, best_loss = np.full(n_weights, 1.0 / n_weights), np.inf
     for size in range(1, n_weights + 1):
         for subset in combinations(range(n_weights), size):
-            used = list(subset)
-            solved = np.linalg.solve(gram[np.ix_(used, used)], np.stack([moment[used], np.ones(size)], axis=1))
-            solution = solved[:, 0] - solved[:, 1] * ((solved[:, 0].sum() - 1.0) / solved[:, 1].sum())
+            nonzero = list(subset)
+            right_sides = np.stack([moment[nonzero], np.ones(size)], axis=1)
+            free, ones = np.linalg.solve(gram[np.ix_(nonzero, nonzero)], right_sides).T
+            solution = free - ones * ((free.sum() - 1.0) / ones.sum())  # the Lagrange multiplier makes the sum 1
             if (solution < 0).any():
                 continue
             weights = np.zeros(n_weights)
-            weights[used] = solution
+            weights[nonzero] = solution
             loss = float(weights @ gram @ weights - 2.0 * (moment @ weights))
             if loss < best_loss:
                 best, best_loss = weights, loss

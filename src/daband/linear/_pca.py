@@ -1,4 +1,7 @@
-"""Compute principal components of contexts with many dimensions in a few passes and little memory."""
+"""Compute principal components of contexts with many dimensions, in a few passes and with little memory.
+
+``PCA`` is the transform that users fit. ``PcaStep`` is the fitted transform for one domain, which files contain.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from daband.errors import InvalidInput, NotFitted
 
 @dataclass(frozen=True)
 class PcaStep:
-    """A fitted PCA: it maps flat contexts (n, d), minus ``centre`` (d,), to components (n, m) along ``axes`` (m, d)."""
+    """A fitted PCA for one domain. It maps flat contexts (n, d) to components (n, m)."""
 
+    #: The number that is subtracted from each column, (d,).
     centre: FloatArray
+    #: The principal axes, (m, d).
     axes: FloatArray
     kind: ClassVar[str] = "pca"
 
@@ -42,7 +47,7 @@ class PcaStep:
         return (rows - self.centre).dot(self.axes.T)
 
     def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights and biases (d + 1, m), and the limits (m,) of features, which are infinite."""
+        """Return weights and biases (d + 1, m), and the lower and upper limits (m,) of features, which are infinite."""
         infinite = np.full(len(self.axes), np.inf)
         return np.vstack([self.axes.T, -self.axes @ self.centre]), -infinite, infinite
 
@@ -64,18 +69,18 @@ _POWER_PASSES = 4
 
 
 class PCA:
-    """A transform of contexts to their leading principal components: ``transform=PCA(64)`` for a policy.
+    """A transform of contexts to their leading principal components. Use it as ``transform=PCA(64)`` of a policy.
 
-    It is fitted on unlabelled contexts of both source and target, before the first round: by ``daband.train``,
-    by ``policy.prepare(source_contexts, target_contexts)``, or by ``fit`` here.
+    It is fitted on unlabelled contexts of both source and target, before the first round. ``daband.train`` does this,
+    or ``policy.prepare(source_contexts, target_contexts)``, or ``fit``.
 
-    Up to 1,024 dimensions the covariance is summed in one pass and decomposed exactly; above, a randomised subspace
-    iteration (Halko, Martinsson, Tropp 2011) passes over the contexts five times in a few megabytes.
+    Up to 1,024 dimensions, the covariance is summed in one pass and decomposed exactly. Above, a randomised subspace
+    iteration (Halko, Martinsson, Tropp 2011) passes over the contexts five times and needs a few megabytes.
 
     Args:
         n_components: the number of principal components.
         seed: determines the random start of the subspace iteration.
-        by_domain: if True, each domain is centred by its own mean instead of the common mean. Directions are common.
+        by_domain: if True, each domain is centred by its own mean instead of the common mean. The axes are common.
 
     >>> policy = daband.LinUCB(context_shape=(4,), n_arms=2, transform=daband.PCA(2))
     >>> policy.prepare([[1.0, 2.0, 3.0, 4.0], [2.0, 1.0, 4.0, 3.0], [0.0, 1.0, 0.0, 1.0]])
@@ -113,7 +118,7 @@ class PCA:
         return self._axes
 
     def fit(self, *contexts: ArrayLike) -> PCA:
-        """Fit on all batches of contexts (n_i, *C); with ``by_domain``, one batch per domain, in order."""
+        """Fit on batches of contexts (n_i, *C), with ``by_domain`` one per domain in order, and return this object."""
         domains, dim = flat_batches(contexts)
         flat = [batch for batch in domains if len(batch)]
         n = sum(len(batch) for batch in flat)
@@ -124,8 +129,8 @@ class PCA:
         sums = [sum((block.sum(axis=0) for block in _blocks([batch])), np.zeros(dim)) for batch in flat]
         if self.by_domain:
             means = iter([total / len(batch) for total, batch in zip(sums, flat, strict=True)])
-            first = sums[0] / len(flat[0])
-            centre = np.stack([next(means) if len(batch) else first for batch in domains])
+            first_mean = sums[0] / len(flat[0])
+            centre = np.stack([next(means) if len(batch) else first_mean for batch in domains])
             centres = [row for row, batch in zip(centre, domains, strict=True) if len(batch)]
         else:
             centre = (sum((block.sum(axis=0) for block in _blocks(flat)), np.zeros(dim)) / n)[None]
@@ -134,7 +139,7 @@ class PCA:
             raise InvalidInput("contexts have a NaN or infinite value")
         axes = (self._exact_axes if dim <= _MAX_EXACT_DIM else self._randomised_axes)(flat, centres)
         largest = np.abs(axes).argmax(axis=1)
-        axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # eigenvectors have arbitrary signs: fix them
+        axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # the sign of an eigenvector is arbitrary
         self._centre, self._axes = centre, np.ascontiguousarray(axes)
         return self
 
@@ -195,7 +200,10 @@ class PCA:
 
 
 def flat_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]:
-    """Return batches of contexts (n_i, *C) as (n_i, d), and d, which must be equal for all non-empty batches."""
+    """Return batches of contexts (n_i, *C) as (n_i, d), and d. Raise an error unless d is equal for all batches.
+
+    Empty batches may have any d.
+    """
     batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
     if any(batch.ndim < 2 for batch in batches):
         raise InvalidInput("contexts must have shape (n, *C)")

@@ -1,9 +1,9 @@
 """Compute piecewise linear features, on which a linear regression can fit nonlinear functions of a column.
 
-A column x with knots t_0 < ... < t_m becomes m features, clip((x - t_b) / (t_{b+1} - t_b), 0, 1), with the knots at
-quantiles of the contexts (Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in
-tabular deep learning", 2022). A coefficient is the rise of the function over a piece, so a ridge penalty
-prefers functions that change little. Beyond the outer knots the function is constant: it is not extrapolated.
+A column x with knots t_0 < ... < t_m becomes m features, clip((x - t_b) / (t_{b+1} - t_b), 0, 1). The knots are
+quantiles of the contexts (Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in tabular deep
+learning", 2022). A coefficient is the rise of the function over a piece, so a ridge penalty prefers functions that
+change little. Beyond the outer knots the function is constant.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MAX_FEATURES = 128
 _MAX_PIECES = 8
 #: Approximate maximum number of contexts per domain from which knots are computed.
 _MAX_ROWS = 4096
-#: Knots are rounded to a grid with this many points per standard deviation. So files contain no training value, and no
-#: piece is too short.
+#: Knots are rounded to a grid with this many points per standard deviation. So files do not contain training values,
+#: and pieces have a minimum length.
 _KNOTS_PER_DEVIATION = 1024.0
 #: The names of the arrays of a ``PiecewiseStep``.
 PIECEWISE_ARRAYS = "column", "start", "width", "centre", "scale"
@@ -35,7 +35,7 @@ PIECEWISE_ARRAYS = "column", "start", "width", "centre", "scale"
 
 @dataclass(frozen=True)
 class PiecewiseStep:
-    """A fitted ``Piecewise``: it maps flat contexts (n, d) to features (n, m + 1).
+    """A fitted ``Piecewise`` for one domain. It maps flat contexts (n, d) to features (n, m + 1).
 
     The first feature is a constant 1. The others are m ramps, each between two knots of one column.
     """
@@ -98,12 +98,12 @@ class PiecewiseStep:
 
 
 class Piecewise:
-    """A transform of each column to piecewise linear features: ``transform=Piecewise()`` for a linear policy.
+    """A transform of each column to piecewise linear features. Use it as ``transform=Piecewise()`` of a linear policy.
 
     Columns are standardised first, with common statistics of all domains, or by domain as in ``Standardise``. Knots are
-    common to all domains, at quantiles of all contexts. A column with two values has one piece. Other columns have at
-    most eight pieces, and fewer if there would be more than 128 features, but at least one. Together, the features of a
-    column have the same variance as the column after ``Standardise``. Unused features are 0.
+    quantiles of the contexts of all domains. A column with two values has one piece. Other columns have at most eight
+    pieces, and fewer if there would be more than 128 features, but at least one. Together, the features of a column
+    have the same variance as the column after ``Standardise``. Unused features are 0.
 
     Args:
         by_domain: True, or the indices of columns, to standardise by domain; see ``Standardise``.
@@ -135,18 +135,18 @@ class Piecewise:
         return max(size, min(_MAX_FEATURES, size * _MAX_PIECES)) + 1
 
     def fit(self, *contexts: ArrayLike) -> Piecewise:
-        """Fit on batches of contexts (n_i, *C), one per domain in order."""
+        """Fit on batches of contexts (n_i, *C), one per domain in order, and return this object."""
         flat, dim = flat_batches(contexts)
         flat = [unit_scale(batch[:: max(1, len(batch) // _MAX_ROWS)]) for batch in flat]
-        fitted = Standardise(by_domain=self.by_domain).fit(*flat)
-        units = [fitted.frozen(domain) for domain in range(len(flat) if fitted.by_domain else 1)]
-        parts = [(units[min(domain, len(units) - 1)], batch) for domain, batch in enumerate(flat) if len(batch)]
-        rows = np.concatenate([unit(batch)[:, :-1] / unit.scale for unit, batch in parts])
+        standardise = Standardise(by_domain=self.by_domain).fit(*flat)
+        steps = [standardise.frozen(domain) for domain in range(len(flat) if standardise.by_domain else 1)]
+        steps_and_batches = [(steps[min(i, len(steps) - 1)], batch) for i, batch in enumerate(flat) if len(batch)]
+        rows = np.concatenate([step(batch)[:, :-1] / step.scale for step, batch in steps_and_batches])
         is_numeric = ((rows > rows.min(axis=0)) & (rows < rows.max(axis=0))).any(axis=0)
         n_features = self.n_features((dim,)) - 1
         n_available = n_features - int((~is_numeric).sum())
         max_pieces = max(1, min(_MAX_PIECES, n_available // max(1, int(is_numeric.sum()))))
-        pieces = [_pieces(rows[:, column], max_pieces if is_numeric[column] else 1) for column in range(dim)]
+        pieces = [_fit_pieces(rows[:, column], max_pieces if is_numeric[column] else 1) for column in range(dim)]
         column = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
         start, width, centre, scale = np.concatenate(pieces, axis=1)
         n_unused = n_features - len(column)  # features without a ramp are 0
@@ -154,7 +154,7 @@ class Piecewise:
         width, scale = np.pad(width, (0, n_unused), constant_values=1.0), scale * feature_scale(dim)
         self._steps = [
             PiecewiseStep(column, mean + start * deviation, width * deviation, centre, scale, dim)
-            for mean, deviation in ((unit.mean[column], unit.deviation[column]) for unit in units)
+            for mean, deviation in ((step.mean[column], step.deviation[column]) for step in steps)
         ]
         return self
 
@@ -188,29 +188,29 @@ class Piecewise:
             inputs = int(restored_array(state, "inputs", np.zeros(1, np.int64))[0])
             shape = (len(state["column"]), self.n_features((inputs,)) - 1)
             column = restored_array(state, "column", np.zeros(shape, np.int64))
-            numbers = {name: restored_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAYS[1:]}
+            arrays = {name: restored_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAYS[1:]}
             self._steps = [
-                PiecewiseStep(column=row, n_inputs=inputs, **{name: rows[domain] for name, rows in numbers.items()})
+                PiecewiseStep(column=row, n_inputs=inputs, **{name: rows[domain] for name, rows in arrays.items()})
                 for domain, row in enumerate(column)
             ]
 
 
-def ramps_step(rows: FloatArray, max_pieces: int, *, trim: float = 0.0) -> PiecewiseStep:
-    """Return ramps between quantiles of each column of ``rows`` (n, d), at most ``max_pieces`` per column.
+def fit_ramps(rows: FloatArray, max_pieces: int, *, trim: float = 0.0) -> PiecewiseStep:
+    """Return a step with ramps between quantiles of each column of ``rows`` (n, d), at most ``max_pieces`` per column.
 
-    With ``trim``, a column is clipped at this quantile and at one minus it, unless it is constant between them.
+    With ``trim``, columns are clipped at the quantiles ``trim`` and 1 - ``trim``, unless both quantiles are equal.
     """
     sample = rows[:: max(1, len(rows) // _MAX_ROWS)]
     dim = sample.shape[1]
     mean, deviation = sample.mean(axis=0), sample.std(axis=0)
     deviation = np.where(deviation > 1e-12 * (1.0 + np.abs(mean)), deviation, 1.0)
-    units = (sample - mean) / deviation
-    low, high = np.quantile(units, [trim, 1.0 - trim], axis=0)
-    units = np.where(low < high, np.clip(units, low, high), units)
-    is_numeric = ((units > units.min(axis=0)) & (units < units.max(axis=0))).any(axis=0)
+    scaled = (sample - mean) / deviation
+    low, high = np.quantile(scaled, [trim, 1.0 - trim], axis=0)
+    scaled = np.where(low < high, np.clip(scaled, low, high), scaled)
+    is_numeric = ((scaled > scaled.min(axis=0)) & (scaled < scaled.max(axis=0))).any(axis=0)
     n_available = max(dim, _MAX_FEATURES) - int((~is_numeric).sum())
     max_pieces = max(1, min(max_pieces, n_available // max(1, int(is_numeric.sum()))))
-    pieces = [_pieces(units[:, column], max_pieces if is_numeric[column] else 1) for column in range(dim)]
+    pieces = [_fit_pieces(scaled[:, column], max_pieces if is_numeric[column] else 1) for column in range(dim)]
     columns = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
     start, width, centre, scale = np.concatenate(pieces, axis=1)
     return PiecewiseStep(
@@ -218,8 +218,8 @@ def ramps_step(rows: FloatArray, max_pieces: int, *, trim: float = 0.0) -> Piece
     )
 
 
-def _pieces(values: FloatArray, max_pieces: int) -> FloatArray:
-    """Return start, width, centre and scale (4, m) of the ramps of a column (n,), with a total variance of 1."""
+def _fit_pieces(values: FloatArray, max_pieces: int) -> FloatArray:
+    """Return start, width, centre and scale (4, m) of the ramps of a column (n,). Their total variance is 1."""
     quantiles = np.quantile(values, np.linspace(0.0, 1.0, max_pieces + 1))
     knots = np.unique(np.round(_KNOTS_PER_DEVIATION * quantiles) / _KNOTS_PER_DEVIATION)
     start, width = knots[:-1], np.diff(knots)

@@ -1,8 +1,10 @@
 """Compute ridge regressions in the primal form: A = ridge I + Z'Z and theta = A^-1 Z'[r, 1], for one or more heads.
 
-Every regression has two right-hand sides, rewards r and ones, hence two columns theta_r and theta_1. With a prior mean
-c the prediction of a context z is ``c + z.(theta_r - c theta_1)``. This is exactly the ridge regression of r - c, plus
-c, for a c that may change at any time.
+Z (n, d) are the contexts of a head's rounds and r (n,) their rewards. Every regression has two right-hand sides,
+rewards r and ones, hence two columns theta_r and theta_1. With a prior mean c, the prediction for a context z is
+``c + z.(theta_r - c theta_1)``. This is exactly the ridge regression of r - c, plus c. So c may change at any time.
+
+``PrimalRidge`` learns round by round, ``RidgeSums`` sums the rounds of a log.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _BLOCK_NUMBERS = 131_072
 def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return means z.theta and variances z'A^-1 z of features (B, d) under every regression, (B, heads) each.
 
-    theta is (heads, d), inverse (heads, d, d) or None; variances are then 0. Variances of large batches are computed in
-    single precision if contexts are small enough for it: bonuses were off by less than 3e-6.
+    theta is (heads, d). inverse is (heads, d, d), or None, for which variances are 0. Variances of large batches are
+    computed in single precision if contexts are small enough. The measured error of bonuses is below 3e-6.
     """
     n_heads, dim = theta.shape
     if len(z) == 1:  # vector products
@@ -91,10 +93,10 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
     return variance
 
 
-def mixed_scores(
+def mix_scores(
     scores: Sequence[tuple[FloatArray, FloatArray]], weights: Sequence[float], bonus_weights: Sequence[float]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the weighted mean of several predictions, as means and bonuses (B, K). Each prediction has both.
+    """Return the weighted means of several predictions, which are pairs of means and bonuses (B, K).
 
     The error of a weighted mean is at most the weighted mean of the errors. So the weighted mean of the bonuses is a
     valid bonus.
@@ -108,19 +110,20 @@ def mixed_scores(
     return mean, bonus
 
 
-# Maximum size of a context, relative to the ridge, before rounding errors affect predictions.
+# The maximum size of a context, relative to the ridge.
 #
-# The largest eigenvalue of A is at least |z|^2 of any learned context; the smallest may be the ridge. The precision of
-# means and bonuses falls with the ratio of the two.
+# The largest eigenvalue of A is at least |z|^2 of any learned context. The smallest may be the ridge. The precision of
+# means and bonuses decreases with the ratio of the two.
 
 
-#: The largest squared norm of a context, in units of the ridge. Up to this limit the error of means is about 1e-6, or
-#: 1e-4 in the dual form or if one such context repeats. Errors grow in proportion to it: at 1e16 bonuses are noise.
+#: The largest squared norm of a context, in units of the ridge. Up to this limit, the rounding error of means is about
+#: 1e-6, or 1e-4 in the dual form or if such a context repeats. Errors grow in proportion to the squared norm. At 1e16,
+#: bonuses are noise.
 MAX_SQUARED_NORM = 1e10
 
 
 def squared_norms(contexts: AnyArray) -> FloatArray:
-    """Return the squared norm of every row of contexts (B, d), (B,); uint8 is scaled to 0..1."""
+    """Return the squared norm (B,) of each row of contexts (B, d). uint8 contexts are scaled to [0, 1]."""
     values = contexts.astype(np.float64, copy=False)
     norms: FloatArray = np.einsum("bd,bd->b", values, values)
     return norms / (255.0 * 255.0) if contexts.dtype == np.uint8 else norms
@@ -148,23 +151,26 @@ def raise_too_large(norms: FloatArray, ridge: float) -> NoReturn:
     )
 
 
-# Rounds as sums: Z'Z, Z'[r, 1], their number, and the moments of their rewards.
+# Sums over rounds.
 #
-# Sums over parts add up to the sums over all rounds, in any order and on any machine. This allows learning from logs
-# larger than memory. Everything is summed in double precision, whatever the type of the contexts.
+# The sums over parts of a log add up to the sums over all its rounds, in any order and on any machine. So logs may be
+# larger than memory. All sums are in double precision, for contexts of any type.
 
 
 #: Rows are sorted by head and summed in tiles of about this size, which fit in the cache.
 _TILE_BYTES = 1 << 22
-#: Padding between the columns of a tile, in numbers. Columns at a distance of a power of two would use few cache lines.
+#: Unused numbers between the columns of a tile. Columns at a distance of a power of two would use few cache lines.
 _COLUMN_PADDING = 8
 
 
 class RidgeSums:
     """Sums over rounds, from which ridge regressions can be computed.
 
-    ``gram`` (heads, d, d) is Z'Z, ``moment`` (heads, 2, d) has Z'r and Z'1, ``counts`` (heads,) are numbers of rounds,
-    and ``rewards`` are the moments of all rewards. Contexts in Fortran order, as tables give them, are summed fastest.
+    Attributes:
+        gram: Z'Z of each head, (heads, d, d).
+        moment: Z'r and Z'1 of each head, (heads, 2, d).
+        counts: the number of rounds of each head, (heads,).
+        rewards: the moments of all rewards.
     """
 
     def __init__(self, n_heads: int, dim: int) -> None:
@@ -176,7 +182,10 @@ class RidgeSums:
         self._tile = max(64, _TILE_BYTES // (8 * dim))
 
     def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
-        """Add rounds: contexts (B, d), and the heads, rewards and weights of rounds, (B,); weights are 1 by default."""
+        """Add rounds: contexts (B, d), and the head, reward and weight of each round, (B,). By default weights are 1.
+
+        Contexts in Fortran order, as in tables, are summed fastest.
+        """
         self.rewards.add(rewards, weights)
         for start in range(0, len(contexts), self._tile):
             tile = slice(start, start + self._tile)
@@ -209,12 +218,12 @@ class RidgeSums:
     def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights) -> None:
         """Add at most one tile of rounds: sort them by head, and sum each head's rows in one product."""
         n, n_heads, dim = len(contexts), len(self.counts), self.dim
-        sort_keys = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
-        order = np.argsort(sort_keys, kind="stable")  # a radix sort for small integers
+        small_heads = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
+        order = np.argsort(small_heads, kind="stable")  # a radix sort for small integers
         # A row times the square root of its weight counts by its weight in every product of two rows.
         root = np.ones(n) if weights is None else np.sqrt(weights[order])
         columns = thread_scratch("tile of rounds", (dim + 2, self._tile + _COLUMN_PADDING))[:, :n]
-        sorted_columns = thread_scratch("taken columns", (dim, n), contexts.dtype)
+        sorted_columns = thread_scratch("sorted columns", (dim, n), contexts.dtype)
         np.take(contexts.T, order, axis=1, out=sorted_columns, mode="clip")  # "raise" would copy ``out``
         np.multiply(sorted_columns, root, out=columns[:dim])
         np.multiply(rewards[order], root, out=columns[dim])
@@ -223,7 +232,7 @@ class RidgeSums:
         stop = np.cumsum(counts)
         for head in np.flatnonzero(counts):
             rows = columns[:, stop[head] - counts[head] : stop[head]]
-            products = rows @ rows.T  # rewards and ones are the last rows: Z'Z and Z'[r, 1] in one product
+            products = rows @ rows.T  # the last two rows are rewards and ones, so this has Z'Z and Z'[r, 1]
             self.gram[head] += products[:dim, :dim]
             self.moment[head] += products[dim:, :dim]
         self.counts += counts
@@ -249,6 +258,7 @@ class Episode(NamedTuple):
     products: FloatArray
     #: Contexts (B, d).
     contexts: FloatArray
+    #: True if ``products`` are the covariances (heads, B, B) themselves. ``contexts`` is then empty.
     direct: bool
     #: Predictions (2, B, heads) of rewards and of ones.
     mean: FloatArray
@@ -257,27 +267,30 @@ class Episode(NamedTuple):
 
 
 class PrimalRidge:
-    """``n_heads`` ridge regressions of dimension ``dim``; updates change the inverses in place.
+    """Ridge regressions that learn round by round: ``n_heads`` regressions of dimension ``dim``.
 
-    ``inverse`` (heads, d, d) holds A^-1 of every head, ``theta`` (heads, 2, d) the coefficients of rewards and of ones,
-    ``counts`` (heads,) the number of learned rounds. Targets (B, 2) of rounds are their rewards and ones. Rounding
-    errors of rank-one updates add up. So A itself is stored as well, summed in blocks to keep its own error small.
-    After ``max(1024, 16 dim)`` updates of a head its inverse is computed from A. This costs an eighth of dim^2
-    multiplications per update, a small part of the update itself.
+    The targets (B, 2) of rounds are their rewards and ones. Rounding errors of rank-one updates add up. So A itself is
+    stored as well, and summed in blocks to keep its error small. After ``max(1024, 16 dim)`` updates of a head, its
+    inverse is computed from A. This costs an eighth of dim^2 multiplications per update, which is a small part of the
+    update itself.
 
     Updates change the arrays in place, so reads and writes must not overlap. To replace statistics while they are being
     read, build new ones with ``fit`` on a new object.
     """
 
+    #: The number of learned rounds, (heads,).
     counts: IntArray
+    #: Coefficients of rewards and of ones, (heads, 2, d).
     theta: FloatArray
+    #: A^-1, (heads, d, d).
     inverse: FloatArray
     #: A without the pending rows, (heads, d, d).
     _gram: FloatArray
     #: Z'r and Z'1, (heads, 2, d).
     _moment: FloatArray
-    #: Rows that are learned but not yet added to ``_gram``, (heads, 32, d), and their number (heads,).
+    #: Rows that are learned but not yet added to ``_gram``, (heads, 32, d).
     _pending: FloatArray
+    #: The number of these rows, (heads,).
     _n_pending: IntArray
     #: The number of updates since the inverse was computed from A, (heads,).
     _since_refresh: IntArray
@@ -323,7 +336,7 @@ class PrimalRidge:
         self.refresh_after = max(1024, 16 * self.dim)
 
     def gram(self, head: int) -> FloatArray:
-        """Return A = ridge I + the sum of z z' of this head, (d, d)."""
+        """Return A of this head, (d, d), including pending rows."""
         rows = self._pending[head, : self._n_pending[head]]
         return self._gram[head] + rows.T @ rows
 
@@ -373,7 +386,7 @@ class PrimalRidge:
         )  # fmt: skip
 
     def fit(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
-        """Discard all learned rounds and fit these, each counted once."""
+        """Discard all learned rounds, and learn these: contexts (n, d), heads (n,) and targets (n, 2)."""
         z = unit_scale(contexts)
         self._set_heads(self.n_heads)
         for head in range(self.n_heads):
@@ -381,20 +394,20 @@ class PrimalRidge:
 
     def add_sums(self, sums: RidgeSums) -> None:
         """Learn rounds from their sums. Raise an error and change nothing if A is too ill-conditioned to invert."""
-        before = {name: array.copy() for name, array in self.state().items()}
+        old_state = {name: array.copy() for name, array in self.state().items()}
         for head in np.flatnonzero(sums.counts):
             self._gram[head] += sums.gram[head]
             self._moment[head] += sums.moment[head]
             self.counts[head] += sums.counts[head]
             if not self._invert(int(head)):
-                self.restore(before)
+                self.restore(old_state)
                 raise InvalidInput(
                     f"the rounds of regression {head} are too ill-conditioned for ridge={self.ridge:g} to be "
                     "learned from sums; standardise the contexts (transform=daband.Standardise()), or raise the ridge"
                 )
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
-        """Return all arrays needed to continue bit for bit; without ``rounds``, pending rows are summed into A."""
+        """Return all arrays needed to continue bit for bit. Without ``rounds``, pending rows are summed into A."""
         arrays = {name.lstrip("_"): getattr(self, name) for name in self._heads_without_rounds(0)}
         if not rounds:
             arrays["gram"] = np.stack([self.gram(head) for head in range(self.n_heads)])
@@ -409,7 +422,7 @@ class PrimalRidge:
             raise ValueError(f"n_pending must be in 0..{_MAX_PENDING} and counts >= 0")
 
     def _update_head(self, head: int, z: FloatArray, targets: FloatArray) -> None:
-        """Update one head by Woodbury's identity, or invert A if that is cheaper or more accurate."""
+        """Learn rounds of one head by Woodbury's identity, or by inverting A if that is cheaper or more accurate."""
         inverse = self.inverse[head]
         if 2 * len(z) < self.dim:
             products = z @ inverse
@@ -424,12 +437,12 @@ class PrimalRidge:
         self._sum_and_invert(head, z, targets)
 
     def _record(self, head: int, z: FloatArray, targets: FloatArray) -> None:
-        """Count rows that are already in the inverse, and add them to A and Z'r."""
+        """Count rows that the inverse already includes, and add them to A and Z'r."""
         n = len(z)
-        filled = int(self._n_pending[head])
-        if filled + n <= _MAX_PENDING:
-            self._pending[head, filled : filled + n] = z
-            self._n_pending[head] = filled + n
+        n_pending = int(self._n_pending[head])
+        if n_pending + n <= _MAX_PENDING:
+            self._pending[head, n_pending : n_pending + n] = z
+            self._n_pending[head] = n_pending + n
             self._moment[head] += targets.T @ z
             self.counts[head] += n
         else:

@@ -1,4 +1,4 @@
-"""Estimate propensities (the probability of each logged arm) for logs without propensities."""
+"""Estimate the propensities of a log without propensities, i.e. the probability with which each arm was chosen."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from daband._arrays import AnyArray, FloatArray, IntArray, Mask, unit_scale
 #: The smallest estimated propensity.
 _MIN_PROPENSITY = 0.01
 #: The number of folds in which rounds are held out.
-_FOLDS = 5
+_N_FOLDS = 5
 #: The number of iterations that fit the weights of arms.
-_STEPS = 100
+_N_ITERATIONS = 100
 
 
 def estimate_propensities(
     contexts: AnyArray, arms: IntArray, n_arms: int, offered: Mask = None
 ) -> tuple[FloatArray, str]:
-    """Return the estimated probability of each chosen arm (n,), and the name of the estimation method.
+    """Return the estimated probability of each chosen arm (n,), and a description of the method.
 
     The estimate is the arm's frequency, or the prediction of a multinomial logistic model if that is better on held-out
-    rounds. Each round is predicted by a model that did not see it. No propensity is below 0.01. If ``offered`` (n, K)
-    varies, the probability of an offered arm is its weight divided by the weights of all offered arms; the weights
-    maximise the likelihood.
+    rounds. Each round is predicted by a model that did not see it. If some rounds did not offer all arms (``offered``,
+    (n, K)), each arm has a weight, and the probability of an offered arm is its weight divided by the sum of the
+    weights of all offered arms. The weights maximise the likelihood. No propensity is below 0.01.
     """
     counts = np.bincount(arms, minlength=n_arms)
     if offered is not None and not offered.all():
         weights = np.where(counts > 0, 1.0, 0.0)
-        for _ in range(_STEPS):  # minorise and maximise (Hunter: "MM algorithms for Bradley-Terry models", 2004)
+        for _ in range(_N_ITERATIONS):  # minorise and maximise (Hunter: "MM algorithms for Bradley-Terry models", 2004)
             weights = np.where(counts > 0, counts / np.maximum((1.0 / (offered @ weights)) @ offered, 1e-300), 0.0)
         probabilities = weights[arms] / (offered @ weights)
         return np.clip(probabilities, _MIN_PROPENSITY, 1.0), "estimated by a weight of each arm among the offered ones"
     frequencies = (counts / len(arms))[arms]
     method = "estimated by the frequency of each arm"
     propensities = np.clip(frequencies, _MIN_PROPENSITY, 1.0)
-    if len(arms) >= 20 * _FOLDS and np.count_nonzero(counts >= 2 * _FOLDS) > 1:
+    if len(arms) >= 20 * _N_FOLDS and np.count_nonzero(counts >= 2 * _N_FOLDS) > 1:
         predicted = _predict_propensities(unit_scale(contexts.reshape(len(contexts), -1)), arms)
         if np.log(predicted).mean() > np.log(propensities).mean():
             propensities, method = predicted, "estimated by a logistic model of the arm given the context"
@@ -50,7 +50,7 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    folds = PredefinedSplit(np.random.default_rng(len(arms)).permutation(len(arms)) % _FOLDS)
+    folds = PredefinedSplit(np.random.default_rng(len(arms)).permutation(len(arms)) % _N_FOLDS)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
     with warnings.catch_warnings():  # arms absent from a training fold get probability 0
         warnings.filterwarnings("ignore", message="Number of classes in training fold")

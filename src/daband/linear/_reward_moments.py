@@ -1,9 +1,8 @@
 """Compute running moments of the learned rewards, which define the prior mean and the unit of predictions.
 
-A ridge penalty pulls predictions towards a prior mean, and a confidence bonus has the unit of a reward. The prior
-mean is the mean of the rewards, and the unit is their standard deviation. Rewards ``a r + b`` with a > 0
-therefore lead to the same decisions as rewards r. The moments do not depend on the order of rounds, except for
-rounding.
+A ridge penalty pulls predictions towards a prior mean, and a confidence bonus has the unit of a reward. Here the prior
+mean is the mean of the rewards, and the unit is their standard deviation. Rewards ``a r + b`` with a > 0 therefore lead
+to the same decisions as rewards r. The moments do not depend on the order of rounds, except for rounding.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class RewardMoments:
         self.scale = 1.0
 
     @property
-    def squares(self) -> float:
+    def squared_differences(self) -> float:
         """The weighted sum of squared differences from the mean."""
         return self._squares
 
@@ -94,7 +93,8 @@ class RewardMoments:
 
     def restore(self, state: AnyArray) -> None:
         """Restore the array that ``state`` returned."""
-        count, mean, squares, low, high = (float(x) for x in restored_array({"rewards": state}, "rewards", np.empty(5)))
+        values = restored_array({"rewards": state}, "rewards", np.empty(5))
+        count, mean, squares, low, high = values.tolist()
         if count < 0.0 or squares < 0.0 or not low <= high:
             raise ValueError(f"rewards have count {count}, squares {squares}, and range from {low} to {high}")
         self.__init__(standardise=self.standardise)  # type: ignore[misc]

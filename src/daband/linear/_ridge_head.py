@@ -1,6 +1,7 @@
-"""Define the head of linear policies: ridge regressions of rewards on features, in the primal or the dual form.
+"""Define the head of linear policies, which predicts rewards by ridge regressions on features.
 
-LinUCB applies it to contexts, Neural-LinUCB and DABand to the features of an encoder.
+LinUCB applies it to contexts, Neural-LinUCB and DABand to the features of an encoder. The head uses the primal form
+(``_primal_ridge.py``) or the dual form (``_dual_ridge.py``), whichever is cheaper.
 """
 
 from __future__ import annotations
@@ -20,23 +21,24 @@ from daband.linear._kernels import kernels, kernels_are_compiled
 from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm
 from daband.linear._reward_moments import RewardMoments
 
-#: The value of the argument ``arms``.
+#: "disjoint" if every arm has its own regression, "shared" if all arms share one.
 ArmModel = Literal["disjoint", "shared"]
 
 #: Maximum size of the matrices of the primal form, in bytes.
 _MAX_PRIMAL_BYTES = 4 << 30
-#: Primal matrices of more bytes are avoided as long as the dual form is cheaper.
+#: Primal matrices with more bytes are avoided as long as the dual form is cheaper.
 _SMALL_PRIMAL_BYTES = 1 << 30
-#: Minimum dimension of the dual form. It was 2 to 7 times as fast at 512 for rounds in episodes of 64.
+#: Minimum dimension of the dual form. At 512 dimensions it was 2 to 7 times as fast, for rounds in episodes of 64.
 _MIN_DUAL_DIM = 512
-#: Minimum dimension of the dual form for rounds one at a time. At 512 it took twice as long after 1,000 rounds.
+#: Minimum dimension of the dual form if rounds are learned one at a time. At 512 dimensions it took twice as long as
+#: the primal form after 1,000 rounds.
 _MIN_DUAL_DIM_SINGLES = 1024
-#: The cost of a multiplication in the primal form relative to the dual form. Primal matrices do not fit in the cache.
-#: Measured: about 3 on images of 2,352 dimensions, which the dual form multiplies in single precision.
+#: The cost of a multiplication in the primal form, relative to the dual form. Primal matrices do not fit in the cache.
+#: The measured ratio is about 3 on images of 2,352 dimensions, which the dual form multiplies in single precision.
 _RELATIVE_PRIMAL_COST = 2.0
-#: Rounds per block of an episode in the primal form.
+#: The number of rounds per block of an episode in the primal form.
 _PRIMAL_BLOCK_ROUNDS = 64
-#: Rounds per block in the dual form. Each block reads all stored contexts once, so blocks are long.
+#: The number of rounds per block in the dual form. Each block reads all stored contexts once, so blocks are long.
 _DUAL_BLOCK_ROUNDS = 256
 
 
@@ -52,15 +54,20 @@ def check_head_memory(*, n_arms: int, dim: int, arms: str, primal: bool) -> None
 
 
 class RidgeHead:
-    """Ridge regressions for K arms over features of dimension ``dim``, in the cheaper form.
+    """Ridge regressions of the rewards of K arms on features of dimension d.
 
-    With ``arms="disjoint"`` features are (B, d) and every arm has its own regression; with "shared" they are (B, K, d)
-    and one regression serves all arms. ``form`` "dual" works in the space of rounds, "primal" in the space of features;
-    "auto" starts dual if the dimension is large and changes to primal once that is cheaper and fits in memory.
+    Args:
+        n_arms: the number of arms, K.
+        dim: the number of features, d.
+        arms: "disjoint" if features are (B, d) and every arm has its own regression; "shared" if features are (B, K, d)
+            and all arms share one regression.
+        ridge: the penalty.
+        form: "primal" stores d x d matrices, "dual" stores the learned rounds. "auto" starts with the dual form if d is
+            large, and changes to the primal form once that is cheaper and fits in memory.
 
-    Contexts to learn from may have a squared norm of at most ``MAX_SQUARED_NORM`` times the ridge; larger ones raise
+    The squared norm of features to learn from may be at most ``MAX_SQUARED_NORM`` times the ridge. Larger ones raise
     ``InvalidInput`` and change nothing. ``score`` may run in several threads, but not while ``learn``, ``play`` or
-    ``add_arm`` change the statistics; the policy holds a lock.
+    ``add_arm`` change the statistics. The policy holds a lock for this.
     """
 
     def __init__(self, *, n_arms: int, dim: int, arms: ArmModel, ridge: float, form: str) -> None:
@@ -77,15 +84,15 @@ class RidgeHead:
         heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
         is_large = dim >= _MIN_DUAL_DIM or not self._primal_fits(heads, _SMALL_PRIMAL_BYTES)
-        dual = form == "dual" or (form == "auto" and is_large)
-        self.statistics = (DualRidge if dual else PrimalRidge)(heads, dim, ridge)
+        use_dual = form == "dual" or (form == "auto" and is_large)
+        self.statistics = (DualRidge if use_dual else PrimalRidge)(heads, dim, ridge)
 
     def score(
         self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, bonuses: bool = True
     ) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and confidence bonuses, (B, K) each; bonuses are 0 without ``bonuses``.
+        """Return predicted rewards and confidence bonuses of features (B, d) or (B, K, d), each (B, K).
 
-        ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus.
+        ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus. Without ``bonuses``, bonuses are 0.
         """
         rows = features.reshape(-1, self.dim) if self.arms == "shared" else features
         mean, variance = self.statistics.score(rows, centre=centre, bonuses=bonuses)
@@ -105,11 +112,12 @@ class RidgeHead:
     ) -> Decision | None:
         """Score one row and choose its arm in one compiled call. Return None if that is not supported.
 
-        ``unit`` is (centre, scale) as in ``score``. ``key`` is the key of the random draws.
+        ``unit`` is (centre, scale) as in ``score``. ``key`` is the key of the random draws, and ``first_round`` is the
+        number of the round.
         """
         statistics = self.statistics
-        compilable = self.arms == "disjoint" and isinstance(statistics, PrimalRidge) and exploration.rule != "thompson"
-        if not (compilable and kernels_are_compiled()):
+        is_primal = self.arms == "disjoint" and isinstance(statistics, PrimalRidge)
+        if not (is_primal and exploration.rule != "thompson" and kernels_are_compiled()):
             return None
         row = features if features.dtype == np.float64 and features.flags.c_contiguous else unit_scale(features)
         n_arms = len(statistics.theta)  # type: ignore[union-attr]
@@ -129,9 +137,9 @@ class RidgeHead:
         return features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
-        """Learn rounds: features as in ``score``, and the arms, rewards and weights of rounds, (B,).
+        """Learn rounds: features as in ``score``, and the arm, reward and weight of each round, (B,).
 
-        A round of weight w counts w times in A and in Z'r; ``counts`` counts it once.
+        A round of weight w counts w times in the regression, and once in ``counts``.
         """
         features, arms = self.chosen_features(features, arms)
         self.statistics.update(*_weighted_rounds(features, arms, rewards, weights))
@@ -149,12 +157,12 @@ class RidgeHead:
         available: Mask = None,
         weights: Weights = None,
     ) -> Decision:
-        """Choose arms and learn round by round; ``rewards`` (B, K) has the reward of every arm.
+        """Choose arms and learn round by round, and return the decisions. ``rewards`` (B, K) are those of all arms.
 
         All features are known beforehand, so the expensive part is a few matrix products for the whole episode. The
-        loop over rounds only corrects means and bonuses of the remaining rounds. Long episodes are split into blocks,
-        since these corrections grow with the square of the block length. ``draws(row)`` returns the random draws from
-        this row on. ``moments`` is updated with the rewards.
+        loop over rounds only corrects means and bonuses of the remaining rounds. The cost of these corrections grows
+        with the square of the number of rounds, so long episodes are split into blocks. ``draws(row)`` returns the
+        random draws from this row on. ``moments`` is updated with the rewards.
         """
         n, n_arms = rewards.shape
         check_norm(features, self.ridge)
@@ -164,7 +172,7 @@ class RidgeHead:
         start = 0
         while start < n:
             stop = start + (_DUAL_BLOCK_ROUNDS if isinstance(self.statistics, DualRidge) else _PRIMAL_BLOCK_ROUNDS)
-            stop = n if n - stop == 1 else stop  # a block of one round would change the form
+            stop = n if n - stop == 1 else stop  # a block of one round may change the form
             rows = slice(start, stop)
             rule = exploration, draws(start), mask[rows]
             parts.append(self._play_block(features[rows], rewards[rows], round_weights[rows], rule, moments))
@@ -226,7 +234,7 @@ class RidgeHead:
         return statistics
 
     def check_primal_fits(self) -> None:
-        """Raise an error if the head's statistics are too large for sums over rounds."""
+        """Raise an error if the sums over rounds of all regressions would be too large."""
         if not self._primal_fits(self.statistics.n_heads, _MAX_PRIMAL_BYTES):
             raise InvalidInput(
                 f"sums over rounds do not fit in memory: there are {self.dim} features and {self.statistics.n_heads} "
@@ -239,7 +247,7 @@ class RidgeHead:
             self.statistics.add_heads(1)
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
-        """Return all arrays needed to continue bit for bit; without ``rounds``, they contain no single context."""
+        """Return all arrays needed to continue bit for bit. Without ``rounds``, they contain no single context."""
         statistics = self.statistics
         if isinstance(statistics, DualRidge) and rounds:
             return {f"dual.{name}": array for name, array in statistics.state().items()}
@@ -248,7 +256,7 @@ class RidgeHead:
         return {f"primal.{name}": array for name, array in statistics.state(rounds=rounds).items()}
 
     def primal(self, problem: str) -> PrimalRidge:
-        """Return the statistics in the primal form: the head's own object, or a converted copy.
+        """Return the statistics in the primal form. They are converted if the head uses the dual form.
 
         If the primal form does not fit in memory, raise an error that starts with ``problem``.
         """
@@ -272,9 +280,9 @@ class RidgeHead:
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        dual = any(name.startswith("dual.") for name in state)
+        is_dual = any(name.startswith("dual.") for name in state)
         arrays = {name.split(".", 1)[1]: array for name, array in state.items()}
-        statistics = (DualRidge if dual else PrimalRidge)(self.statistics.n_heads, self.dim, self.ridge)
+        statistics = (DualRidge if is_dual else PrimalRidge)(self.statistics.n_heads, self.dim, self.ridge)
         statistics.restore(arrays)
         self.statistics = statistics
 
@@ -283,14 +291,14 @@ class RidgeHead:
         return 2 * heads * self.dim * self.dim * 8 <= limit
 
     def _convert_if_cheaper(self, rounds: int) -> None:
-        """Convert dual statistics, which have just learned this many rounds, to the primal form if that is cheaper."""
+        """Convert dual statistics to the primal form if that is cheaper. The last update had this many ``rounds``."""
         if self.form != "auto" or isinstance(self.statistics, PrimalRidge):
             return
         heads = self.statistics.n_heads
         is_cheaper = self.statistics.cost_per_round() > _RELATIVE_PRIMAL_COST * heads * float(self.dim) ** 2
-        singles = rounds == 1 and self.dim < _MIN_DUAL_DIM_SINGLES
+        learns_singles = rounds == 1 and self.dim < _MIN_DUAL_DIM_SINGLES
         if (is_cheaper and self._primal_fits(heads, _MAX_PRIMAL_BYTES)) or (
-            singles and self._primal_fits(heads, _SMALL_PRIMAL_BYTES)
+            learns_singles and self._primal_fits(heads, _SMALL_PRIMAL_BYTES)
         ):
             self.statistics = self.statistics.to_primal()
 
@@ -307,11 +315,11 @@ def _weighted_rounds(
 
 
 class EpisodeScores:
-    """Predicted rewards and bonuses of an episode's rounds under several heads, updated as rounds are learned.
+    """The predicted rewards and bonuses of an episode's rounds under several heads, updated after each round.
 
     The features of all rounds are known beforehand. So their covariances under each regression are a few matrix
-    products, and each learned round corrects the remaining ones by a rank-one update. The heads themselves learn all
-    rounds at the end. Arms must be disjoint.
+    products, and each learned round corrects the remaining ones by a rank-one update. The heads themselves do not
+    change; they learn all rounds after the episode. Arms must be disjoint.
     """
 
     def __init__(self, heads: Sequence[RidgeHead], features: Sequence[AnyArray]) -> None:
@@ -331,12 +339,12 @@ class EpisodeScores:
         return centre + mean - centre * ones, scale * np.sqrt(self._variance[:, row])
 
     def learn(self, row: int, arm: int, reward: float, weight: float = 1.0) -> None:
-        """Update the predictions of all later rows, after ``arm`` was played in ``row`` with this reward and weight."""
-        rest = slice(row + 1, None)
+        """Update the predictions of all later rows, after ``arm`` was chosen in ``row`` with this reward and weight."""
+        later = slice(row + 1, None)
         covariance = self._covariance[:, arm]
-        column = covariance[:, row, rest]
+        column = covariance[:, row, later]
         gain = weight * column / (1.0 + weight * covariance[:, row, row, None])
         for mean, target in zip(self._mean, (reward, 1.0), strict=True):
-            mean[:, rest, arm] += gain * (target - mean[:, row, arm, None])
-        covariance[:, rest, rest] -= gain[:, :, None] * column[:, None, :]
-        self._variance[:, rest, arm] = np.maximum(covariance.diagonal(axis1=1, axis2=2)[:, rest], 0.0)
+            mean[:, later, arm] += gain * (target - mean[:, row, arm, None])
+        covariance[:, later, later] -= gain[:, :, None] * column[:, None, :]
+        self._variance[:, later, arm] = np.maximum(covariance.diagonal(axis1=1, axis2=2)[:, later], 0.0)

@@ -1,4 +1,8 @@
-"""Standardise contexts of any scale and offset: centre, scale and clip each column, and append a constant."""
+"""Standardise contexts of any scale and offset: centre, scale and clip each column, and append a constant.
+
+``Standardise`` is the transform that users fit. ``StandardiseStep`` is the fitted transform for one domain, which files
+contain.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +26,21 @@ _MIN_DEVIATION = 1e-200
 
 @dataclass(frozen=True)
 class StandardiseStep:
-    """A fitted ``Standardise``: it maps flat contexts (n, d) to features (n, d + 1).
+    """A fitted ``Standardise`` for one domain. It maps flat contexts (n, d) to features (n, d + 1).
 
-    Each column is centred, divided by its standard deviation, clipped and multiplied by ``scale``; a 1 is appended.
-    With ``axes`` (m, d), the standardised columns are projected on them first, which gives (n, m + 1).
+    Each column is centred, divided by its standard deviation, clipped and multiplied by ``scale``. With ``axes``, the
+    result is projected on them. A 1 is appended.
     """
 
+    #: The mean of each column, (d,).
     mean: FloatArray
+    #: The standard deviation of each column, (d,).
     deviation: FloatArray
+    #: Principal axes (m, d), for features (n, m + 1); None to keep the columns.
     axes: FloatArray | None
+    #: Standardised columns are clipped at this many standard deviations.
     clip: float
+    #: The factor of clipped columns.
     scale: float
     kind: ClassVar[str] = "standardise"
 
@@ -56,7 +65,7 @@ class StandardiseStep:
         return len(self.mean if self.axes is None else self.axes) + 1
 
     def __call__(self, rows: FloatArray, check: Callable[[FloatArray, FloatArray], None] | None = None) -> FloatArray:
-        """Return the features of rows (n, d). ``check`` is called with rows and their values before clipping."""
+        """Return the features of rows (n, d). ``check`` is called with the rows and their values before clipping."""
         dimensions = len(self.mean)
         out = np.empty((len(rows), dimensions + 1))
         out[:, -1] = 1.0
@@ -129,25 +138,25 @@ class OutlierWarning(UserWarning):
 
 
 class Standardise:
-    """A transform that standardises each column of contexts: ``transform=Standardise()`` for a policy.
+    """A transform that standardises each column of contexts. Use it as ``transform=Standardise()`` of a policy.
 
     Each column is centred by its mean, divided by its standard deviation, and clipped at five standard deviations. It
     is then scaled by ``max(1 / sqrt(d), 1 / 4)``, so that a typical context has norm 1 up to 16 dimensions and grows
     slowly beyond. A constant 1 is appended. With ridge 1, one ``alpha`` is then sensible for contexts of any unit,
     offset and dimension. A constant column becomes 0.
 
-    Means and standard deviations are robust. The 0.1% smallest and largest values of each column, at least one on each
-    side, are winsorised: they are clipped at one range of the remaining values beyond that range. So one row of size
-    1e9 changes little. Such a row is clipped like any other, with an ``OutlierWarning``.
+    Means and standard deviations are robust. The 0.1% smallest and the 0.1% largest values of each column, at least one
+    each, are winsorised. The limits are the smallest and largest remaining value, extended on each side by their
+    difference. So one row of size 1e9 changes little. Such a row is clipped like any other, with an ``OutlierWarning``.
 
-    ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
+    ``uint8`` contexts are images, and are scaled to [0, 1] first.
 
     Args:
         components: if given, the standardised columns are replaced by this many leading principal components.
-        by_domain: False if all domains have a common mean and standard deviation of each column. True if each domain is
-            standardised separately, for domains with their own units (``shift="units"``) or style. A sequence of
-            column indices if only these columns are. The batches of ``fit`` are then the domains in order, and a
-            domain without contexts gets the statistics of the first.
+        by_domain: False to standardise all domains by a common mean and standard deviation of each column. True to
+            standardise each domain separately, for domains with their own units (``shift="units"``) or style. A
+            sequence of column indices to do so for these columns only. ``fit`` then needs one batch per domain, in
+            order. A domain without contexts gets the statistics of the first domain with contexts.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.Standardise())
     >>> policy.prepare([[1000.0, 0.1], [3000.0, 0.3], [2000.0, 0.2], [4000.0, 0.4]])
@@ -177,36 +186,38 @@ class Standardise:
         return (math.prod(context_shape) if self.components is None else self.components) + 1
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
-        """Fit on batches of contexts (n_i, *C). With ``by_domain``, pass one batch per domain in order."""
+        """Fit on batches of contexts (n_i, *C), with ``by_domain`` one per domain in order, and return this object."""
         flat, dim = flat_batches(contexts)
-        filled = [batch for batch in flat if len(batch)]
-        if not filled:
+        if not any(len(batch) for batch in flat):
             raise InvalidInput("Standardise needs at least one context")
-        separate = np.full(dim, self.by_domain is True)
+        is_separate = np.full(dim, self.by_domain is True)
         if not isinstance(self.by_domain, bool):
             if max(self.by_domain, default=0) >= dim:
                 raise InvalidInput(f"by_domain must have column indices in 0..{dim - 1}, got {max(self.by_domain)}")
-            separate[list(self.by_domain)] = True
-        domains = len(flat) if separate.any() else 1
-        mean, deviation = np.empty((domains, dim)), np.empty((domains, dim))
+            is_separate[list(self.by_domain)] = True
+        n_steps = len(flat) if is_separate.any() else 1
+        mean, deviation = np.empty((n_steps, dim)), np.empty((n_steps, dim))
         for start in range(0, dim, _COLUMNS_AT_ONCE):  # a few columns at a time: quantiles sort a copy
             block = slice(start, start + _COLUMNS_AT_ONCE)
             columns = [unit_scale(batch[:, block]) for batch in flat]
             if not all(np.isfinite(batch).all() for batch in columns):
                 raise InvalidInput("contexts have a NaN or infinite value")
             mean[:, block], deviation[:, block] = _robust_moments(np.concatenate(columns))
-            if separate[block].any():
+            if is_separate[block].any():
                 first = next(batch for batch in columns if len(batch))
                 for domain, batch in enumerate(columns):
                     moments = _robust_moments(batch if len(batch) else first)
-                    for common, own in zip((mean, deviation), moments, strict=True):
-                        common[domain, block][separate[block]] = own[separate[block]]
+                    for statistics, values in zip((mean, deviation), moments, strict=True):
+                        statistics[domain, block][is_separate[block]] = values[is_separate[block]]
         axes = None
         if self.components is not None:
             steps = [_make_step(*rows) for rows in zip(mean, deviation, strict=True)]
-            pairs = [(steps[domain % domains], batch) for domain, batch in enumerate(flat) if len(batch)]
             max_rows = max(self.components, _MAX_PCA_NUMBERS // dim)
-            samples = [(step, batch[:: -(-len(batch) // max_rows)]) for step, batch in pairs]
+            samples = [
+                (steps[domain % n_steps], batch[:: -(-len(batch) // max_rows)])
+                for domain, batch in enumerate(flat)
+                if len(batch)
+            ]
             n_components = min(self.components, max(1, sum(len(batch) for _, batch in samples)))
             axes = PCA(n_components).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in samples]).axes
             axes = np.pad(axes, ((0, self.components - n_components), (0, 0)))  # with fewer contexts than components
@@ -240,8 +251,9 @@ class Standardise:
         """Return the fitted arrays; empty before ``fit``."""
         if len(self._steps) < 2:  # with one domain, a file stores vectors
             return self._steps[0].arrays() if self._steps else {}
-        first, rest = self._steps[0].arrays(), [step.arrays() for step in self._steps]
-        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in ("mean", "deviation")}}
+        by_domain = [step.arrays() for step in self._steps]
+        stacked = {name: np.stack([arrays[name] for arrays in by_domain]) for name in ("mean", "deviation")}
+        return {**by_domain[0], **stacked}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
@@ -255,7 +267,7 @@ class Standardise:
 
 
 def _warn_about_outlier(rows: FloatArray, deviations: FloatArray, step: StandardiseStep) -> None:
-    """Warn if a value of rows (n, d) is extremely far from the mean; ``deviations`` are its standardised values."""
+    """Warn if a value of rows (n, d) is extremely far from the mean. ``deviations`` are the standardised rows."""
     if max(deviations.max(initial=0.0), -deviations.min(initial=0.0)) <= _OUTLIER_DEVIATIONS:
         return
     deviations = deviations * np.minimum(1.0, step.deviation / (_MIN_RELATIVE_DEVIATION * np.median(step.deviation)))
@@ -281,16 +293,16 @@ def feature_scale(dimensions: int) -> float:
 
 
 def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return mean and standard deviation (d,) of winsorised columns (n, d). The deviation of a constant column is 1."""
+    """Return mean and standard deviation (d,) of winsorised columns (n, d); 1 is the deviation of a constant column."""
     n = len(columns)
     tail = min(max(1, round(_TAIL_FRACTION * n)), (n - 1) // 2)  # at least one row on each side, if there are three
     ordered = np.partition(columns, (tail, n - 1 - tail), axis=0)
     low, high = ordered[tail], ordered[n - 1 - tail]
     spread = high - low
-    # If the middle is a single value, as in a column of mostly zeros, only the other values are informative.
+    # If the middle is a single value, as in a column of mostly zeros, the column is not winsorised.
     winsorised = np.where(spread > 0, np.clip(columns, low - spread, high + spread), columns)
     with np.errstate(over="ignore"):
         mean = low + (winsorised - low).mean(axis=0)  # rounding depends on the range of a column, not on its offset
         deviation = np.sqrt(np.square(winsorised - mean).mean(axis=0))
-    rounding = 1e-12 * np.maximum(np.abs(mean), np.abs(winsorised).max(axis=0))
-    return mean, np.where((deviation > rounding) & np.isfinite(deviation), deviation, 1.0)
+    rounding_error = 1e-12 * np.maximum(np.abs(mean), np.abs(winsorised).max(axis=0))
+    return mean, np.where((deviation > rounding_error) & np.isfinite(deviation), deviation, 1.0)

@@ -1,6 +1,6 @@
-"""Collect the transforms of contexts that a policy can apply first: ``PCA``, ``Standardise`` and ``Piecewise``.
+"""Build, save and load the transforms that a policy applies to contexts: ``PCA``, ``Standardise`` and ``Piecewise``.
 
-They are fitted on unlabelled contexts before the first round.
+Transforms are fitted on unlabelled contexts before the first round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from daband.linear._standardise import Standardise, StandardiseStep
 TransformStep = StandardiseStep | PcaStep | PiecewiseStep
 
 
-def step_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> TransformStep:
+def load_step(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> TransformStep:
     """Return the fitted transform that a file describes by the ``settings`` in its header and its ``arrays``."""
     if settings["kind"] == "pca":
         return PcaStep(arrays["centre"], arrays["axes"])
@@ -39,18 +39,18 @@ _KINDS: dict[str, Any] = {"pca": PCA, "standardise": Standardise, "piecewise": P
 
 
 def as_transform(transform: Any) -> Transform | None:
-    """Return a copy of a policy's argument ``transform``, after checking its type; None stays None."""
+    """Return a copy of the argument ``transform`` of a policy, after checking its type. None stays None."""
     if transform is not None and type(transform) not in _KINDS.values():
-        given = f"the class {transform.__name__}" if isinstance(transform, type) else type(transform).__name__
+        name = f"the class {transform.__name__}" if isinstance(transform, type) else type(transform).__name__
         raise InvalidInput(
-            f"transform must be a daband.PCA(...) or a daband.Standardise(...), got {given}; apply transforms of other "
+            f"transform must be a daband.PCA(...) or a daband.Standardise(...), got {name}; apply transforms of other "
             "libraries to the data beforehand"
         )
     return copy.copy(transform)
 
 
 def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
-    """Return the settings of a transform, from which ``build_transform`` makes it again."""
+    """Return the settings of a transform in JSON types. ``build_transform`` builds an unfitted copy from them."""
     if transform is None:
         return None
     kind = next(name for name, transform_class in _KINDS.items() if type(transform) is transform_class)
@@ -58,23 +58,23 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
 
 
 def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
-    """Return an unfitted transform for this shift, with statistics by domain for the columns that need them.
+    """Return an unfitted transform that has separate statistics of each domain for the columns that shift.
 
-    Transforms with ``by_domain`` set, and fitted ones, are returned unchanged.
+    A transform that is fitted, or that already has ``by_domain``, is returned unchanged.
     """
-    differs = shift.own_statistics(n_features)
-    if transform is None or not any(differs) or transform.fitted or transform.by_domain:
+    by_column = shift.own_statistics(n_features)
+    if transform is None or not any(by_column) or transform.fitted or transform.by_domain:
         return transform
     if isinstance(transform, PCA):
         return PCA(transform.n_components, seed=transform.seed, by_domain=True)
-    by_domain = True if all(differs) else [index for index, column_differs in enumerate(differs) if column_differs]
+    by_domain = True if all(by_column) else [index for index, is_separate in enumerate(by_column) if is_separate]
     if isinstance(transform, Piecewise):
         return Piecewise(by_domain=by_domain)
     return Standardise(components=transform.components, by_domain=by_domain)
 
 
 def build_transform(settings: Mapping[str, Any] | None) -> Transform | None:
-    """Return an unfitted transform with the result of ``transform_settings``."""
+    """Return an unfitted transform with the settings that ``transform_settings`` returned."""
     if settings is None:
         return None
     arguments = dict(settings)

@@ -14,8 +14,8 @@ from daband._arguments import check_available, check_fraction, check_int
 from daband._arrays import BoolArray, FloatArray, IntArray, with_prefix
 from daband._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
-from daband.serving._frozen_policy import FrozenPolicy, NewArms, frozen_from
-from daband.serving._monitor import Monitor, Reference, reference_from
+from daband.serving._frozen_policy import FrozenPolicy, NewArms, load_frozen
+from daband.serving._monitor import Monitor, Reference, load_reference
 from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
 #: Version of the file format that is written and read.
@@ -352,10 +352,10 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
         for array in arrays.values():
             array.setflags(write=False)
         return build_deployed(
-            frozen_from(header, arrays),
+            load_frozen(header, arrays),
             header,
             ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
-            reference=reference_from(header["reference"], with_prefix("reference/", arrays)),
+            reference=load_reference(header["reference"], with_prefix("reference/", arrays)),
         )
     except InvalidInput as error:
         raise CheckpointError(f"{path}: {error}") from None

@@ -23,10 +23,10 @@ from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Exploration, UniformDraws, Unit, fresh_draws, seeded_draws
 from daband.linear._joint_ridge import arm_heads, joint_dimension, n_effects, score_one, with_constant
 from daband.linear._kernels import draw_key
-from daband.linear._primal_ridge import mixed_scores, ridge_scores
+from daband.linear._primal_ridge import mix_scores, ridge_scores
 from daband.linear._standardise import StandardiseStep
-from daband.linear._transforms import TransformStep, step_from
-from daband.serving._numpy_networks import ConvNetwork, MlpNetwork, Network, network_from
+from daband.linear._transforms import TransformStep, load_step
+from daband.serving._numpy_networks import ConvNetwork, MlpNetwork, Network, load_network
 
 #: Matrices of a member with more bytes are written in single precision.
 LARGE_INVERSE = 8 << 20
@@ -45,7 +45,7 @@ _FLOAT64 = np.dtype(np.float64)
 #: Largest number of values in the regressions of all arms of a catalogue (128 MiB).
 _MAX_ARM_NUMBERS = 1 << 24
 
-__all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "Member", "frozen_from"]
+__all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "Member", "load_frozen"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -510,7 +510,7 @@ class FrozenPolicy:
             if self.arms == "shared" and not member.constant:
                 mean, bonus = mean.reshape(-1, self.n_arms), bonus.reshape(-1, self.n_arms)
             scores.append((mean, bonus))
-        return mixed_scores(
+        return mix_scores(
             scores, [member.weight for member in self.members], [member.bonus_weight for member in self.members]
         )
 
@@ -696,15 +696,15 @@ class FrozenPolicy:
         return arrays
 
 
-def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> FrozenPolicy:
+def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> FrozenPolicy:
     """Return the policy from a file's header and arrays. Raise ``ValueError`` or ``KeyError`` if they do not match."""
     exploration, transform, table = header["exploration"], header["transform"], header["table"]
     catalogue = None if header.get("catalogue") is None else Catalogue.from_state(header["catalogue"])
     members = []
     for index, part in enumerate(header["members"]):
         parts = with_prefix(f"member/{index}/", arrays)
-        step = None if part["transform"] is None else step_from(part["transform"], with_prefix("transform/", parts))
-        network = None if part["network"] is None else network_from(part["network"], with_prefix("network/", parts))
+        step = None if part["transform"] is None else load_step(part["transform"], with_prefix("transform/", parts))
+        network = None if part["network"] is None else load_network(part["network"], with_prefix("network/", parts))
         weights = float(part["weight"]), float(part["bonus_weight"])
         inverse = parts["inverse"]
         if inverse.dtype == np.float32:
@@ -722,7 +722,7 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         reward_unit=(float(centre), float(scale)),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
         members=tuple(members),
-        transform=None if transform is None else step_from(transform, with_prefix("transform/", arrays)),
+        transform=None if transform is None else load_step(transform, with_prefix("transform/", arrays)),
         layout=header["layout"],
         new_arms=float(header["new_arms"]),
         unrewarded=unrewarded,

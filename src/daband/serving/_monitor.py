@@ -119,7 +119,7 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     return Reference((*context_scores, *policy_scores), edges, counts, arms.astype(np.int64))
 
 
-def reference_from(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]) -> Reference | None:
+def load_reference(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]) -> Reference | None:
     """Return the reference that a file describes."""
     if header is None:
         return None

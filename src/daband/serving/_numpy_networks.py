@@ -23,7 +23,7 @@ import numpy.typing as npt
 from daband._arrays import AnyArray, FloatArray
 
 __all__ = [
-    "ConvNetwork", "Float32Array", "MlpNetwork", "Network", "OnnxNetwork", "TreeNetwork", "empty_trees", "network_from",
+    "ConvNetwork", "Float32Array", "MlpNetwork", "Network", "OnnxNetwork", "TreeNetwork", "empty_trees", "load_network",
 ]  # fmt: skip
 
 Float32Array = npt.NDArray[np.float32]
@@ -300,7 +300,7 @@ class OnnxNetwork:
         return features
 
 
-def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Network:
+def load_network(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Network:
     """Return the network from the ``settings`` in a file's header and its named ``arrays``."""
     kinds: dict[str, Callable[..., Network]] = {
         "mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork, "onnx": OnnxNetwork

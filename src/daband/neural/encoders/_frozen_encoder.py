@@ -24,7 +24,7 @@ from daband.neural.encoders._conv import ConvFeatures
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder, InferenceEncoder, domain_rows
 from daband.neural.encoders._mlp import MlpFeatures
-from daband.serving._numpy_networks import Network, network_from
+from daband.serving._numpy_networks import Network, load_network
 
 #: The largest accepted difference between program and module, relative to the largest output (at least 1).
 _MAX_ERROR = 1e-5
@@ -48,7 +48,7 @@ def freeze_encoder(encoder: Encoder, *, domain: int) -> Network:
     layers = [*header.pop("layers"), first_dense, _fold_norm(encoder.second, None, domain)]
     for index, (weight, bias) in enumerate(layers):
         arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"] = _single(weight), _single(bias)
-    return network_from({**header, "layers": len(layers)}, arrays)
+    return load_network({**header, "layers": len(layers)}, arrays)
 
 
 class TorchNetwork:
