@@ -60,6 +60,16 @@ def test_only_the_target_uses_the_labels():
     np.testing.assert_array_equal(singles, policy.select(rows).arm)
 
 
+def test_contexts_that_come_after_the_first_adapt_are_used():
+    contexts, labels = domains()
+    policy = SelfTraining(**SHAPE, feedback="one_hot")
+    policy.update(contexts[0], labels[0], np.ones(len(labels[0])))
+    policy.adapt()  # without target contexts there is nothing to fit
+    policy.observe_target(contexts[1])
+    policy.adapt()
+    np.testing.assert_array_equal(policy._target_theta[1], fitted()[0]._target_theta[1])
+
+
 def test_a_context_counts_once_and_files_continue(tmp_path):
     policy, contexts, labels = fitted(seed=3)
     before = policy._gram.copy()

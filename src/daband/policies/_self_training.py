@@ -182,7 +182,7 @@ class SelfTraining(LinUCB):
     def _adapt(self, steps: int | None) -> dict[str, float]:
         n_learned, self._episodes_left = self.rounds_learned, self._episodes_left - 1
         is_due = bool(steps) or (steps is None and (n_learned >= 2 * self._fitted_rounds or self._episodes_left == 0))
-        if self._n_labels and is_due and n_learned > self._fitted_rounds:
+        if self._n_labels and self._target_contexts and is_due and n_learned > self._fitted_rounds:
             theta, linucb_theta = {}, self._head.statistics.coefficients()
             for domain, rows in self._target_contexts.items():
                 fitted = fit_self_training(self._gram, self._arm_sums, self._n_labels, rows)
@@ -191,7 +191,7 @@ class SelfTraining(LinUCB):
                 linucb_scale = weight * scales[0] / scales[1] if weight else 0.0
                 theta[domain] = (1.0 - weight) * fitted + linucb_scale * linucb_theta
             with self._locks.state:
-                # A file without training data has no contexts: its regressions stay.
+                # A target without stored contexts keeps its regression.
                 self._target_theta, self._fitted_rounds = self._target_theta | theta, n_learned
         return {}
 
