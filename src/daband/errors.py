@@ -6,9 +6,7 @@ Each also derives from the built-in error that a caller would expect, so ``excep
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Self
+from collections.abc import Iterable
 
 __all__ = [
     "CheckpointError", "DabandError", "DataError", "DeviceOutOfMemory", "FolderInUse", "InvalidInput", "NotFitted",
@@ -24,22 +22,7 @@ class DabandError(Exception):
     ... except daband.DabandError as error:
     ...     print(type(error).__name__)
     CheckpointError
-
-    The text of an error is its message followed by its remedies. The command line replaces some remedies by others that
-    name its options.
-
-    Attributes:
-        message: the problem, without remedies.
-        remedies: what to do about it, by the name of the argument to set.
     """
-
-    def __init__(self, message: str = "", *, remedies: Mapping[str, str] = MappingProxyType({})) -> None:
-        super().__init__("; ".join([message, *remedies.values()]))
-        self.message, self.remedies = message, dict(remedies)
-
-    def reworded(self, message: str, **remedies: str) -> Self:
-        """Return the same error with another message and further remedies."""
-        return type(self)(message, remedies={**self.remedies, **remedies})
 
 
 class InvalidInput(DabandError, ValueError):

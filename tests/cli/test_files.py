@@ -182,7 +182,7 @@ def test_the_daily_loop_on_the_command_line(market):
     log.rename({"arm": "offer"}).with_columns(reward=1.0).write_csv(market / "other.csv")
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
     assert "other.csv has no column 'arm'" in told
-    assert "use --arm, --reward or --propensity" in told
+    assert "--arm, --reward or --propensity" in told
     log.with_columns(arm=pl.lit("cal"), reward=1.0).write_csv(market / "other.csv")
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
     assert "other.csv has 'cal' in the arm's column 'arm', which is not an arm; did you mean 'call'?" in told

@@ -38,7 +38,6 @@ from daband.cli._shared import (
     console,
     error_console,
     folder_name,
-    format_error,
     parse_seeds,
     print_line,
     print_tables,
@@ -399,7 +398,7 @@ def main() -> None:
     try:
         app()
     except DabandError as error:
-        _exit_with_error(format_error(error))
+        _exit_with_error(str(error))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise

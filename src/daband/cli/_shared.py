@@ -33,7 +33,7 @@ from daband.bench._executors import RunEvent
 from daband.bench._records import Records, metric_of
 from daband.bench._settings import RunSpec
 from daband.domains.readers._columns import Columns
-from daband.errors import DabandError, InvalidInput
+from daband.errors import InvalidInput
 
 if TYPE_CHECKING:
     from daband.bench.report._sections import Table as ReportTable
@@ -73,11 +73,6 @@ PolicyOrExportArgument = Annotated[
 
 #: Maximum number of seeds in a range.
 _MAX_SEEDS = 100_000
-#: Remedies in error messages of commands. Each replaces the remedy for an argument of a Python function.
-_REMEDIES = {
-    "columns": "name the context columns with --context",
-    "arm": "if it has another name, use --arm, --reward or --propensity",
-}
 
 
 def print_line(text: str, *, style: str | None = None, markup: bool = False, to: Console | None = None) -> None:
@@ -309,12 +304,6 @@ def parse_columns(
     if not names:
         raise InvalidInput("--context must name at least one column")
     return Columns(names, arm=arm, reward=reward, propensity=propensity)
-
-
-def format_error(error: DabandError) -> str:
-    """Return the message of an error, with the remedies for the command line."""
-    remedies = (_REMEDIES.get(argument, text) for argument, text in error.remedies.items())
-    return "; ".join([error.message, *filter(None, remedies)])
 
 
 def parse_seeds(text: str | None) -> list[int] | None:

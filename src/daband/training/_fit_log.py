@@ -359,7 +359,7 @@ class _LogRun:
             except DataError as error:
                 save()
                 saved_note = "" if self.folder is None else f"; the parts before it are saved in {self.folder.path}"
-                raise error.reworded(f"{error.message}{saved_note}") from None
+                raise DataError(f"{error}{saved_note}") from None
             save()
 
     def _check_parts(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, None]]:

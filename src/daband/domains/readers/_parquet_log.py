@@ -51,13 +51,13 @@ FILE_COLUMN = "file"
 _ENCODED_ROWS = 256
 #: Maximum number of bytes of images read at a time.
 _MAX_BATCH_BYTES = 1 << 27
-#: Remedies in errors about context columns, by the argument that can repair the error.
-_CONTEXT_REMEDIES = {"columns": "name the context columns with columns=daband.domains.Columns(...)"}
-#: Remedies in errors about missing columns, by the argument that can repair the error.
-_NAME_REMEDIES = {
-    "columns": "if it has another name, pass columns=daband.domains.Columns(...)",
-    "arm": "if it has another name, pass it as arm=, reward= or propensity=",
-}
+#: The remedy in errors about context columns.
+_CONTEXT_REMEDY = "; name the context columns with columns=daband.domains.Columns(...), or --context"
+#: The remedy in errors about missing columns.
+_NAME_REMEDY = (
+    "; if it has another name, pass it as arm=, reward= or propensity= (--arm, --reward or --propensity), or pass "
+    "columns=daband.domains.Columns(...)"
+)
 #: Maximum number of rows of a block. ``train`` shows blocks in random order, and the rounds within each as well.
 _MAX_BLOCK_ROWS = 65_536
 
@@ -138,8 +138,7 @@ class ParquetLog(LoggedDomain):
             per_arm = f" for each of {self.n_arms} arms" if shared else ""
             raise InvalidInput(
                 f"log: a row of {self.files[0].path} has {n_features} context features, expected contexts of "
-                f"shape {self.context_shape}{per_arm}",
-                remedies=_CONTEXT_REMEDIES,
+                f"shape {self.context_shape}{per_arm}{_CONTEXT_REMEDY}"
             )
         self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
         rows_per_block = min(_MAX_BLOCK_ROWS, math.ceil(sum(file.rows for file in self.files) / 64))
@@ -298,20 +297,19 @@ class ParquetLog(LoggedDomain):
         roles = [str(getattr(columns, role)) for role in _ROLES]
         for name in (*columns.context, *roles, *([columns.offered] if columns.offered else [])):
             if name not in schema:
-                remedies = _NAME_REMEDIES if is_default and name in roles else {}
-                raise DataError(_describe_missing(path, name, schema), remedies=remedies)
+                remedy = _NAME_REMEDY if is_default and name in roles else ""
+                raise DataError(f"{_describe_missing(path, name, schema)}{remedy}")
             if name in roles or name == columns.offered or self._transform is not None:
                 continue  # columns of any type can be read
             kind, first_kind = _classify_type(schema[name]), _classify_type(first[name])
             if kind != first_kind and not {kind, first_kind} <= {"integer", "float"}:
                 raise DataError(f"{path} has {schema[name]} in column {name!r}, but the first file has {first[name]}")
             if is_default and kind not in ("integer", "float", "list"):
-                raise DataError(
-                    f"{path} has {schema[name]} in column {name!r}, which is not a number", remedies=_CONTEXT_REMEDIES
-                )
+                problem = f"{path} has {schema[name]} in column {name!r}, which is not a number"
+                raise DataError(f"{problem}{_CONTEXT_REMEDY}")
         extra = [name for name in schema if name not in first]
         if is_default and extra and self._transform is None:
-            raise DataError(f"{path} has a column {extra[0]!r} that the first file lacks", remedies=_CONTEXT_REMEDIES)
+            raise DataError(f"{path} has a column {extra[0]!r} that the first file lacks{_CONTEXT_REMEDY}")
 
     def _count_features(self, rows: pl.LazyFrame, path: Path) -> int:
         """Return the number of context features per row."""
@@ -404,7 +402,7 @@ def _resolve_columns(
     by_role: dict[str, Any] = {role: roles.get(role, role) for role in _ROLES}
     missing = next((name for name in by_role.values() if name not in schema), None)
     if missing is not None:
-        raise DataError(_describe_missing(path, missing, schema), remedies=_NAME_REMEDIES)
+        raise DataError(f"{_describe_missing(path, missing, schema)}{_NAME_REMEDY}")
     offered = roles.get("offered", _OFFERED)
     is_list = offered in schema and (schema[offered] == pl.String or _is_list(schema[offered]))
     by_role["offered"] = offered if is_list and (transform is None or offered not in transform.names) else None
