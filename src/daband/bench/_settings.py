@@ -178,60 +178,37 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
     try:
         return Experiment(**settings)
     except ValidationError as error:
-        raise InvalidInput(validation_message(error)) from None
+        raise InvalidInput(_describe_problem(error)) from None
 
 
-def validation_message(error: ValidationError) -> str:
+def _describe_problem(error: ValidationError) -> str:
     """Describe the first problem of invalid settings, by the setting's name as the user wrote it."""
     problem = error.errors()[0]
     # If a setting may have several types, pydantic adds the type to the path; the user did not write it.
     where = ".".join(str(part) for part in problem["loc"] if part != "constrained-int")
     if problem["type"] == "extra_forbidden":
-        return _unknown_key(where, list(Experiment.model_fields))
+        known = list(Experiment.model_fields)
+        return f"unknown setting {where!r}{did_you_mean(where, known)} (known: {', '.join(known)})"
     what = "it must be a list, e.g. [0, 1]" if problem["type"] == "tuple_type" else problem["msg"]
     return f"setting {where!r}: {what}, got {problem['input']!r}"
 
 
 def _apply(settings: dict[str, Any], override: str) -> None:
-    """Change settings by a text ``key=value``."""
-    key, value = parse_override(override)
-    *parents, last = key.split(".")
-    if (parents or [last])[0] not in Experiment.model_fields:
-        raise InvalidInput(_unknown_key(key, list(Experiment.model_fields)))
-    put_nested(settings, [*parents, last], value, f"--set {override}")
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """Return the key and the value of ``key=value``, which ``--set`` takes; ``toml_value`` reads the value."""
-    key, separator, value = text.partition("=")
+    """Change settings by a text ``key=value``. The value is read as TOML, or as text if it is not valid TOML."""
+    key, separator, text = override.partition("=")
     if not separator or not key:
-        raise InvalidInput(f"--set must be key=value, got {text!r}")
-    if value in ("True", "False", "None"):
-        raise InvalidInput(f"--set {text}: write true or false, and omit settings that are None")
-    return key, toml_value(value)
-
-
-def put_nested(settings: dict[str, Any], path: Sequence[str], value: Any, what: str) -> None:
-    """Set ``settings[path[0]][path[1]]...`` and create missing groups; errors start with ``what``."""
-    for name in path[:-1]:
-        settings = settings.setdefault(name, {})
+        raise InvalidInput(f"--set must be key=value, got {override!r}")
+    if text in ("True", "False", "None"):
+        raise InvalidInput(f"--set {override}: write true or false, and omit settings that are None")
+    *groups, name = key.split(".")
+    for group in groups:
+        settings = settings.setdefault(group, {})
         if not isinstance(settings, dict):
-            raise InvalidInput(f"{what}: {name!r} is not a group of settings")
-    settings[path[-1]] = value
-
-
-def toml_value(text: str) -> Any:
-    """Return the TOML value of a text, or the text itself if it is not valid TOML."""
+            raise InvalidInput(f"--set {override}: {group!r} is not a group of settings")
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        settings[name] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
-
-
-def _unknown_key(key: str, known: list[str]) -> str:
-    """Return the message about an unknown setting."""
-    hint = did_you_mean(key.split(".", maxsplit=1)[0], known)
-    return f"unknown setting {key!r}{hint} (known: {', '.join(known)})"
+        settings[name] = text
 
 
 def _parse(content: bytes, where: str) -> dict[str, Any]:
