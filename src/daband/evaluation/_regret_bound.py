@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from daband._arrays import BoolArray, FloatArray
-from daband.errors import InvalidInput
 from daband.linear._exploration import Decision
 
 #: Names of the observable terms, as in ``BoundTerms``.
@@ -89,18 +88,13 @@ def observable_bound(
         source_regret: the sum of expected regrets; None if it is not known.
     """
     n, m = len(source.arm), len(target.arm)
-    divergence = _none_if_nan(divergence)
-    if n == 0 or m == 0:
-        raise InvalidInput("the bound needs at least one source round and one target context")
-    if reward.shape != (n,) or np.shape(choice_errors) != (n,):
-        raise InvalidInput(f"reward and wrong must have shape ({n},), got {reward.shape} and {np.shape(choice_errors)}")
     errors = np.asarray(choice_errors, np.float64)
     source_means = _chosen_mean(source)
     scale = n / m
     exploration = scale * float(2 * target.bonus.max(axis=1).sum()) + float(errors @ (2 * source.bonus.max(axis=1)))
     return BoundTerms(
         rounds=n,
-        source_regret=_none_if_nan(source_regret),
+        source_regret=None if source_regret is None or math.isnan(source_regret) else source_regret,
         regression_error=2 * float(np.abs(reward - source_means).sum()),
         divergence=None if divergence is None else n * divergence,
         predicted_reward_target=scale * float(np.abs(_chosen_mean(target)).sum()),
@@ -109,60 +103,53 @@ def observable_bound(
     )
 
 
-class LiveBound:
-    """The observable terms summed over episodes, as the fields ``bound_*`` of a training record.
+def add_bound_terms(
+    last_record: Mapping[str, float] | None,
+    *,
+    alpha: float,
+    source: Decision,
+    reward: FloatArray,
+    regret: FloatArray,
+    target: Decision,
+    accuracy: float | None,
+) -> dict[str, float]:
+    """Return the fields ``bound_*`` of an episode's record: the observable terms, summed over episodes.
 
     A term that is not known in some episode is missing from that record and from all later ones. ``bound_total``, the
-    sum, exists only if every observable term does. ``bound_informative`` is 0 once the known terms reach the number
-    of rounds, and missing before. It is never 1, because psi is not known during training.
+    sum, exists only if every observable term does.
+
+    Args:
+        last_record: the last record with these fields; None in the first episode.
+        alpha: the exploration weight.
+        source: the decisions in the source.
+        reward: the reward in [0, 1] of each chosen arm, (N,).
+        regret: the regret of each chosen arm, (N,); NaN if it is not known.
+        target: decisions on target contexts.
+        accuracy: the discriminator's accuracy; None if there is no discriminator.
     """
-
-    def __init__(self, *, alpha: float, last_record: Mapping[str, float] | None = None) -> None:
-        self.alpha = alpha
-        # A resumed run continues from its last record with these fields. A term that is missing there stays unknown.
-        zeros = dict.fromkeys((f"bound_{name}" for name in ("rounds", *_TERM_NAMES)), 0.0)
-        before = zeros if last_record is None else last_record
-        self._rounds = int(before["bound_rounds"])
-        self._sums = {name: before.get(f"bound_{name}") for name in _TERM_NAMES}
-
-    def add(
-        self, *, source: Decision, reward: FloatArray, regret: FloatArray, target: Decision, accuracy: float | None
-    ) -> dict[str, float]:
-        """Add an episode and return the sums so far.
-
-        Source decisions have rewards in [0, 1] and regrets, both (N,); regrets are NaN if they are not known.
-        ``accuracy`` is the discriminator's, None if there is no discriminator.
-        """
-        terms = observable_bound(
-            source=source,
-            reward=reward,
-            choice_errors=np.clip(1.0 - reward, 0.0, 1.0),  # rewards may exceed an estimated range
-            target=target,
-            alpha=self.alpha,
-            divergence=None if accuracy is None else discriminator_divergence(accuracy),
-            source_regret=float(regret.sum()),
-        )
-        self._rounds += terms.rounds
-        for name, before in self._sums.items():
-            term = getattr(terms, name)
-            self._sums[name] = None if before is None or term is None else before + term
-        sums = BoundTerms(rounds=self._rounds, **self._sums)
-        fields = {**sums.as_dict(), "rounds": float(self._rounds)}
-        return {f"bound_{name}": float(value) for name, value in fields.items() if value is not None}
+    terms = observable_bound(
+        source=source,
+        reward=reward,
+        choice_errors=np.clip(1.0 - reward, 0.0, 1.0),  # rewards may exceed an estimated range
+        target=target,
+        alpha=alpha,
+        divergence=None if accuracy is None else discriminator_divergence(accuracy),
+        source_regret=float(regret.sum()),
+    )
+    if last_record is not None:
+        sums = {}
+        for name in _TERM_NAMES:
+            before, term = last_record.get(f"bound_{name}"), getattr(terms, name)
+            sums[name] = None if before is None or term is None else before + term
+        terms = BoundTerms(rounds=int(last_record["bound_rounds"]) + terms.rounds, **sums)
+    return {f"bound_{name}": float(value) for name, value in terms.as_dict().items() if value is not None}
 
 
 def discriminator_divergence(accuracy: float) -> float:
     """Return the divergence for a discriminator of this balanced accuracy: 0 at chance, 2 if it is never wrong."""
-    if not 0.0 <= accuracy <= 1.0:
-        raise InvalidInput(f"accuracy must be in [0, 1], got {accuracy}")
     return max(0.0, 2.0 * (2.0 * accuracy - 1.0))
 
 
 def _chosen_mean(decision: Decision) -> FloatArray:
     """Return the predicted reward of each chosen arm, (B,)."""
     return decision.mean[np.arange(len(decision.arm)), decision.arm]
-
-
-def _none_if_nan(value: float | None) -> float | None:
-    """Return a number, or None if it is NaN or None."""
-    return None if value is None or math.isnan(value) else float(value)

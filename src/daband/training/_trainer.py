@@ -31,7 +31,7 @@ from daband._files import read_bytes, read_npz, write_npz, write_text
 from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import CheckpointError, InvalidInput
 from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
-from daband.evaluation._regret_bound import LiveBound
+from daband.evaluation._regret_bound import add_bound_terms
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._incoming_rounds import log_weights
@@ -342,10 +342,11 @@ def _compute_bound_terms(
     The bound is stated for rewards in [0, 1], so rewards, means and bonuses are scaled from the user's units.
     """
     last_record = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
-    bound = LiveBound(alpha=policy.alpha, last_record=last_record)
     target = join_decisions([policy.decide(batch, name or "target", rule="ucb") for name, batch in unlabelled])
     low, high = policy.reward_moments.reward_range
-    return bound.add(
+    return add_bound_terms(
+        last_record,
+        alpha=policy.alpha,
         source=_scale_to_unit(decision, low, high),
         reward=(decision.reward - low) / (high - low),
         regret=history.rounds[-1]["regret"][-len(decision.arm) :] / (high - low),
