@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import AnyArray, ArrayLike, IntArray, as_numpy
-from daband._files import check_path, make_folder, read_json, read_npz, write_npz, write_text
+from daband._files import check_path, make_folder, read_json, read_npz, write_json, write_npz, write_text
 from daband.domains._contract import Contexts
 from daband.errors import DataError, InvalidInput
 from daband.training._work_folder import as_json, describe_difference
@@ -71,7 +71,9 @@ class Survey:
         self.asked_questions = questions.first_questions(budget)
         #: Reward by question.
         self.answers: dict[tuple[int, int], float] = {}
-        self._settings, self._arm_names, self._row_names = dict(settings or {}), arm_names, row_names or {}
+        #: The settings that the survey was started with.
+        self.settings = dict(settings or {})
+        self._arm_names, self._row_names = arm_names, row_names or {}
         if self.folder is not None:
             self._open_folder(self.folder)
 
@@ -83,23 +85,9 @@ class Survey:
         plan, arrays = read_json(folder / _PLAN_FILE), read_npz(folder / _ARRAYS_FILE)
         try:
             questions = Questions(arrays["arms"], arrays["predicted"], scale=plan["scale"], seed=plan["seed"])
-            rows = {name: _column_from_values(values, arrays["indices"]) for name, values in plan["rows"].items()}
-            return cls(
-                questions,
-                arrays["indices"],
-                budget=plan["budget"],
-                folder=folder,
-                settings=plan["settings"],
-                arm_names=plan["arm_names"],
-                row_names=rows,
-            )
+            return cls(questions, arrays["indices"], budget=plan["budget"], folder=folder, settings=plan["settings"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder / _PLAN_FILE} is damaged: {error}") from None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that the survey was started with."""
-        return self._settings
 
     @property
     def unanswered(self) -> list[tuple[int, int]]:
@@ -166,8 +154,8 @@ class Survey:
     def _open_folder(self, folder: Path) -> None:
         """Continue the survey in the folder, or write its questions there."""
         plan = {
-            "settings": as_json(self._settings), "scale": self.questions.scale, "seed": self.questions.seed,
-            "arm_names": list(self._arm_names),
+            "settings": as_json(self.settings), "scale": self.questions.scale, "seed": self.questions.seed,
+            "budget": self.budget,
         }  # fmt: skip
         stored_plan = read_json(folder / _PLAN_FILE) if (folder / _PLAN_FILE).is_file() else {}
         if stored_plan and (differences := describe_difference(stored_plan.get("settings"), plan["settings"])):
@@ -182,11 +170,8 @@ class Survey:
             return
         arrays = {"arms": self.questions.arms, "predicted": self.questions.predicted, "indices": self.indices}
         write_npz(folder / _ARRAYS_FILE, arrays, compressed=True)
-        indices = [int(self.indices[context]) for context, _ in self.asked_questions]
-        rows = {name: {str(index): values[index] for index in indices} for name, values in self._row_names.items()}
-        self._write_csv(folder / QUESTIONS_FILE, rows)
-        text = json.dumps({**plan, "budget": self.budget, "rows": rows}, default=str)
-        write_text(folder / _PLAN_FILE, text + "\n")  # last: a folder with a plan is complete
+        self._write_csv(folder / QUESTIONS_FILE)
+        write_json(folder / _PLAN_FILE, plan)  # last: a folder with a plan is complete
 
     def _has_same_questions(self, arrays: Mapping[str, AnyArray]) -> bool:
         """Return True if the stored arms and indices are the same as this survey's."""
@@ -214,15 +199,15 @@ class Survey:
             except (ValueError, KeyError, TypeError):
                 raise DataError(f"{path}, line {line_number}, is not an answer; restore the file from a copy") from None
 
-    def _write_csv(self, path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    def _write_csv(self, path: Path) -> None:
         """Write the questions with a column of rewards to fill in. Rewards that are already filled in are kept."""
         if path.exists():
             self.add_csv(path)
         indices = [int(self.indices[context]) for context, _ in self.asked_questions]
         columns: dict[str, Sequence[Any]] = {"id": range(len(self.asked_questions)), "context": indices}
-        for name, values in rows.items():
+        for name, values in self._row_names.items():
             is_reserved = name in ("id", "context", "arm", "arm_name", "reward")
-            columns[f"target {name}" if is_reserved else name] = [values[str(index)] for index in indices]
+            columns[f"target {name}" if is_reserved else name] = [values[index] for index in indices]
         columns["arm"] = [arm for _, arm in self.asked_questions]
         if self._arm_names:
             columns["arm_name"] = [self._arm_names[arm] for _, arm in self.asked_questions]
@@ -232,14 +217,6 @@ class Survey:
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
         write_text(path, text.getvalue())
-
-
-def _column_from_values(values: Mapping[str, Any], indices: IntArray) -> list[Any]:
-    """Return a column (N,) from a mapping of indices to values, with None for indices without a question."""
-    column: list[Any] = [None] * (int(indices.max()) + 1)
-    for index, value in values.items():
-        column[int(index)] = value
-    return column
 
 
 def read_answers(path: str | Path, asked_questions: Sequence[tuple[int, int]]) -> dict[int, float]:
