@@ -74,9 +74,16 @@ def test_a_policy_chooses_arms_that_the_source_never_had():
     assert best[1] % 3 == 0
 
 
-def test_a_saved_policy_keeps_its_catalogue_and_learns_a_new_arm(tmp_path):
+SMALL = {"recipe": {"base": "small", "learning": {"steps": 2}}, "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(daband.LinUCB, {}), (daband.NeuralLinUCB, SMALL), (daband.DABand, {**SMALL, "members": 2, "shift": "style"})],
+)
+def test_a_saved_policy_keeps_its_catalogue_and_learns_a_new_arm(kind, settings, tmp_path):
     pair = pair_of()
-    policy = daband.LinUCB.for_pair(pair, seed=0)
+    policy = kind.for_pair(pair, seed=0, **settings)
     daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=64)
     features = {"price": 4.5, "kind": "loan", "tags": "new", "code": 5007}
     with pytest.raises(daband.InvalidInput, match="features must be given for a catalogue"):
@@ -90,6 +97,7 @@ def test_a_saved_policy_keeps_its_catalogue_and_learns_a_new_arm(tmp_path):
     contexts = pair.target.read(np.arange(20))
     for one in (policy, again):
         one.update(contexts, np.full(20, 12), np.ones(20), "target")
+        one.adapt()
     np.testing.assert_array_equal(policy.decide(contexts).mean, again.decide(contexts).mean)
     assert again.arm_names[-1] == "o99"
     assert again.counts[-1] == 20
@@ -256,7 +264,7 @@ def test_an_exported_policy_leaves_out_the_same_arms_as_the_policy(tmp_path):
         deployed.decide(contexts, among=["o0", "o1"])
 
 
-def test_members_without_features_are_not_pooled_by_a_catalogue(tmp_path):
+def test_members_that_all_use_arm_features_decide_by_their_mean(tmp_path):
     pytest.importorskip("torch")
     pair = pair_of()
     policy = daband.DABand.for_pair(pair, members=2, device="cpu")
@@ -267,8 +275,24 @@ def test_members_without_features_are_not_pooled_by_a_catalogue(tmp_path):
     np.testing.assert_allclose(means, np.mean(parts, axis=0), atol=1e-12)
     policy.save(tmp_path / "p")
     np.testing.assert_array_equal(daband.load(tmp_path / "p").decide(contexts, "target").mean, means)
-    with pytest.warns(daband.serving.ExportWarning, match="3 arms have no reward"):
-        daband.export(policy, tmp_path / "p.daband", domain="target")
+    daband.export(policy, tmp_path / "p.daband", domain="target")
+    deployed = daband.load_deployed(tmp_path / "p.daband").decide(contexts, arms=["o4", "o11"])
+    np.testing.assert_allclose(deployed.mean, means[:, [4, 11]], atol=1e-4)
+
+
+def test_arm_features_are_used_by_one_member_or_by_all():
+    pair = pair_of()
+    with_features = [daband.LinUCB.for_pair(pair, transform=None), daband.NeuralLinUCB.for_pair(pair, **SMALL)]
+    per_arm = daband.Constant.for_pair(pair)
+    per_arm.catalogue = None
+    for members in (with_features, with_features[:1], [with_features[1], per_arm]):
+        named = {str(index): member for index, member in enumerate(members)}
+        policy = daband.Mixture.for_pair(pair, members=named, transform=None)
+        assert policy.joint_member is policy.members["0"]
+    with pytest.raises(daband.InvalidInput, match="used by one member or by all"):
+        daband.Mixture.for_pair(
+            pair, members={"a": with_features[0], "b": with_features[1], "c": per_arm}, transform=None
+        )
 
 
 def test_the_name_of_a_new_arm_is_checked_before_anything_changes():

@@ -8,6 +8,7 @@ import torch
 
 import daband
 from daband.errors import DabandError, InvalidInput, TrainingDiverged
+from daband.linear._catalogue import Catalogue
 from daband.neural._daband import DABand
 from daband.neural._neural_linucb import NeuralLinUCB, adapt_stacked, can_stack
 from daband.neural._recipes import recipe_for, recipe_names
@@ -125,6 +126,25 @@ def test_both_arm_models_and_both_reveal_rules_train(arms, feedback):
         measured = policy.adapt()
     assert math.isfinite(measured["loss"])
     assert measured["skipped_steps"] == 0
+
+
+def test_an_encoder_trained_with_arm_features_scores_new_arms_that_linear_policies_cannot():
+    draw = np.random.default_rng(0)
+    features = draw.normal(size=(24, 2))
+    catalogue = Catalogue.fit([str(arm) for arm in range(24)], features)
+    contexts, arms = draw.normal(size=(2000, 3)), draw.integers(0, 18, 2000)  # six arms are new
+    expected = np.sign(contexts[:, :1] * contexts[:, 1:2]) * features[:, 0]  # (rounds, arms)
+    correlations = []
+    for kind, settings in ((daband.LinUCB, {}), (NeuralLinUCB, {"recipe": "small", "device": "cpu"})):
+        policy = kind(context_shape=(3,), n_arms=24, catalogue=catalogue, seed=0, **settings)
+        for start in range(0, 1600, 100):
+            rows = slice(start, start + 100)
+            policy.update(contexts[rows], arms[rows], expected[np.arange(start, start + 100), arms[rows]])
+            policy.adapt()
+        mean = policy.decide(contexts[1600:]).mean[:, 18:]
+        correlations.append(np.corrcoef(mean.ravel(), expected[1600:, 18:].ravel())[0, 1])
+    assert correlations[0] < 0.3
+    assert correlations[1] > 0.6
 
 
 def test_pca_in_front_and_target_rounds_after_the_hand_over():

@@ -25,8 +25,11 @@ def mixture_of(catalogue, seed):
 def trained(kind, seed=0, rounds=300):
     draw = np.random.default_rng(seed)
     catalogue = Catalogue.fit([f"a{at}" for at in range(N_ARMS)], draw.normal(size=(N_ARMS, 3)))
+    shape = {"context_shape": (4,), "n_arms": N_ARMS, "catalogue": catalogue, "seed": seed}
     if kind == "linucb":
-        policy = daband.LinUCB(context_shape=(4,), n_arms=N_ARMS, catalogue=catalogue, seed=seed)
+        policy = daband.LinUCB(**shape)
+    elif kind == "nlinucb":
+        policy = daband.NeuralLinUCB(**shape, recipe={"base": "small", "learning": {"steps": 2}}, device="cpu")
     else:
         policy = mixture_of(catalogue, seed)
     contexts = draw.normal(size=(rounds, 4))
@@ -38,7 +41,7 @@ def trained(kind, seed=0, rounds=300):
     return policy, contexts[:30]
 
 
-@pytest.fixture(scope="module", params=["linucb", "mixture"])
+@pytest.fixture(scope="module", params=["linucb", "nlinucb", "mixture"])
 def deployed(request, tmp_path_factory):
     policy, contexts = trained(request.param)
     path = tmp_path_factory.mktemp("file") / "p.daband"

@@ -42,10 +42,10 @@ _MAX_EFFECTS = 1024
 _MAX_SINGLE_ROWS = 4
 
 
-def with_constant(contexts: FloatArray) -> FloatArray:
-    """Return contexts (n, d) as [x / sqrt(d), 1], (n, d + 1)."""
+def with_constant(contexts: FloatArray, scale: float = 1.0) -> FloatArray:
+    """Return contexts (n, d) as [scale * x / sqrt(d), 1], (n, d + 1)."""
     out = np.ones((len(contexts), contexts.shape[1] + 1))
-    np.multiply(contexts, 1.0 / np.sqrt(contexts.shape[1]), out=out[:, :-1])
+    np.multiply(contexts, scale / np.sqrt(contexts.shape[1]), out=out[:, :-1])
     return out
 
 
@@ -139,13 +139,18 @@ def joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
 
 
 class JointHead:
-    """One ridge regression on contexts (B, d) and arm vectors (K, m); it is used like a ``RidgeHead``."""
+    """One ridge regression on contexts (B, d) and arm vectors (K, m); it is used like a ``RidgeHead``.
+
+    With ``unit_norm`` contexts have norm 1, as the features of a network. They are then multiplied by sqrt(d), so that
+    their numbers have about the size of standardised ones.
+    """
 
     arms = "disjoint"
     form = "primal"
 
-    def __init__(self, *, vectors: FloatArray, dim: int, ridge: float) -> None:
+    def __init__(self, *, vectors: FloatArray, dim: int, ridge: float, unit_norm: bool = False) -> None:
         self.dim, self.ridge, self.vectors = dim, ridge, vectors
+        self._scale = math.sqrt(dim) if unit_norm else 1.0
         features = joint_dimension(dim, vectors)
         check_memory(24.0 * features * features, f"{features:,} products of contexts and arm features")
         self.statistics = PrimalRidge(1, features, ridge)
@@ -211,22 +216,32 @@ class JointHead:
         self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, bonuses: bool = True
     ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses (B, K), as ``RidgeHead.score`` does."""
-        contexts, indices = with_constant(unit_scale(features)), np.arange(len(self.vectors))
-        theta, inverse = self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if bonuses else None
+        contexts = self._context_rows(features)
         scale *= math.sqrt(self.noise)
         if len(contexts) <= _MAX_SINGLE_ROWS:
+            indices = np.arange(len(self.vectors))
+            theta, inverse = self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if bonuses else None
             rows = [score_one(theta, inverse, row, self.vectors, indices) for row in contexts]
             mean, variance = (np.stack(part) for part in zip(*rows, strict=True))
         else:
-            mean, variance = ridge_scores(*arm_heads(theta, inverse, self.vectors, indices, self.dim), contexts)
+            mean, variance = ridge_scores(*self.arm_regressions(centre, bonuses), contexts)
         return centre + mean, scale * np.sqrt(np.maximum(variance, 0.0))
+
+    def arm_regressions(self, centre: float, bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
+        """Return the equivalent regression of each arm on the rows of ``_context_rows``, as ``arm_heads`` does."""
+        theta, inverse = self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if bonuses else None
+        return arm_heads(theta, inverse, self.vectors, np.arange(len(self.vectors)), self.dim)
+
+    def _context_rows(self, features: AnyArray) -> FloatArray:
+        """Return contexts (B, d) as rows of the products, (B, d + 1)."""
+        return with_constant(unit_scale(features), self._scale)
 
     def decide_row(self, *_: Any) -> None:
         """Return None: this head has no compiled decision for single rows."""
 
     def _products(self, features: AnyArray, arms: IntArray) -> FloatArray:
         """Return the features (B, p) of each context with its arm."""
-        contexts, n_products = with_constant(unit_scale(features)), self._n_products
+        contexts, n_products = self._context_rows(features), self._n_products
         rows = np.zeros((len(contexts), self.statistics.dim))
         products = contexts[:, :, None] * self.vectors[arms][:, None, :]
         rows[:, :n_products] = products.reshape(len(contexts), -1)
@@ -288,7 +303,7 @@ class JointHead:
 
     def chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
         """Return the features (B, d + 1) to add to ``empty_sums``, and the index of the sum for each round, (B,)."""
-        return with_constant(unit_scale(features)), arms
+        return self._context_rows(features), arms
 
     def with_sums(self, sums: RidgeSums) -> PrimalRidge:
         """Return new statistics that have also learned the rounds of these sums."""
@@ -343,5 +358,11 @@ class JointHead:
         self.noise, self._fitted_rounds = float(fitted[3]), float(fitted[4])
 
     def frozen(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
-        """Return copies of theta (1, p) and of its covariance (1, p, p), in the unit of ``moments``."""
-        return self.statistics.coefficients(moments.centre) / moments.scale, self.noise * self.statistics.inverse
+        """Return copies of theta (1, p) and of its covariance (1, p, p) for ``with_constant(x)``, x not scaled.
+
+        Predictions are in the unit of ``moments``.
+        """
+        factors = np.ones(self.statistics.dim)
+        factors[: self.dim * self.vectors.shape[1]] = self._scale
+        theta = factors * self.statistics.coefficients(moments.centre) / moments.scale
+        return theta, self.noise * factors[:, None] * self.statistics.inverse * factors

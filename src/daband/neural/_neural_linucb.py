@@ -25,7 +25,9 @@ from daband._domain_names import DomainNames
 from daband._image_layout import channels_first, channels_first_shape, image_layout
 from daband._shift import Shift, ShiftLike
 from daband.errors import InvalidInput, TrainingDiverged
+from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Decision, Exploration, seeded_draws
+from daband.linear._joint_ridge import JointHead
 from daband.linear._ridge_head import ArmModel, RidgeHead
 from daband.linear._standardise import Standardise
 from daband.neural._recipes import resolve_recipe, with_encoder
@@ -38,9 +40,11 @@ from daband.neural.learning._step_runners import take_steps
 from daband.neural.learning._torch_settings import device_named
 from daband.neural.objectives._term import FEEDBACKS
 from daband.policies._mixture import Mixture
+from daband.policies._pair_defaults import count_joint_components
 from daband.policies._policy import Policy, transform_contexts
 from daband.policies._registered import policies
-from daband.serving._frozen_policy import FrozenParts, Member
+from daband.policies._ridge import add_arm, frozen_member
+from daband.serving._frozen_policy import FrozenParts
 from daband.serving._monitor import MAX_CONTEXTS
 
 #: The largest expected pixel of a floating-point image; larger ones cause a warning.
@@ -82,6 +86,9 @@ class NeuralLinUCB(Policy):
         seed: determines initial weights, batches, random draws, and how ties are broken.
         shift: the assumed difference between the domains, e.g. "covariate" (``daband.Shift``); by default it follows
             from the shape of a context. It decides which statistics normalise, and which terms the named recipes have.
+        catalogue: the arms with their features (``pair.catalogue``). As in ``LinUCB``, there is then one regression
+            for all arms, on products of the encoder's features and arm features. The encoder has fewer features if
+            there would be more than 1,024 products.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
@@ -115,6 +122,7 @@ class NeuralLinUCB(Policy):
         device: str = "auto",
         seed: int = 0,
         shift: ShiftLike = None,
+        catalogue: Catalogue | None = None,
         domains: DomainNames | None = None,
     ) -> None:
         self.feedback: str = check_one_of("feedback", feedback, FEEDBACKS)
@@ -140,6 +148,11 @@ class NeuralLinUCB(Policy):
             standardised=isinstance(self.transform, Standardise),
         )
         self.recipe = with_encoder(resolved, encoder)
+        self.catalogue = catalogue
+        if catalogue is not None:
+            max_features = count_joint_components((self.recipe.encoder.dense.dimension,), catalogue)
+            if max_features is not None:
+                self.recipe = self.recipe.changed({"encoder": {"dense": {"dimension": max_features}}})
         self.exploration = Exploration(
             explore,
             check_number("alpha", self.recipe.alpha if alpha is None else alpha),
@@ -149,13 +162,12 @@ class NeuralLinUCB(Policy):
         is_builtin = self.recipe.encoder.name in ("auto", "conv", "pretrained")
         self._layout = image_layout(self.feature_shape) if is_builtin else None
         self._encoded_shape = channels_first_shape(self.feature_shape) if is_builtin else self.feature_shape
-        self._head = RidgeHead(
-            n_arms=self.n_arms,
-            dim=self.recipe.encoder.dense.dimension,
-            arms=arms,
-            ridge=check_number("ridge", ridge),
-            form="primal",
-        )
+        dim, ridge = self.recipe.encoder.dense.dimension, check_number("ridge", ridge)
+        self._head: RidgeHead | JointHead
+        if catalogue is None:
+            self._head = RidgeHead(n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form="primal")
+        else:
+            self._head = JointHead(vectors=catalogue.vectors, dim=dim, ridge=ridge, unit_norm=True)
         #: The encoder and everything else that gradients change.
         self.learner = Learner(
             recipe=self.recipe,
@@ -168,6 +180,7 @@ class NeuralLinUCB(Policy):
             standardised=self.standardise_rewards,
             module=encoder if isinstance(encoder, nn.Module) else None,
             domains=self.domains,
+            intercept=catalogue is not None,
         )
         self._encoder = self.learner.acting_copy()
         #: The gradient steps of one ``adapt``; ``plan`` may increase it.
@@ -204,7 +217,7 @@ class NeuralLinUCB(Policy):
     @property
     def counts(self) -> IntArray:
         """The number of rounds that each regression has learned from: (K,), or (1,) with shared arms."""
-        return self._head.statistics.counts
+        return self._head.counts
 
     def encode(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """Return the encoder's features for the head: (B, d), or (B, K, d) with shared arms.
@@ -248,7 +261,7 @@ class NeuralLinUCB(Policy):
         with self._locks.state:
             return self._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=bonuses)
 
-    def _head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead, FloatArray]:
+    def _head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, FloatArray]:
         """Return the regression head and the features of contexts, for ``Mixture``, which plays rounds in blocks."""
         return self._head, self._encoder.encode(self._channels_first(contexts), domain)
 
@@ -318,7 +331,7 @@ class NeuralLinUCB(Policy):
     def _grow(self) -> None:
         if self.arms == "shared":  # stored rounds have no context for the new arm
             self.buffers = self._empty_buffers(self.n_arms + 1)
-        self._head.add_arm()
+        add_arm(self._head, self.catalogue)
         self.learner.grow()
 
     def _empty_buffers(self, n_arms: int) -> ReplayBuffers:
@@ -336,7 +349,7 @@ class NeuralLinUCB(Policy):
                 buffer = self.buffers.unlabelled[domain - self.domains.first_target]
             reference = buffer.contexts[: min(len(buffer), MAX_CONTEXTS)].cpu().numpy() if len(buffer) else None
         return FrozenParts(
-            (Member(*self._head.frozen(self.reward_moments), network=network),),
+            (frozen_member(self._head, self.reward_moments, network=network),),
             self.counts.copy(),
             layout=self._layout,
             reference=reference,
@@ -409,10 +422,17 @@ class NeuralLinUCB(Policy):
                 "call observe_target, or pass a target to daband.train",
                 stacklevel=4,
             )
-        statistics, moments = self._head.primal("no step can be taken"), self.reward_moments
-        theta = statistics.coefficients(moments.centre) / moments.scale
+        head, moments = self._head, self.reward_moments
+        if isinstance(head, JointHead):
+            with self._locks.state:
+                head.fit_penalties(moments)
+            theta, inverse = head.arm_regressions(moments.centre, self.learner.objective.needs_bonus)
+            inverse = None if inverse is None else head.noise * inverse
+        else:
+            statistics = head.primal("no step can be taken")
+            theta, inverse = statistics.coefficients(moments.centre), statistics.inverse
         unit = (moments.centre, moments.scale)
-        self.learner.set_head(theta, statistics.inverse, alpha=self.alpha, unit=unit)
+        self.learner.set_head(theta / moments.scale, inverse, alpha=self.alpha, unit=unit)
         return steps
 
     def after_steps(self, measured: dict[str, float]) -> dict[str, float]:

@@ -175,10 +175,12 @@ class Mixture(Policy):
         self._batches_collapsed: IntArray = np.zeros(len(self.members), np.int64)
         #: Checksums of learned contexts. Errors on these contexts are too small to measure a member.
         self._seen_checksums: dict[int, None] = {}
-        #: The index of the member that uses arm features, or None. Predictions of the other members are averaged with
-        #: its predictions (``_arm_weights``).
-        heads = (getattr(member, "_head", None) for member in self.members.values())
-        self._joint_index = next((index for index, head in enumerate(heads) if isinstance(head, JointHead)), None)
+        #: The index of the only member that uses arm features, or None. Predictions of the other members are averaged
+        #: with its predictions (``_arm_weights``).
+        joint = [index for index, member in enumerate(self.members.values()) if _uses_arm_features(member)]
+        if 1 < len(joint) < len(self.members):
+            raise InvalidInput("members: arm features (catalogue=) may be used by one member or by all of them")
+        self._joint_index = joint[0] if len(joint) == 1 else None
         catalogues = (member.catalogue for member in self.members.values())
         self.catalogue = next((catalogue for catalogue in catalogues if catalogue is not None), None)
         is_small = math.prod(self.feature_shape) <= _MAX_SMALL_CONTEXT
@@ -228,8 +230,8 @@ class Mixture(Policy):
 
     @property
     def joint_member(self) -> Policy | None:
-        """The member that uses arm features, or None."""
-        return None if self._joint_index is None else list(self.members.values())[self._joint_index]
+        """The member that uses arm features, the first one if all members do, or None."""
+        return next((member for member in self.members.values() if _uses_arm_features(member)), None)
 
     @property
     def counts(self) -> IntArray:
@@ -373,7 +375,7 @@ class Mixture(Policy):
             hasattr(member, "_head_and_features") and not (in_target and isinstance(member, SelfTraining))
             for member in members
         )
-        if self.arms == "shared" or self._joint_index is not None or not regressions_decide:
+        if self.arms == "shared" or self.joint_member is not None or not regressions_decide:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
         member_features = [prepare_contexts(member, contexts, domain) for member in members]
         pairs: Any = zip(members, member_features, strict=True)
@@ -552,6 +554,11 @@ class Mixture(Policy):
         self._batches_collapsed = restored_array(state, "batches_collapsed", self._batches_collapsed)
         for index, member in enumerate(self.members.values()):
             restore_arrays(member, with_prefix(f"member.{index}/", state))
+
+
+def _uses_arm_features(member: Policy) -> bool:
+    """Return True if the member is a regression on products with arm features."""
+    return isinstance(getattr(member, "_head", None), JointHead)
 
 
 def _compute_checksums(contexts: AnyArray) -> list[int]:

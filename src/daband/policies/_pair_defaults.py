@@ -45,11 +45,11 @@ def build_policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]
     arguments["domains"] = getattr(pair, "domains", None)
     catalogue = getattr(pair, "catalogue", None)
     is_joint = catalogue is not None and "catalogue" in accepted and settings.get("catalogue", catalogue) is not None
+    is_linear = "ridge" in accepted and not getattr(kind, "learns_by_gradients", False)
     if "transform" not in settings:
-        components = count_joint_components(pair.context_shape, catalogue) if is_joint else None
+        components = count_joint_components(pair.context_shape, catalogue) if is_joint and is_linear else None
         arguments["transform"] = default_transform(kind, pair, shift=settings.get("shift"), components=components)
     arguments |= {"catalogue": catalogue, **settings}
-    is_linear = "ridge" in accepted and not getattr(kind, "learns_by_gradients", False)
     if is_joint and "alpha" not in settings:
         arguments["alpha"] = JOINT_ALPHA
     elif is_linear and isinstance(arguments["transform"], Standardise):

@@ -14,7 +14,6 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -46,6 +45,22 @@ from daband.policies._incoming_rounds import (
 from daband.policies._policy import Policy, transform_contexts
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
+
+
+def frozen_member(head: RidgeHead | JointHead, moments: RewardMoments, **parts: Any) -> Member:
+    """Return a frozen predictor for the regressions of ``head``; ``parts`` are other arguments of ``Member``."""
+    if isinstance(head, JointHead):
+        parts |= {"vectors": head.vectors, "new_variance": head.new_variance}
+    return Member(*head.frozen(moments), **parts)
+
+
+def add_arm(head: RidgeHead | JointHead, catalogue: Catalogue | None) -> None:
+    """Add an arm without rounds. If the head uses arm features, these are in the last row of the catalogue."""
+    if isinstance(head, JointHead):
+        assert catalogue is not None
+        head.add_vectors(catalogue.vectors[-1:])
+    else:
+        head.add_arm()
 
 
 class RidgePolicy(Policy):
@@ -111,16 +126,11 @@ class RidgePolicy(Policy):
             self._head.fit_penalties(self.reward_moments)
 
     def _freeze(self, domain: int) -> FrozenParts:
-        member = Member(*self._head.frozen(self.reward_moments), constant=self._ignores_contexts)
-        if isinstance(self._head, JointHead):
-            member = replace(member, vectors=self._head.vectors, new_variance=self._head.new_variance)
+        member = frozen_member(self._head, self.reward_moments, constant=self._ignores_contexts)
         return FrozenParts((member,), self.counts.copy())
 
     def _grow(self) -> None:
-        if isinstance(self._head, JointHead):
-            self._head.add_vectors(self.catalogue.vectors[self.n_arms :])
-        else:
-            self._head.add_arm()
+        add_arm(self._head, self.catalogue)
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         return self._head.state(rounds=replay)

@@ -230,7 +230,8 @@ def _warn_of_unused_features(frozen: FrozenPolicy) -> None:
     if count and frozen.new_arms > 0.0:
         warnings.warn(
             f"{count} arms have no reward, and this {frozen.policy!r} policy does not use arm features, so it cannot "
-            "predict their rewards: use LinUCB.for_pair or Mixture.for_pair, or exclude these arms with new_arms=0",
+            "predict their rewards: use for_pair of LinUCB, NeuralLinUCB, DABand or Mixture, or exclude these arms "
+            "with new_arms=0",
             ExportWarning,
             stacklevel=3,
         )

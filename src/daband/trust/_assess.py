@@ -147,9 +147,10 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
         return None
 
     def transform(contexts: AnyArray, domain: str) -> list[AnyArray]:
-        """Return the contexts after the policy's transforms, in a list of one array."""
+        """Return the features of contexts for the regression, in a list of one array."""
         contexts = transform_contexts(policy, contexts, domain)
-        return [contexts if joint_policy is policy else transform_contexts(joint_policy, contexts, domain)]
+        contexts = contexts if joint_policy is policy else transform_contexts(joint_policy, contexts, domain)
+        return [joint_policy._head_and_features(contexts, policy.domains.index(domain))[1]]  # type: ignore[attr-defined]
 
     (features,) = apply_by_source(transform, rounds.contexts, rounds.origin)
     if rounds.logged is None:  # simulate a log of uniformly drawn source arms

@@ -10,6 +10,7 @@ from torch import nn
 from daband.neural.encoders._augmentation import Augmentation, augment
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder, domain_rows
+from daband.neural.learning._gradient_step import predict_rewards
 from daband.neural.learning._torch_settings import single_precision, tf32_matmul
 
 
@@ -33,7 +34,8 @@ def distil(
         network: the encoder to start from; it is not changed.
         contexts: (N, *C) of one domain.
         targets: (N, K), a probability for each arm.
-        theta: (K, d), the coefficients of the logits for the features. They are not trained.
+        theta: (K, d), the coefficients of the logits for the features; (K, d + 1) with intercepts. They are not
+            trained.
         domain: the index of the domain.
         augmentation: applied to images. Targets are the predictions for images without augmentation.
         learning_rate: the initial learning rate of Adam, which falls to 0 along a cosine.
@@ -55,7 +57,7 @@ def distil(
             augmentation_draws = torch.rand(batch, n_draws, generator=generator, device=device)
             augmented = augment(contexts[rows.to(contexts.device)].to(device), augmentation, augmentation_draws)
             features = student(augmented, domain_rows=domain_rows(domain, batch)).features
-            loss = nn.functional.cross_entropy(features @ theta.T, targets[rows])
+            loss = nn.functional.cross_entropy(predict_rewards(features, theta), targets[rows])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()

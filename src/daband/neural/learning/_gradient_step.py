@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch.func import functional_call
+from torch.nn import functional
 
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import has_bfloat16
@@ -116,7 +117,7 @@ class GradientStep:
         first, theta = self.stack.first, self.stack.constants["theta"]
 
         def predict(features: torch.Tensor) -> torch.Tensor:
-            predicted = features @ theta.transpose(1, 2)
+            predicted = predict_rewards(features, theta)
             return predicted.view(len(features), -1, first.n_arms) if first.shared else predicted
 
         def average(values: torch.Tensor) -> torch.Tensor:
@@ -179,7 +180,9 @@ class GradientStep:
 
         def predict(features: torch.Tensor) -> torch.Tensor:
             """Return predicted rewards (rounds, K) of features (rounds, d), or (rounds * K, d) for shared arms."""
-            return (features @ run.theta[0]).view(-1, n_arms) if learner.shared else features @ run.theta.T
+            return (
+                (features @ run.theta[0]).view(-1, n_arms) if learner.shared else predict_rewards(features, run.theta)
+            )
 
         predicted = predict(run.features)
         rows, sources, unlabelled = batches.segment_rows, batches.sources, batches.unlabelled
@@ -191,7 +194,7 @@ class GradientStep:
         aligned_indices = [*sources, *unlabelled]
         bonus = self._no_bonus.expand(target_predictions.shape)
         if unlabelled and objective.needs_bonus:
-            z = _segments_of(run.features, rows, unlabelled).detach()
+            z = _pad_ones(_segments_of(run.features, rows, unlabelled).detach(), run.inverse.shape[-1])
             variance = torch.einsum("nd,kde,ne->nk", z, run.inverse, z).clamp(min=0)
             bonus = run.alpha * variance.sqrt().view(len(target_predictions), -1)
         batch = Batch(
@@ -218,6 +221,17 @@ class GradientStep:
         if len(self.measured_names) >= _MAX_MEASUREMENTS:  # the first total is the number of steps
             raise InvalidInput(f"weights must name at most {_MAX_MEASUREMENTS - 6} terms, got {len(objective.weights)}")
         return loss, torch.stack([value.to(loss.dtype) for value in measured.values()])
+
+
+def predict_rewards(features: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
+    """Return rewards (..., n, K) predicted from features (..., n, d) by theta (..., K, d), or d + 1 with intercepts."""
+    return _pad_ones(features, theta.shape[-1]) @ theta.transpose(-1, -2)
+
+
+def _pad_ones(features: torch.Tensor, size: int) -> torch.Tensor:
+    """Return features with a 1 appended if they have fewer numbers than ``size``."""
+    missing = size - features.shape[-1]
+    return functional.pad(features, (0, missing), value=1.0) if missing else features
 
 
 def _segments_of(tensor: torch.Tensor, rows: int, indices: Sequence[int], *, dim: int = 0) -> torch.Tensor:

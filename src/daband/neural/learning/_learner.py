@@ -48,6 +48,7 @@ class Learner:
         standardised: True if rewards have mean 0 and standard deviation 1.
         module: the network, if the recipe names a custom one.
         domains: the names of the domains.
+        intercept: True if the head's regressions have an intercept, as those on arm features have.
     """
 
     @single_precision()
@@ -64,8 +65,10 @@ class Learner:
         standardised: bool = False,
         module: nn.Module | None = None,
         domains: DomainNames | None = None,
+        intercept: bool = False,
     ) -> None:
         self.recipe = recipe
+        self.intercept = intercept
         self._module = module
         self.domains = DomainNames() if domains is None else domains
         self.shared = shared
@@ -119,7 +122,7 @@ class Learner:
         #: Adam's state: the means of the gradient and of its square, and the number of steps.
         self.moments = initial_moments(self.vector)
         n_heads = 1 if shared else n_arms
-        dimension = self.encoder.dimension
+        dimension = self.encoder.dimension + intercept
         inverse_size = dimension if self.objective.needs_bonus else 0  # only P needs a matrix per arm
         #: Inputs of the losses. From the head: coefficients, A^-1, alpha, and the centre and scale of rewards. From the
         #: steps: moving averages of the predicted probabilities of arms in the source and in the target.
@@ -199,6 +202,7 @@ class Learner:
         recipe = self.recipe.settings()
         recipe["weights"] = sorted(self.objective.weights)
         sizes = [self.encoder.context_shape, self.n_arms, self.shared, self.domains.settings(), self.standardised]
+        sizes.append(self.intercept)
         return json.dumps([recipe, *sizes, self.feedback, str(self.device)], default=str)
 
     def move_to(
@@ -239,18 +243,18 @@ class Learner:
         return InferenceEncoder(copied, shared=self.shared, device=self.device)
 
     def set_head(
-        self, theta: FloatArray, inverse: FloatArray, *, alpha: float, unit: tuple[float, float] = (0.0, 1.0)
+        self, theta: FloatArray, inverse: FloatArray | None, *, alpha: float, unit: tuple[float, float] = (0.0, 1.0)
     ) -> None:
         """Copy the head's coefficients, which are constants of the losses, and set the gate by the current skill.
 
-        ``theta`` (heads, d) and ``inverse`` (heads, d, d) are the head's coefficients and A^-1, ``unit`` the centre and
-        scale of rewards.
+        ``theta`` (heads, d) and ``inverse`` (heads, d, d) are the head's coefficients and A^-1, with one more feature,
+        the constant 1, if there is an intercept. ``unit`` has the centre and the scale of rewards.
         """
         coefficients = torch.from_numpy(np.ascontiguousarray(theta)).to(torch.float32)
         if self.recipe.replay.unit_theta:
             coefficients = nn.functional.normalize(coefficients, dim=1)
         self.constants["theta"].copy_(coefficients, non_blocking=True)
-        if self.objective.needs_bonus:
+        if self.objective.needs_bonus and inverse is not None:
             self.constants["inverse"].copy_(torch.from_numpy(inverse), non_blocking=True)
         self.constants["alpha"].fill_(alpha)
         if self.standardised:
@@ -318,6 +322,7 @@ class Learner:
             "recipe": self.recipe, "feature_shape": self.encoder.context_shape, "n_arms": self.n_arms,
             "shared": self.shared, "feedback": self.feedback, "seed": self.seed, "device": self.device,
             "standardised": self.standardised, "module": self._module, "domains": self.domains,
+            "intercept": self.intercept,
         }  # fmt: skip
         return _rebuild, (arguments, self.state(), self.cuda_graph)
 

@@ -36,9 +36,9 @@ class RunInputs(NamedTuple):
     arm: torch.Tensor
     #: (B,): their rewards.
     reward: torch.Tensor
-    #: (heads, d): the head's coefficients.
+    #: (heads, d): the head's coefficients; (heads, d + 1) with an intercept.
     theta: torch.Tensor
-    #: (heads, d, d): the head's A^-1, or empty.
+    #: (heads, d, d): the head's A^-1, or empty; (heads, d + 1, d + 1) with an intercept.
     inverse: torch.Tensor
     #: The factor of the confidence bonus.
     alpha: torch.Tensor
