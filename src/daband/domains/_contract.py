@@ -145,7 +145,7 @@ class Contexts(ABC):
 
     def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1`` of one pass."""
-        return _permutation(len(self), seed, number, self._order_key)[start:stop]
+        return _draw_permutation(len(self), seed, number, self._order_key)[start:stop]
 
     def read_rounds(self, indices: IntArray) -> Any:
         """Return all data of the rounds at these indices: contexts, and in a subclass also rewards."""
@@ -353,7 +353,7 @@ def gather_rows(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArr
 
 
 @lru_cache(maxsize=32)  # source and target of ten seeds that are trained together
-def _permutation(n: int, seed: int, pass_number: int, key: int) -> IntArray:
+def _draw_permutation(n: int, seed: int, pass_number: int, key: int) -> IntArray:
     """Return the random order of n contexts in one pass, (n,)."""
     order = np.random.default_rng([seed, pass_number, n, key]).permutation(n)
     order.setflags(write=False)

@@ -40,8 +40,8 @@ def _draw_parts(sizes: tuple[int, ...], entropy: tuple[int, ...]) -> IntArray:
     return np.random.default_rng(entropy).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
-def _common_value(parts: Mapping[str, Any], attribute: str) -> Any:
-    """Return the value of an attribute. Raise an error if parts have different values."""
+def _check_common(parts: Mapping[str, Any], attribute: str) -> Any:
+    """Return the common value of an attribute of all parts. Raise an error if parts have different values."""
     values = {name: getattr(part, attribute) for name, part in parts.items()}
     if len(set(values.values())) > 1:
         listed = ", ".join(f"{name} {value}" for name, value in values.items())
@@ -56,9 +56,9 @@ class MixedContexts(Contexts):
 
     def __init__(self, parts: Mapping[str, Contexts]) -> None:
         self.parts: dict[str, Any] = dict(parts)
-        self.context_shape, self.framing = _common_value(parts, "context_shape"), _common_value(parts, "framing")
+        self.context_shape, self.framing = _check_common(parts, "context_shape"), _check_common(parts, "framing")
         if isinstance(self, RewardDomain | LoggedDomain):
-            self.n_arms = _common_value(parts, "n_arms")
+            self.n_arms = _check_common(parts, "n_arms")
         self.passes = min(part.passes for part in parts.values())
 
     def __len__(self) -> int:
@@ -141,7 +141,7 @@ class MixedEvaluation(EvaluationDomain):
 
     def __init__(self, parts: Mapping[str, EvaluationDomain]) -> None:
         self.parts = dict(parts)
-        self.context_shape, self.n_arms = _common_value(parts, "context_shape"), _common_value(parts, "n_arms")
+        self.context_shape, self.n_arms = _check_common(parts, "context_shape"), _check_common(parts, "n_arms")
 
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))
@@ -151,12 +151,12 @@ class MixedEvaluation(EvaluationDomain):
         return dict(self.parts.items())
 
     def read(self, start: int, stop: int) -> AnyArray:
-        return np.concatenate([part.read(*rows) for part, rows in self._overlaps(start, stop)])
+        return np.concatenate([part.read(*rows) for part, rows in self._split_range(start, stop)])
 
     def read_expected(self, start: int, stop: int) -> FloatArray:
-        return np.concatenate([part.read_expected(*rows) for part, rows in self._overlaps(start, stop)])
+        return np.concatenate([part.read_expected(*rows) for part, rows in self._split_range(start, stop)])
 
-    def _overlaps(self, start: int, stop: int) -> Iterator[tuple[EvaluationDomain, list[int]]]:
+    def _split_range(self, start: int, stop: int) -> Iterator[tuple[EvaluationDomain, list[int]]]:
         """Yield each part with the start and stop of its rows that belong to a range of rows."""
         first = 0
         for part in self.parts.values():
@@ -191,7 +191,7 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
     pairs = [*sources.values(), *targets.values()]
     first = pairs[0]
     for attribute in ("context_shape", "n_arms", "arms"):
-        _common_value({**sources, **targets}, attribute)
+        _check_common({**sources, **targets}, attribute)
 
     def mix_field(members: Mapping[str, Pair], field: str) -> Any:
         parts = {domain_name: getattr(pair, field) for domain_name, pair in members.items()}
@@ -271,7 +271,7 @@ def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_
         return pairs
 
     sources, targets = read_each("source", "target", source_options), read_each("target", "source", target_options)
-    _common_value({**sources, **targets}, "class_names")
+    _check_common({**sources, **targets}, "class_names")
     return join_pairs(sources, targets, name=name)
 
 

@@ -162,10 +162,10 @@ class LogPolicy(Policy):
         rows = np.column_stack([unit_scale(contexts.reshape(len(contexts), -1)), arms, rewards, propensities])
         self._round_blocks.append(rows[is_counted])
         if sum(map(len, self._round_blocks)) > 2 * MAX_STORED_ROUNDS:
-            self._round_blocks = [self._stored_rounds()]
+            self._round_blocks = [self._sample_stored()]
         np.add.at(self._round_counts, arms[is_counted], 1)
 
-    def _stored_rounds(self) -> FloatArray:
+    def _sample_stored(self) -> FloatArray:
         """Return a sample of at most 131,072 stored rounds, which does not depend on their order."""
         return sample_rounds(np.concatenate([np.empty((0, self._n_inputs + 3)), *self._round_blocks]))
 
@@ -173,7 +173,7 @@ class LogPolicy(Policy):
         """Return the regressions, fitted again if rounds were learned since the last fit. None without rounds."""
         rounds = int(self._round_counts.sum())
         if rounds > self._fitted_rounds:
-            rows = self._stored_rounds()
+            rows = self._sample_stored()
             rows = rows[np.lexsort(rows.T)]  # sums of floating-point numbers depend on their order
             contexts, arms = np.ascontiguousarray(rows[:, :-3]), rows[:, -3].astype(np.int64)
             propensities = rows[:, -1]
@@ -208,7 +208,7 @@ class LogPolicy(Policy):
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         fitted = self._fit()
         state = {
-            "kept": self._stored_rounds()[: None if replay else 0],
+            "kept": self._sample_stored()[: None if replay else 0],
             "plays": self._round_counts,
             "fitted": np.array([self._fitted_rounds], np.int64),
         }

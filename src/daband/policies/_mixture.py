@@ -176,11 +176,11 @@ class Mixture(Policy):
         #: Checksums of learned contexts. Errors on these contexts are too small to measure a member.
         self._seen_checksums: dict[int, None] = {}
         #: The index of the only member that uses arm features, or None. Predictions of the other members are averaged
-        #: with its predictions (``_arm_weights``).
-        joint = [index for index, member in enumerate(self.members.values()) if _uses_arm_features(member)]
-        if 1 < len(joint) < len(self.members):
+        #: with its predictions (``_compute_arm_weights``).
+        joint_indices = [index for index, member in enumerate(self.members.values()) if _uses_arm_features(member)]
+        if 1 < len(joint_indices) < len(self.members):
             raise InvalidInput("members: arm features (catalogue=) may be used by one member or by all of them")
-        self._joint_index = joint[0] if len(joint) == 1 else None
+        self._joint_index = joint_indices[0] if len(joint_indices) == 1 else None
         catalogues = (member.catalogue for member in self.members.values())
         self.catalogue = next((catalogue for catalogue in catalogues if catalogue is not None), None)
         is_small = math.prod(self.feature_shape) <= _MAX_SMALL_CONTEXT
@@ -264,9 +264,9 @@ class Mixture(Policy):
         members = list(self.members.values())  # another thread may add an arm meanwhile
         mean, bonus = np.zeros((2, len(contexts), members[0].n_arms))
         joint_scores: tuple[FloatArray, FloatArray] | None = None
-        arm_weights, bonus_scales = self._arm_weights(members), self._bonus_scales()
+        arm_weights, bonus_scales = self._compute_arm_weights(members), self._compute_bonus_scales()
         rows = zip(members, self._mixture_weights.weights, bonus_scales, self._bonus_weights, strict=True)
-        for index, (member, weight, bonus_scale, bonus_weight) in self._joint_first(list(rows)):
+        for index, (member, weight, bonus_scale, bonus_weight) in self._sort_joint_first(list(rows)):
             if not (weight or (bonus_scale and bonuses) or index == self._joint_index):
                 continue
             features = prepare_contexts(member, contexts, domain)
@@ -281,11 +281,11 @@ class Mixture(Policy):
             mean, bonus = weight * member_mean + mean, bonus_scale * member_bonus + bonus
         return mean, bonus
 
-    def _joint_first(self, parts: Sequence[Any]) -> list[tuple[int, Any]]:
+    def _sort_joint_first(self, parts: Sequence[Any]) -> list[tuple[int, Any]]:
         """Return (index, part) of each member; the member that uses arm features comes first."""
         return sorted(enumerate(parts), key=lambda part: part[0] != self._joint_index)
 
-    def _arm_weights(self, members: Sequence[Policy]) -> FloatArray:
+    def _compute_arm_weights(self, members: Sequence[Policy]) -> FloatArray:
         """Return the weight w of each arm's own regressions, (K,). The regression on arm features has the weight 1 - w.
 
         After n rounds of an arm, its own regression on d numbers has the weight n / (n + d).
@@ -296,14 +296,14 @@ class Mixture(Policy):
             counts = members[self._joint_index].counts  # type: ignore[attr-defined]
         return counts / (counts + math.prod(self.feature_shape))
 
-    def _bonus_scales(self) -> FloatArray:
+    def _compute_bonus_scales(self) -> FloatArray:
         """Return the factor of each member's bonus, (M,): its bonus weight times its ``alpha``."""
         return self._bonus_weights * np.array([member.exploration.alpha for member in self.members.values()])
 
     def _freeze(self, domain: int) -> FrozenParts:
         frozen_parts, moments, offset = [], self.reward_moments, np.zeros(self.n_arms)
         frozen_members: list[Member] = []
-        arm_weights, bonus_scales = self._arm_weights(list(self.members.values())), self._bonus_scales()
+        arm_weights, bonus_scales = self._compute_arm_weights(list(self.members.values())), self._compute_bonus_scales()
         for index, policy in enumerate(self.members.values()):
             parts, member_moments = policy._freeze(domain), policy.reward_moments
             weight, bonus_scale = float(self._mixture_weights.weights[index]), float(bonus_scales[index])
@@ -353,7 +353,7 @@ class Mixture(Policy):
             pairs = zip(self.members.values(), features, strict=True)
             means = [score_transformed(member, rows[is_new], domain, False)[0] for member, rows in pairs]
             if self._joint_index is not None:
-                arm_weights = self._arm_weights(list(self.members.values()))
+                arm_weights = self._compute_arm_weights(list(self.members.values()))
                 means = [arm_weights * mean + (1.0 - arm_weights) * means[self._joint_index] for mean in means]
             self._record_errors(np.stack(means, axis=2), arms[is_new], rewards[is_new])
         self._store_checksums(checksums)
@@ -406,7 +406,7 @@ class Mixture(Policy):
         weights: Weights,
     ) -> Decision:
         """Choose arms round by round, and update ``scores`` after each. The members learn all rounds afterwards."""
-        moments, exploration, bonus_scales = self.reward_moments, self.exploration, self._bonus_scales()
+        moments, exploration, bonus_scales = self.reward_moments, self.exploration, self._compute_bonus_scales()
         member_moments = [copy.copy(member.reward_moments) for member in self.members.values()]
         decisions = []
         for row in range(len(rewards)):

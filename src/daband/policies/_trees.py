@@ -123,14 +123,14 @@ class Trees(Policy):
 
     # Decisions.
 
-    def _tree_network(self) -> TreeNetwork:
+    def _build_network(self) -> TreeNetwork:
         """Return a network that predicts by trees. An arm without trees is predicted by its shrunk mean reward."""
         means = (self.reward_moments.centre + self._sums[1]) / (1.0 + self._sums[0])
         base = np.where(self._trees["roots"].any(axis=1), self._trees["base"], means)
         return TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base})
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        predicted = self._tree_network()(contexts.reshape(-1, self._n_inputs))[:, :-1].reshape(len(contexts), -1)
+        predicted = self._build_network()(contexts.reshape(-1, self._n_inputs))[:, :-1].reshape(len(contexts), -1)
         bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
         return predicted, np.broadcast_to(bonus, predicted.shape).copy()
 
@@ -139,7 +139,7 @@ class Trees(Policy):
         theta, inverse = np.eye(n_models, n_models + 1), np.zeros((n_models, n_models + 1, n_models + 1))
         theta[:, -1] = -moments.centre
         inverse[:, -1, -1] = 1.0 / (1.0 + self._round_counts)
-        member = Member(theta / moments.scale, inverse, network=self._tree_network())
+        member = Member(theta / moments.scale, inverse, network=self._build_network())
         return FrozenParts((member,), self._round_counts.copy())
 
     # Learning.
@@ -161,13 +161,13 @@ class Trees(Policy):
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         """Fit the trees again if there are a quarter more rounds, or, with ``steps``, any new rounds."""
-        learned = int(self._round_counts.sum())
-        if learned == self._fitted_rounds or (steps is None and learned < _REFIT_GROWTH * self._fitted_rounds):
+        n_learned = int(self._round_counts.sum())
+        if n_learned == self._fitted_rounds or (steps is None and n_learned < _REFIT_GROWTH * self._fitted_rounds):
             return {}
         rounds = sample_rounds(self._stored_rounds)
         trees = _fit_trees(rounds, len(self._round_counts), self.seed)
         with self._locks.state:
-            self._trees, self._fitted_rounds = trees, learned
+            self._trees, self._fitted_rounds = trees, n_learned
         return {"trees": float((trees["roots"] > 0).sum())}
 
     def _grow(self) -> None:

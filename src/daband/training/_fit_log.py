@@ -252,7 +252,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
             assert isinstance(policy, RidgePolicy)
             run.sum_parts(policy)
         else:
-            run.stream(target)
+            run.learn_in_order(target)
     return policy
 
 
@@ -287,7 +287,7 @@ class _LogRun:
         file_name = f"sums{suffix}.npz"
         if (saved_sums := self._read_sums(file_name)) is not None:
             sums.restore(saved_sums)
-        remaining = self._remaining_parts(parts)
+        remaining = self._find_remaining(parts)
         if settings.engine == "ray":
             outcomes = sum_parts_on_ray(
                 blank, self.log, remaining, settings.weights, address=settings.ray_address, workers=settings.workers
@@ -297,13 +297,13 @@ class _LogRun:
         write = partial(self._write_sums, file_name, sums)
         self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
         learned_parts = (part for part in parts if part.name in self._learned_digests)
-        policy.learn_sums(sums, blank, self._stored_digests(learned_parts))
+        policy.learn_sums(sums, blank, self._format_digests(learned_parts))
         if self.folder is not None:  # the policy includes the sums of earlier calls
             for path in self.folder.path.glob("sums-*.npz"):
                 if path.name != file_name:
                     path.unlink(missing_ok=True)
 
-    def stream(self, target: Contexts | None) -> None:
+    def learn_in_order(self, target: Contexts | None) -> None:
         """Update the policy with the log's rounds in order, and adapt it at intervals."""
         policy = self.policy
         parts = self.log.parts(_GRADIENT_PART_ROWS)
@@ -317,11 +317,11 @@ class _LogRun:
         elif policy.transform is not None and not policy.transform.fitted:
             unlabelled = [] if target is None else [target.batch(0, min(_SAMPLE_ROWS, len(target)), seed=policy.seed)]
             policy.prepare(self.log.sample(_SAMPLE_ROWS), *unlabelled)
-        remaining = self._remaining_parts(parts)
+        remaining = self._find_remaining(parts)
 
         def learn(part: LogPart, _: object) -> None:
             self._learn_part(part, target)
-            policy.log_parts |= frozenset(self._stored_digests([part]))
+            policy.log_parts |= frozenset(self._format_digests([part]))
 
         self._write_policy("policy", policy)
         write = partial(self._write_policy, "policy", policy)
@@ -405,11 +405,11 @@ class _LogRun:
             _warn(text, stacklevel=5)
         return old_digests
 
-    def _stored_digests(self, parts: Iterable[LogPart]) -> list[str]:
+    def _format_digests(self, parts: Iterable[LogPart]) -> list[str]:
         """Return the digests of parts as the policy stores them."""
         return [f"{self.settings.part_prefix}{self._digests[part]}" for part in parts]
 
-    def _remaining_parts(self, parts: list[LogPart]) -> list[LogPart]:
+    def _find_remaining(self, parts: list[LogPart]) -> list[LogPart]:
         """Return the parts that are not learned yet. Raise an error if a learned part is missing or has changed."""
         current_digests = {part.name: self._digests[part] for part in parts}
         for name, digest in self._learned_digests.items():

@@ -142,7 +142,7 @@ def sum_parts_on_ray(
                 if attempt:
                     submit(index)
                 try:
-                    return _task_result(ray, submitted[index])
+                    return _get_result(ray, submitted[index])
                 except WorkerDied:
                     continue
             raise WorkerDied(f"{part.label}: {_MAX_ATTEMPTS} workers died while summing it; see the cluster's logs")
@@ -209,7 +209,7 @@ def _cluster_connection(ray: Any, address: str, workers: int) -> Iterator[None]:
             shutil.rmtree(temporary_folder, ignore_errors=True)
 
 
-def _task_result(ray: Any, reference: Any) -> Any:
+def _get_result(ray: Any, reference: Any) -> Any:
     """Return the result of a task or raise its exception; raise ``WorkerDied`` if its worker is gone."""
     try:
         return ray.get(reference)

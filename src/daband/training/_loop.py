@@ -425,7 +425,7 @@ def _run_candidates(
             return
         if group.finished and not note and first_answer is not None and not all(other.finished for other in groups):
             note = first_answer(group.name, group.phases[0].policy)
-        current = _candidate_progress(group, groups)
+        current = _compute_progress(group, groups)
         progress(replace(current, note=note) if note else current)
 
     with ExitStack() as started_groups:
@@ -437,7 +437,7 @@ def _run_candidates(
         run_groups(groups, on_episode=report_episode)
 
 
-def _candidate_progress(last_group: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
+def _compute_progress(last_group: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
     """Return the progress of all groups after an episode of the group ``last_group``."""
     seconds_left = [0.0 if group.finished else group.seconds_left for group in groups]
     estimates = [seconds for seconds in seconds_left if seconds is not None]

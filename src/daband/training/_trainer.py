@@ -135,8 +135,8 @@ class History:
 
     def concatenate(self, name: str) -> AnyArray:
         """Return one column of all rounds, (rounds,)."""
-        empty = np.zeros(0, np.int64 if name == "arm" else np.float64)
-        return np.concatenate([episode[name] for episode in self.rounds]) if self.rounds else empty
+        no_rounds = np.zeros(0, np.int64 if name == "arm" else np.float64)
+        return np.concatenate([episode[name] for episode in self.rounds]) if self.rounds else no_rounds
 
     def format_records(self) -> str:
         """Return the records in the format of ``episodes.jsonl``."""
@@ -420,7 +420,7 @@ def build_source_phase(
     length = check_int("episode_length", settings.episode_length, minimum=1)
     episodes = settings.episodes
     if episodes is None:
-        source, episodes, length, note = _default_budget(source, length)
+        source, episodes, length, note = _choose_budget(source, length)
         settings = replace(settings, episode_length=length)
     else:
         check_int("episodes", episodes, minimum=1)
@@ -436,7 +436,7 @@ def build_source_phase(
     return Phase(policy, "source", source, target, episodes, settings.order_seed(policy), settings, note=note)
 
 
-def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
+def _choose_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
     """Return the source with the default number of passes, the number and length of episodes, and a note."""
     default_rounds = _DEFAULT_EPISODES * length
     if source.rounds_available >= default_rounds:

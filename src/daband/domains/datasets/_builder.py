@@ -139,7 +139,7 @@ def _expand_resource(entry: Mapping[str, Any], descriptions: Mapping[str, str]) 
     ]  # fmt: skip
 
 
-def data_file(family: str, domain: str = "", *, pair: str = "") -> Path:
+def find_data_file(family: str, domain: str = "", *, pair: str = "") -> Path:
     """Return the path of the file of a data set or of one of its domains. Raise an error if it is missing."""
     paths = next(resource.paths for resource in _list_resources(family) if resource.domain == domain)
     return require_data(paths, pair=pair or family)

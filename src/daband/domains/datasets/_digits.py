@@ -15,7 +15,7 @@ import numpy as np
 from daband._arrays import AnyArray, IntArray
 from daband.domains._registry import find_data, require_data
 from daband.domains.datasets import _builder as builder
-from daband.domains.datasets._builder import Parts, data_file, declare, split_target
+from daband.domains.datasets._builder import Parts, declare, find_data_file, split_target
 from daband.domains.readers._images import decode_image
 from daband.errors import DataError
 
@@ -238,13 +238,13 @@ def _read_collection(domain: str) -> tuple[Arrays, Arrays | None]:
     """Return images (n, 1, 28, 28) and labels (n,) of the training part and of the test part, which may be None."""
     if domain == "semeion":
         images, labels = builder.load_labelled(
-            data_file("handwritten", domain), ("x", "y"), shape=(16, 16), n_classes=10
+            find_data_file("handwritten", domain), ("x", "y"), shape=(16, 16), n_classes=10
         )
         return (_interpolate(images)[:, None], labels), None
     if domain == "mnist":
         train, test = (read_mnist(split, pair="handwritten") for split in ("train", "t10k"))
     else:
-        train, test = builder.load_halves(data_file("handwritten", domain), shape=(_SIDE, _SIDE), n_classes=10)
+        train, test = builder.load_halves(find_data_file("handwritten", domain), shape=(_SIDE, _SIDE), n_classes=10)
     return (train[0][:, None], train[1]), (test[0][:, None], test[1])
 
 

@@ -96,7 +96,7 @@ class _Tastes:
         self.slopes[:, :4] *= 1.4  # amounts and scores are the most informative
         self.curvatures = 0.35 * rng.standard_normal((len(_OFFERS), _N_HABITS))
         self.base = 0.3 * rng.standard_normal(len(_OFFERS))
-        unscaled = self._unscaled_rewards(self.draw_habits(rng, 20_000, np.full(len(_OFFERS), 1.0 / len(_OFFERS))))
+        unscaled = self._compute_unscaled(self.draw_habits(rng, 20_000, np.full(len(_OFFERS), 1.0 / len(_OFFERS))))
         constant, best = unscaled.mean(axis=0).max(), unscaled.max(axis=1).mean()
         self.scale = (_BEST_VALUE - _CONSTANT_VALUE) / (best - constant)
         self.offset = _CONSTANT_VALUE - self.scale * constant
@@ -108,9 +108,9 @@ class _Tastes:
 
     def mean_rewards(self, habits: FloatArray) -> FloatArray:
         """Return the mean reward of each offer, (n, 5), in euros."""
-        return self.offset + self.scale * self._unscaled_rewards(habits)
+        return self.offset + self.scale * self._compute_unscaled(habits)
 
-    def _unscaled_rewards(self, habits: FloatArray) -> FloatArray:
+    def _compute_unscaled(self, habits: FloatArray) -> FloatArray:
         """Return the reward of each offer before scaling to euros, (n, 5)."""
         unscaled: FloatArray = habits @ self.slopes.T + self.base
         unscaled += np.abs(habits) @ self.curvatures.T  # so that a linear policy is good, but not optimal

@@ -16,7 +16,7 @@ from daband._lazy_polars import pl
 from daband.domains._registry import find_data, require_data
 from daband.domains._splits import split_half
 from daband.domains.datasets import _builder as builder
-from daband.domains.datasets._builder import Parts, data_file, declare, load_catalogue, load_packed, split_target
+from daband.domains.datasets._builder import Parts, declare, find_data_file, load_catalogue, load_packed, split_target
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._images import ImageContexts, ImageList, build_image_pair, scan_classes
 from daband.domains.readers._reading import read_table
@@ -34,7 +34,7 @@ def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
         target: another of them; training sees half of its reviews, the other half is kept for the evaluator.
     """
     source_data, target_data = (
-        builder.load_matlab(data_file("amazon", domain), n_features=400, n_classes=2, first_label=0)
+        builder.load_matlab(find_data_file("amazon", domain), n_features=400, n_classes=2, first_label=0)
         for domain in (source, target)
     )
     return Parts({"source": source_data, **split_target(*target_data, name=f"amazon/{source}-{target}")})
@@ -68,7 +68,8 @@ def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
 
 def _load_office31_halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
     """Return the contexts and labels of both halves of a domain."""
-    halves = builder.load_halves(data_file("office31_features", domain), shape=(_N_FEATURES,), n_classes=31, dtype=None)
+    path = find_data_file("office31_features", domain)
+    halves = builder.load_halves(path, shape=(_N_FEATURES,), n_classes=31, dtype=None)
     return [(contexts.astype(np.float32), labels) for contexts, labels in halves]
 
 
@@ -88,7 +89,7 @@ def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> P
         source: amazon, caltech10 (1,123 images), dslr (157) or webcam.
         target: another of them; training sees half of its images, the other half is kept for the evaluator.
     """
-    files = (data_file("office_caltech", domain) for domain in (source, target))
+    files = (find_data_file("office_caltech", domain) for domain in (source, target))
     source_data, target_data = (
         _take_square_roots(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1)) for path in files
     )
@@ -116,7 +117,7 @@ def _read_visda17() -> Parts:
     Images are resized to 256x256, then cropped to the centre 224x224. This is SENTRY's preprocessing; its random crop
     and flip are augmentation. Half of the target, the same in every run, is kept for the evaluator.
     """
-    root = data_file("visda17").parent
+    root = find_data_file("visda17").parent
     source, target = (scan_classes(root / folder, _VISDA17_CLASSES) for folder in ("train", "validation"))
     train, test = split_half(target.labels, name="visda17")
     return _build_image_parts(source, target.take(train), target.take(test))
@@ -146,7 +147,7 @@ def _read_s2rda49() -> Parts:
     these lists are missing, half of the photographs, the same in every run, is kept for the evaluator. Images are
     resized to 256x256, then cropped to the centre 224x224.
     """
-    root = data_file("s2rda49").parent
+    root = find_data_file("s2rda49").parent
     lists = [find_data([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
     if lists[0] is not None and lists[1] is not None:
         train, test = (_read_split_list(path, root) for path in lists if path is not None)
@@ -241,7 +242,7 @@ def _read_emoji(*, source: str = "google", target: str = "twitter", side: int = 
 
 def _read_vendor(vendor: str, side: int) -> tuple[AnyArray, IntArray, list[str]]:
     """Return contexts, labels and motifs of a vendor's emoji; forms of one emoji have the same motif."""
-    root = data_file("emoji", vendor)
+    root = find_data_file("emoji", vendor)
     try:
         all_emojis = json.loads((root / "emoji.json").read_text(encoding="utf-8"))
         emojis = [emoji for emoji in all_emojis if emoji["category"] in _EMOJI_GROUPS and emoji[f"has_img_{vendor}"]]
@@ -278,7 +279,7 @@ def _read_natural(*, table: str = "wages-region") -> Parts:
     Args:
         table: the name of the table.
     """
-    path = data_file("natural_tables", table, pair=f"natural_tables/{table}")
+    path = find_data_file("natural_tables", table, pair=f"natural_tables/{table}")
     frame = read_table(path)
     missing = [name for name in ("domain", "arm") if name not in frame.columns]
     if missing:
@@ -328,7 +329,7 @@ def _read_warfarin(*, source: str = "white", target: str = "asian", tiny: bool =
         target: another of them; training sees half of its patients, the other half is kept for the evaluator.
         tiny: True for 600 synthetic patients, whose doses have no medical meaning.
     """
-    patients = _prepare_patients(_synthetic_patients() if tiny else read_table(data_file("warfarin")))
+    patients = _prepare_patients(_generate_patients() if tiny else read_table(find_data_file("warfarin")))
     domains = {race: patients.filter(patients["Race"] == _RACES[race]) for race in (source, target)}
     for race, rows in domains.items():
         if not len(rows):
@@ -357,7 +358,7 @@ def _prepare_patients(patients: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _synthetic_patients() -> pl.DataFrame:
+def _generate_patients() -> pl.DataFrame:
     """Return synthetic patients with the columns of the real file and similar missing values."""
     generator = np.random.default_rng(3)
     n = 600
@@ -406,7 +407,7 @@ def _read_sat12(*, source: str = "hand", target: str = "indu") -> Parts:
 
 def _read_sat12_domain(domain: str) -> tuple[Any, ...]:
     """Return the features, run times, cutoff, feature names and arm names of a domain."""
-    path = data_file("sat12", domain)
+    path = find_data_file("sat12", domain)
     x, seconds, cutoff, features, arms = load_packed(path, ("x", "seconds", "cutoff", "features", "arms"))
     if seconds.shape != (len(x), len(arms)) or x.shape[1] != len(features) or not (seconds >= 0).all():
         raise DataError(f"{path} should hold x (n, d) and seconds (n, K), got {x.shape} and {seconds.shape}")

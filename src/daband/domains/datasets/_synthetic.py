@@ -144,9 +144,9 @@ class _World:
         # No negative product with a prototype, so that no reward is negative.
         noise -= np.minimum(projection, 0.0) @ self.prototypes
         hidden = _normalise(centres + noise)
-        return hidden, self._expected_rewards(hidden, best_arms)
+        return hidden, self._compute_rewards(hidden, best_arms)
 
-    def _expected_rewards(self, hidden: FloatArray, best_arms: IntArray) -> FloatArray:
+    def _compute_rewards(self, hidden: FloatArray, best_arms: IntArray) -> FloatArray:
         """Return the expected rewards of rounds, (n, K)."""
         if self.rewards == "labels":
             return np.eye(len(self.prototypes))[best_arms]

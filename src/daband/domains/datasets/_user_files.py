@@ -184,7 +184,7 @@ def _load_files(
             notes = [f"{column.name}: {column.reason}" for column in frames.types if column.notable]
             for line in notes + find_notices(frames.source, frames.target, frames.types, units=units or ()):
                 warnings.warn(str(line), stacklevel=4)
-        columns = frames.columns if transform is None else _columns_for_transform(transform, frames.columns)
+        columns = frames.columns if transform is None else _select_columns(transform, frames.columns)
         tables: dict[str, Any] = {"source": frames.source, "target": frames.target}
         if domain:
             tables = {"source": pl.concat(tables.values()), "domain": domain, "targets": _split_values(target)}
@@ -216,7 +216,7 @@ def read_arm_tables(arms: Any) -> Any:
     return None if not tables else tables[0] if len(tables) == 1 else {"source": tables[0], "target": tables[1]}
 
 
-def _columns_for_transform(transform: TableTransform, columns: Columns) -> Columns:
+def _select_columns(transform: TableTransform, columns: Columns) -> Columns:
     """Return the roles with the context columns of a fitted transform."""
     kinds = {column.name: type(column) for column in transform.columns}
     return replace(
