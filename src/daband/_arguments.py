@@ -78,20 +78,21 @@ def check_class_names(class_names: Sequence[str] | None, n_arms: int, what: str 
     return names
 
 
-def check_available(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
+def check_available(available: ArrayLike, n: int, n_arms: int, name: str = "available") -> BoolArray:
     """Return ``available`` as booleans (n, n_arms), which are True for arms that may be chosen.
 
-    ``available`` has shape (n_arms,) or (n, n_arms). Every row needs at least one available arm.
+    ``available`` has shape (n_arms,) or (n, n_arms). Every row needs at least one available arm. ``name`` is the name
+    of the argument in errors.
     """
-    mask = as_numpy(available, "available")
+    mask = as_numpy(available, name)
     if mask.dtype != np.bool_:
         raise InvalidInput(
-            f"available must hold booleans, one per arm, e.g. [True, False, True], got {mask.dtype}; a list of "
+            f"{name} must hold booleans, one per arm, e.g. [True, False, True], got {mask.dtype}; a list of "
             "arms is not accepted"
         )
     if mask.shape not in ((n_arms,), (n, n_arms)):
-        raise InvalidInput(f"available must have shape ({n_arms},) or ({n}, {n_arms}), got {mask.shape}")
+        raise InvalidInput(f"{name} must have shape ({n_arms},) or ({n}, {n_arms}), got {mask.shape}")
     full: BoolArray = np.ascontiguousarray(np.broadcast_to(mask, (n, n_arms)))
     if not full.any(axis=1).all():
-        raise InvalidInput(f"available must include an arm in row {int(np.argmin(full.any(axis=1)))}, got only False")
+        raise InvalidInput(f"{name} must include an arm in row {int(np.argmin(full.any(axis=1)))}, got only False")
     return full

@@ -259,9 +259,9 @@ def test_an_exported_policy_leaves_out_the_same_arms_as_the_policy(tmp_path):
     deployed, contexts = daband.load_deployed(tmp_path / "p.daband"), pair.target.read(np.arange(9))
     some = np.tile(np.arange(12) < 4, (9, 1))
     assert policy.decide(contexts, "target", available=some).arm.tolist() == [3] * 9
-    assert deployed.decide(contexts, available=some).arm.tolist() == [3] * 9
-    with pytest.raises(daband.InvalidInput, match="among leaves no arm"):
-        deployed.decide(contexts, among=["o0", "o1"])
+    assert deployed.decide(contexts, arms=some).arm.tolist() == [3] * 9
+    with pytest.raises(daband.InvalidInput, match="arms leaves no arm"):
+        deployed.decide(contexts, arms=np.arange(12) < 2)
 
 
 def test_members_that_all_use_arm_features_decide_by_their_mean(tmp_path):

@@ -46,10 +46,10 @@ def test_a_row_is_decided_as_in_its_batch(deployed):
 
 def test_a_row_whose_incumbent_is_not_available_is_the_policys(deployed):
     rows = np.zeros((200, 2))
-    decision = deployed.decide(rows, among=["letter", "call"], control=0.9)
+    decision = deployed.decide(rows, arms=["letter", "call"], control=0.9)
     assert not decision.in_control.any()
     assert not decision.control.any()
-    assert (decision.arm != 1).all()
+    assert set(decision.arm_name) <= {"letter", "call"}
 
 
 def test_without_control_nothing_changes(deployed):

@@ -44,8 +44,8 @@ def test_decisions_are_the_policys(pair_of, mask):
     policy, deployed, contexts = pair_of
     first = policy.rounds_decided
     expected = policy.decide(contexts, available=mask)
-    agree(expected, deployed.decide(contexts, mask, round_number=first))
-    singles = [deployed.decide(one, mask, round_number=first + at) for at, one in enumerate(contexts)]
+    agree(expected, deployed.decide(contexts, arms=mask, round_number=first))
+    singles = [deployed.decide(one, arms=mask, round_number=first + at) for at, one in enumerate(contexts)]
     agree(expected, type(singles[0])(*map(np.array, list(zip(*singles, strict=True))[:5]), warnings=()))
     assert all(type(one.arm) is int and type(one.propensity) is float for one in singles)
     assert singles[0].mean.shape == singles[0].bonus.shape == (ARMS,)
@@ -56,7 +56,7 @@ def test_masks_by_row(pair_of):
     masks = np.random.default_rng(0).random((len(contexts), ARMS)) < 0.5
     masks[~masks.any(axis=1)] = True
     expected = policy.decide(contexts, available=masks)
-    agree(expected, deployed.decide(contexts, masks, round_number=policy.rounds_decided))
+    agree(expected, deployed.decide(contexts, arms=masks, round_number=policy.rounds_decided))
 
 
 def test_the_domain_that_was_asked_for(tmp_path):
@@ -193,36 +193,36 @@ class TestRefused:
 
 
 @pytest.mark.parametrize(
-    ("among", "told"),
-    [(["x"], "not an arm"), ([], "no arm to choose"), ([3], "3 is not an arm .0..2, or offer"), ("ab", "list"),
-     (5, "list"), ([0.5], "0.5 is not an arm"), ([True, False, True], "True is not an arm"),
+    ("arms", "told"),
+    [(["x"], "not an arm"), ([], "list of 1 to 1,000"), ([3], "3 is not an arm .0..2, or offer"), ("ab", "list"),
+     (5, "list"), ([0.5], "0.5 is not an arm"), (["call", True], "True is not an arm"), (["call", 1], "only once"),
      (["ofer"], "did you mean 'offer'")],
     ids=str,
 )  # fmt: skip
-def test_wrong_arms_are_named(among, told, tmp_path):
+def test_wrong_arms_are_named(arms, told, tmp_path):
     policy = daband.LinUCB(context_shape=(2,), n_arms=3)
     daband.export(policy, tmp_path / "p", arm_names=["offer", "call", "nothing"])
     deployed = daband.load_deployed(tmp_path / "p")
     with pytest.raises(daband.InvalidInput, match=told):
-        deployed.decide([0.0, 1.0], among=among)
-    assert deployed.decide([0.0, 1.0], among=["call"]).arm_name == "call"
-    assert deployed.decide([0.0, 1.0], among=[2]).arm == 2
-    assert deployed.decide([[0.0, 1.0]] * 2, among=["nothing", 2]).arm_name == ("nothing",) * 2
-    assert deployed.decide([0.0, 1.0], [True, False, True], among=["nothing", "call"]).arm == 2
+        deployed.decide([0.0, 1.0], arms=arms)
+    assert deployed.decide([0.0, 1.0], arms=["call"]).arm_name == "call"
+    assert deployed.decide([0.0, 1.0], arms=[2]).arm_name == "nothing"
+    assert deployed.decide([[0.0, 1.0]] * 2, arms=[np.int64(2)]).arm_name == ("nothing",) * 2
 
 
-@pytest.mark.parametrize("available", [[1, 0, 0], [0, 2], 5, [0.5], [True, False], [False] * 3, "ab", [[True] * 3] * 2])
-def test_available_is_a_mask_of_booleans_for_select_and_decide(available, tmp_path):
-    """A list of arms was a mask for the one and arms for the other."""
+@pytest.mark.parametrize("available", [[1, 0, 0], [0.5], [True, False], [False] * 3, "ab", [[True] * 3] * 2])
+def test_booleans_are_a_mask_for_select_and_decide(available, tmp_path):
     policy = daband.LinUCB(context_shape=(2,), n_arms=3)
     daband.export(policy, tmp_path / "p")
     deployed = daband.load_deployed(tmp_path / "p")
     with pytest.raises(daband.InvalidInput, match="available"):
         policy.select([[0.0, 1.0]], available=available)
-    with pytest.raises(daband.InvalidInput, match="available"):
-        deployed.decide([0.0, 1.0], available)
+    with pytest.raises(daband.InvalidInput, match="arms"):
+        deployed.decide([0.0, 1.0], arms=available)
     assert policy.select([[0.0, 1.0]], available=[False, True, False]).arm.tolist() == [1]
-    assert deployed.decide([0.0, 1.0], [False, True, False]).arm == 1
+    assert deployed.decide([0.0, 1.0], arms=[False, True, False]).arm == 1
+    assert deployed.decide([[0.0, 1.0]] * 2, arms=np.eye(3, dtype=bool)[:2]).arm.tolist() == [0, 1]
+    assert deployed.decide([[0.0, 1.0]] * 2, arms=[[False, False, True]] * 2).arm.tolist() == [2, 2]
 
 
 def test_epsilon_of_a_file(tmp_path):

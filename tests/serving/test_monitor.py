@@ -102,7 +102,7 @@ def test_arm_shares(deployed):
 def test_what_is_available_does_not_count_as_a_change(deployed):
     monitor = Monitor(deployed, seed=0)
     for row in reference(np.random.default_rng(6), 300):
-        monitor.decide(row, among=["low"])
+        monitor.decide(row, arms=["low"])
     report = monitor.report()
     assert not report.alarm
     assert report.arm_counts == {"low": 300, "middle": 0, "high": 0}

@@ -113,9 +113,9 @@ def test_the_file_decides_as_the_policy_does(number, tmp_path):
         deployed = daband.load_deployed(tmp_path / "p")
         first = policy.rounds_decided
         expected = policy.decide(contexts, domain, available)
-        batch = deployed.decide(contexts, available, round_number=first)
+        batch = deployed.decide(contexts, arms=available, round_number=first)
         singles = [
-            deployed.decide(one, None if available is None else available[at], round_number=first + at)
+            deployed.decide(one, arms=None if available is None else available[at], round_number=first + at)
             for at, one in enumerate(contexts)
         ]
         told = f"{policy!r} in the {domain}, {contexts.dtype} {row}"

@@ -165,7 +165,7 @@ def decide_command(
             raise InvalidInput(f"{out} has rewards, which would be overwritten; choose another --out, or move the file")
     arms = None if among is None else [name.strip() for name in among.split(",")]
     monitor = None if deployed.reference is None else deployed.monitor(false_alarms=false_alarms)
-    decision = (monitor or deployed).decide(contexts, among=arms, strict=strict)
+    decision = (monitor or deployed).decide(contexts, arms=arms, strict=strict)
     decisions = frame.with_columns(
         arm=pl.Series(decision.arm_name),
         propensity=pl.Series(np.asarray(decision.propensity)),

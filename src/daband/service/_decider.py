@@ -105,6 +105,16 @@ class _Request:
     top: int | None = None
 
 
+def _eligible_arms(requests: list[_Request], n_arms: int) -> Mask:
+    """Return a mask (n, K) of the eligible arms of requests; None if all arms are."""
+    if all(request.eligible is None for request in requests):
+        return None
+    mask = np.zeros((len(requests), n_arms), np.bool_)
+    for row, request in zip(mask, requests, strict=True):
+        row[slice(None) if request.eligible is None else request.eligible] = True
+    return mask
+
+
 class Decider:
     """Decides on the events of requests. ``model`` may be replaced at any time; each request uses one model."""
 
@@ -193,9 +203,8 @@ class Decider:
             )
         if len(requests) == 1:
             request = requests[0]
-            among = request.eligible if request.arms is None else None
-            options: dict[str, Any] = {"arms": request.arms, "top": request.top, **common}
-            decision = deployed.decide_with(request.row, None, among, **options)[0]
+            arms = _eligible_arms(requests, deployed.n_arms) if request.arms is None else request.arms
+            decision = deployed.decide_with(request.row, arms, request.top, **common)[0]
             arm, propensity = int(decision.arm), float(decision.propensity)
             if request.arms is not None:
                 arm = deployed.arm_names.index(str(decision.arm_name))
@@ -204,12 +213,7 @@ class Decider:
         batch: Any = [request.row for request in requests]
         if isinstance(batch[0], np.ndarray):
             batch = np.stack(batch)
-        available: Mask = None
-        if any(request.eligible is not None for request in requests):
-            available = np.zeros((len(requests), deployed.n_arms), np.bool_)
-            for row, request in zip(available, requests, strict=True):
-                row[slice(None) if request.eligible is None else request.eligible] = True
-        decision = deployed.decide_with(batch, available, **common)[0]
+        decision = deployed.decide_with(batch, _eligible_arms(requests, deployed.n_arms), **common)[0]
         parts = (decision.arm, decision.propensity, decision.control, decision.in_control)
         columns = (np.broadcast_to(part, len(requests)).tolist() for part in parts)
         return list(zip(*columns, strict=True)), list(decision.warnings), [()] * len(requests)

@@ -127,9 +127,7 @@ class DeployedPolicy:
     def decide(
         self,
         row: Any,
-        available: Any = None,
         *,
-        among: Any = None,
         arms: Any = None,
         top: int | None = None,
         round_number: int | None = None,
@@ -142,10 +140,10 @@ class DeployedPolicy:
         Args:
             row: a mapping from column to value, a pandas row, an array of ``context_shape``, or the bytes or path of an
                 image file. A batch is a list of these, a pandas or polars frame, or an array with a leading n.
-            available: the arms that may be chosen, as in ``policy.select``: booleans (K,), for a batch also (n, K).
-            among: the arms that may be chosen, as a list of names or indices: ``among=["letter", "call"]``.
-            arms: the arms of this request, at most 1,000: ids of the catalogue, or mappings with the "id" and the
-                features of an arm, which may be new. ``arm``, ``mean`` and ``bonus`` then refer to this list.
+            arms: the arms that may be chosen, all by default. Either a list of at most 1,000, ``["letter", "call"]``:
+                names, indices, or mappings with the "id" and the features of an arm, which may be new. ``arm``,
+                ``mean`` and ``bonus`` then refer to this list. Or booleans (K,), for a batch also (n, K), like
+                ``available`` of ``policy.select``.
             top: number of arms in ``ranking``: the chosen arm, then the others by score. The propensity is for the
                 first.
             round_number: the number of the round, or of the first round of a batch. Exploration and ties then use the
@@ -159,19 +157,17 @@ class DeployedPolicy:
         A missing column, a value of the wrong type, numbers that are not finite, arrays of another shape and damaged
         images always raise an error.
         """
-        return self.decide_with(row, available, among, round_number, strict, control, None, arms, top, new_arms)[0]
+        return self.decide_with(row, arms, top, round_number, strict, control, None, new_arms)[0]
 
     def decide_with(
         self,
         row: Any,
-        available: Any = None,
-        among: Any = None,
+        arms: Any = None,
+        top: int | None = None,
         round_number: int | None = None,
         strict: bool = False,
         control: float = 0.0,
         incumbents: IntArray | None = None,
-        arms: Any = None,
-        top: int | None = None,
         new_arms: float | None = None,
     ) -> tuple[DeployedDecision, ReadRows]:
         """Decide as ``decide`` does, and also return the contexts and warnings of the rows.
@@ -186,9 +182,7 @@ class DeployedPolicy:
         frozen, indices, mask = self.frozen, None, None
         new = self.limit_new_arms(new_arms)
         names: Sequence[str] = self.arm_names
-        if arms is not None:
-            if available is not None or among is not None:
-                raise InvalidInput("available and among cannot be given with arms, the arms of this request")
+        if arms is not None and not _is_mask(arms):
             names, indices, vectors = self.request_arms(arms)
             if read.single and vectors is None and new is None and not control and top is None:
                 mean, bonus, arm, propensity = frozen.decide_row(read.contexts[0], round_number, indices)
@@ -196,8 +190,8 @@ class DeployedPolicy:
             mean, bonus = frozen.score(read.contexts, indices, vectors)
             new = None if new is None else new._replace(arms=(indices < 0) | new.arms[indices])
         else:
-            if available is not None or among is not None:
-                mask = self.arm_mask(available, among, len(read.contexts))
+            if arms is not None:
+                mask = self.arm_mask(arms, len(read.contexts))
             elif frozen.offered is not None:
                 mask = np.tile(frozen.offered, (len(read.contexts), 1))
             if read.single and mask is None and new is None and not control and top is None:
@@ -236,6 +230,9 @@ class DeployedPolicy:
         if isinstance(arms, str | bytes | Mapping) or not hasattr(arms, "__len__") or not 1 <= len(arms) <= _MAX_ARMS:
             raise InvalidInput(f"arms must be a list of 1 to {_MAX_ARMS:,} arms, got {repr(arms)[:80]}")
         catalogue = self.frozen.catalogue
+        if not {int, np.int64}.isdisjoint(map(type, arms)):
+            is_index = [isinstance(arm, int | np.integer) for arm in arms]
+            arms = [self.arm_names[self.arm_index(arm, "arms")] if is_index[at] else arm for at, arm in enumerate(arms)]
         if catalogue is None:
             if any(isinstance(arm, Mapping) and len(arm) > 1 for arm in arms):
                 raise InvalidInput("arms has features, but the policy was trained without a catalogue of arms")
@@ -309,21 +306,13 @@ class DeployedPolicy:
         """
         return Monitor(self, false_alarms=false_alarms)
 
-    def arm_mask(self, available: Any, among: Any, n: int) -> BoolArray:
-        """Return a mask (n, K) of the arms that may be chosen, from ``available`` and ``among`` as in ``decide``."""
-        mask = np.ones((n, self.n_arms), np.bool_)
-        if available is not None:
-            mask = check_available(available, n, self.n_arms)
-        if among is not None:
-            if isinstance(among, str | bytes | Mapping) or not hasattr(among, "__iter__"):
-                raise InvalidInput(f"among must be a list of names or indices of arms, got {among!r}")
-            allowed = np.zeros(self.n_arms, np.bool_)
-            allowed[[self.arm_index(arm, "among") for arm in among]] = True
-            mask = mask & allowed
+    def arm_mask(self, arms: Any, n: int) -> BoolArray:
+        """Return a mask (n, K) of the arms that may be chosen, from booleans (K,) or (n, K), or None for all."""
+        mask = np.ones((n, self.n_arms), np.bool_) if arms is None else check_available(arms, n, self.n_arms, "arms")
         if self.frozen.offered is not None:
             mask = mask & self.frozen.offered
         if not mask.any(axis=1).all():
-            raise InvalidInput(f"{'available' if among is None else 'among'} leaves no arm to choose")
+            raise InvalidInput("arms leaves no arm to choose")
         return mask
 
     def arm_index(self, arm: Any, argument: str) -> int:
@@ -423,6 +412,13 @@ def build_deployed(
         ),
         reference=reference,
     )
+
+
+def _is_mask(arms: Any) -> bool:
+    """Return True if the arms of a request are booleans, in an array or in lists."""
+    first = arms[0] if isinstance(arms, list | tuple) and arms else arms
+    first = first[0] if isinstance(first, list | tuple) and first else first
+    return isinstance(first, bool) or "bool" in str(getattr(first, "dtype", "")).lower()
 
 
 def _rankings(

@@ -256,10 +256,12 @@ class Monitor:
         self._arm_counts: Counter[str] = Counter(dict.fromkeys(deployed.arm_names, 0))
         self._warnings: Counter[str] = Counter()
 
-    def decide(self, row: Any, available: Any = None, **options: Any) -> Any:
+    def decide(self, row: Any, **options: Any) -> Any:
         """Return the decision of ``DeployedPolicy.decide`` for a row or a batch, and update the tests."""
-        decision, read = self.deployed.decide_with(row, available, **options)
+        decision, read = self.deployed.decide_with(row, **options)
         means, bonuses = np.atleast_2d(decision.mean), np.atleast_2d(decision.bonus)
+        if options.get("arms") is not None:  # the reference has the scores of all arms
+            means, bonuses = self.deployed.frozen.score_in_reward_units(read.contexts)
         scored = summary_scores(self.deployed, read.contexts, means, bonuses)
         with self._lock:
             self._arm_counts.update([decision.arm_name] if read.single else decision.arm_name)
