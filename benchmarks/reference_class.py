@@ -91,17 +91,17 @@ def leave_one_out(rows: ReferenceClass) -> dict[str, float]:
         for row in np.flatnonzero(sets == name):
             low[row] = others.forecast(rows.source[row], rows.error[row], rows.scale[row]).low
     weight = np.array([1.0 / (sets == name).sum() for name in sets])
-    good, deployed, clear = rows.target >= 0.05, low > 0.0, rows.source > 0.05
+    good, deployed = rows.target >= 0.05, low > 0.0
 
     def mean(values: Any, of: Any) -> float:
         return round(float(np.average(values[of], weights=weight[of])), 4)
 
-    kept = rows.target[clear] / rows.source[clear]
-    found = {
+    forecast = rows.forecast(1.0, 0.0, 1.0)
+    return {
         "sets": len(set(sets)), "true": mean(rows.target >= low, weight > 0), "deployed_of_good": mean(deployed, good),
         "worse_of_deployed": mean(rows.target < 0.0, deployed), "slack": mean(rows.target - low, weight > 0),
+        "kept_tenth_percentile": forecast.tenth_percentile_kept, "kept_median": forecast.median_kept,
     }  # fmt: skip
-    return found | {f"kept_{level:g}": round(float(np.quantile(kept, level)), 2) for level in (0.05, 0.1, 0.25, 0.5)}
 
 
 def main() -> None:

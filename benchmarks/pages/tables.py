@@ -10,9 +10,9 @@ import numpy as np
 from pages.text import commits, fill, mean_and_deviation, number, percent
 
 Record = Mapping[str, Any]
-#: Smallest gain of choosing by context, as a fraction of the effect, for which a log counts as one that can gain.
+#: Numbers of target rewards on the page; the record has more.
 _SHOWN_REWARDS = (50, 100)
-"""Other numbers of target rewards are in the record, not on the page."""
+#: Smallest gain of choosing by context, as a fraction of the effect, for which a log counts as one that can gain.
 _ROOM = 0.1
 SIMPLE = ("constant", "linucb", "linucb-p", "nlinucb")
 KINDS = ("tables", "patients", "texts", "features", "images")
@@ -76,7 +76,7 @@ def trust(questions: Record) -> str:
     measured = {kind: leave_one_out(reference_class().of_kind(kind)) for kind in REFERENCE_KINDS}
     limits = [
         [kind, str(row["sets"]), percent(row["true"], 1), percent(row["deployed_of_good"]),
-         percent(row["worse_of_deployed"], 1), *(number(row[f"kept_{level}"], 2) for level in ("0.1", "0.5"))]
+         percent(row["worse_of_deployed"], 1), percent(row["kept_median"]), percent(row["kept_tenth_percentile"])]
         for kind, row in measured.items()
     ]  # fmt: skip
     rows = []
