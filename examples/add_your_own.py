@@ -2,24 +2,24 @@
 Add a policy, a term, a pair
 ============================
 
-**How do I put my own method or data set beside the others?**
+**How do I compare my own method or data set with the others?**
 
 .. image:: images/sphx_glr_add_your_own_001.png
-   :alt: mean reward of a policy of one's own beside LinUCB and a random one, and target accuracy of each
+   :alt: mean reward and target accuracy of a custom policy, LinUCB and a random policy
 
-Each is one class or function with a decorator. The command line, presets and comparisons then know it by name, and
-the public checks say whether it keeps the contract.
+Each is one class or function with a decorator. It can then be used by name on the command line, in presets and in
+comparisons. Public checks test whether it satisfies the requirements.
 """
 
 # %%
 # A policy
 # --------
 #
-# The mean reward of every arm, explored by how often it was chosen. A policy implements five methods: predict rewards
-# and bonuses, learn rounds, add an arm, and save and restore its state. A sixth, ``_freeze``, would let it be exported.
-# Contexts are checked before they reach these methods. Rewards come in the user's unit, and predictions and bonuses
-# have the same unit: ``reward_moments`` has the mean and the standard deviation of the learned rewards. ``Policy``
-# chooses arms from predictions and bonuses.
+# This policy predicts the mean reward of every arm, with a bonus for arms that were rarely chosen. A policy implements
+# five methods: predict rewards and bonuses, learn rounds, add an arm, and save and restore its state. A sixth method,
+# ``_freeze``, is needed for export. Contexts are checked before they reach these methods. Rewards have the user's unit,
+# and predictions and bonuses have the same unit: ``reward_moments`` has the mean and the standard deviation of the
+# learned rewards. ``Policy`` chooses arms from predictions and bonuses.
 
 from collections.abc import Sequence
 from typing import Any
@@ -61,7 +61,7 @@ class Means(Policy):
         self._total, self._count = np.zeros(n_arms), np.zeros(n_arms)
 
     def settings(self) -> dict[str, Any]:
-        """Return what makes this policy again: a file holds it."""
+        """Return the arguments that build this policy again; its file contains them."""
         return {**super().settings(), "alpha": self.exploration.alpha}
 
     def _score(self, contexts: Any, domain: int, bonuses: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -86,8 +86,9 @@ class Means(Policy):
 
 
 # %%
-# The checks find what one forgets: a batch that differs from its singles, an error that leaves a trace, a file that
-# does not come back the same, a round that counts twice. Our own policies pass the same ones.
+# The checks find common errors: predictions of a batch that differ from those of its rows, an error after which the
+# state has changed, a loaded policy that differs from the saved one, a round that counts twice. The built-in policies
+# pass the same checks.
 
 check_policy(Means)
 print("checked:", daband.checks.POLICY_CHECKS[0].__doc__)
@@ -96,13 +97,13 @@ print("checked:", daband.checks.POLICY_CHECKS[0].__doc__)
 # A pair
 # ------
 #
-# A function that builds a ``Pair``, with a tiny twin for tests. What training may see of the target are contexts;
-# rewards go into ``target_test``, and the check proves that nothing else holds one.
+# A pair is a function that returns a ``Pair``, with a small version for tests. Training sees only contexts of the
+# target. Target rewards belong in ``target_test``; the check tests that nothing else contains them.
 
 
-@register_pair("rings", about=About(summary="two rings, the target turned and moved", licence="none needed: generated"))
+@register_pair("rings", about=About(summary="points on a ring, rotated in the target", licence="none, generated"))
 def rings(*, tiny: bool = False, turn: float = 40.0) -> Pair:
-    """Which of four quarters of a ring is a point in? The target is turned by ``turn`` degrees and moved."""
+    """Return points on a ring; the arm is the quarter. The target is rotated by ``turn`` degrees and translated."""
     rng = np.random.default_rng(0)
     n = 200 if tiny else 3000
 
@@ -122,15 +123,15 @@ pair = daband.domains.load("rings", turn=20.0)
 # A term
 # ------
 #
-# A term of the objective is a scalar of a ``Batch``: latents, predicted rewards, what was paid. This one asks that the
-# mean features of both domains be close. The check holds its gradient to finite differences, and a weight of 0 to the
-# term left out. It also asks what happens in a step without a source round: our first version gave NaN there, hence
-# the first line.
+# A loss term is a function of a ``Batch``, which has features, predicted rewards and observed rewards. This term is the
+# distance between the mean features of the domains. The check compares its gradient with finite differences, and a
+# weight of 0 with training without the term. It also runs a step without source rounds, in which the mean would be NaN:
+# therefore the first line.
 
 
 @terms.register("mean_distance")
 class MeanDistance(Term):
-    """The squared distance of the domains' mean aligned features."""
+    """The squared distance between the mean aligned features of both domains."""
 
     needs_target = True
 
@@ -144,8 +145,8 @@ check_term(MeanDistance)
 with_term = {"base": "small", "weights": {"mean_distance": {"value": 10.0}, "adversarial": 0.0}}
 
 # %%
-# All three beside the rest
-# -------------------------
+# Compare all three
+# -----------------
 
 made = {
     "Random": daband.Random.for_pair(pair, seed=0),
@@ -161,7 +162,7 @@ for name, policy in made.items():
 
 figure, axes = plt.subplots(1, 2, figsize=(8.5, 2.6), sharey=True)
 for axis, numbers, label in zip(
-    axes, (source_reward, target_accuracy), ("reward a round, source", "right, target"), strict=True
+    axes, (source_reward, target_accuracy), ("reward per round, source", "accuracy, target"), strict=True
 ):
     axis.bar_label(axis.barh(list(numbers), list(numbers.values())), fmt="%.2f", padding=3)
     axis.set(xlabel=label, xlim=(0, 1.15))
@@ -172,8 +173,8 @@ plt.show()
 # On the command line
 # -------------------
 #
-# Put the three into a module, here ``mine.py``, and name it::
+# Put the three into a module, here ``mine.py``, and pass its name::
 #
 #     daband --plugin mine bench rings --methods means,linucb,daband --seeds 0-4
 #
-# A package can name its module under the entry point ``daband.plugins`` instead, and needs no option then.
+# A package can declare its module under the entry point ``daband.plugins`` instead, and then needs no option.

@@ -7,18 +7,17 @@ The clinical case: what does not work, and why
 .. image:: images/sphx_glr_clinical_001.png
    :alt: how often each dose is right in each population, and the right doses of every method
 
-No. This page is about a case in which the method of this library does *not* help, and how to see that before it
-harms. Warfarin is a drug whose right dose differs between patients tenfold. The arms are a low, a medium and a high
-weekly dose; a domain is a population. It is a benchmark, not medical advice.
+No. In this case alignment does *not* help, and this page shows how to see that before it does harm. The right dose of
+the drug warfarin differs between patients by a factor of ten. The arms are a low, a medium and a high weekly dose; a
+domain is a population. It is a benchmark, not medical advice.
 """
 
 # %%
 # The data
 # --------
 #
-# They are given out by PharmGKB and cannot come with the package (``daband data check warfarin`` says how to get
-# them). Where they are not, this page runs on the pair's made-up small twin, so that its code is still tested, and the
-# numbers below say so.
+# The data are published by PharmGKB and cannot be part of the package (``daband data check warfarin`` says how to
+# download them). Without them, this page uses small simulated data, and its output says so.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -35,9 +34,9 @@ print("real data" if real else "MADE-UP DATA: the numbers mean nothing", "-", pa
 # Look at the arms first
 # ----------------------
 #
-# Which dose is right, and how often, differs between the populations: *label shift*. What one can see without labels is
-# the source alone. An alignment_summary makes the features of both populations look alike, and with them the choices:
-# it carries the source's frequencies over to the target, where they are wrong.
+# The frequencies of the right doses differ between the populations, but without target labels only those of the source
+# are known. Alignment makes the features of both populations similar. The choices then have the source frequencies in
+# the target, where they are wrong.
 
 every = np.arange(len(pair.source))
 in_source = pair.source.read_rewards(every)[0].mean(axis=0)
@@ -50,10 +49,10 @@ print("                              target:", dict(zip(pair.class_names, in_tar
 # Three methods, and always the same dose
 # ---------------------------------------
 #
-# ``Constant`` is the best constant arm. A method that is not above it has learned nothing that helps here. One seed
-# and a small budget; :doc:`the records </results/methods>` have five seeds and all six ordered pairs. An age or a
-# weight means the same in both populations (a covariate shift), so DABand aligns nothing by itself:
-# ``policy.alignment_summary`` says so, and its row is that of Neural-LinUCB.
+# ``Constant`` is the best constant arm. A method that is not better has learned nothing useful. This page has one seed
+# and a small budget; :doc:`the results </results/methods>` have five seeds and all six ordered pairs. An age or a
+# weight means the same in both populations (a covariate shift), so by default DABand aligns nothing here and equals
+# Neural-LinUCB; ``policy.alignment_summary`` reports this.
 
 makers = {
     "Constant": daband.Constant,
@@ -92,10 +91,10 @@ plt.show()
 # What to take away
 # -----------------
 #
-# A network alone is often below what "always the medium dose" gets. Three rules follow:
+# A network is often worse than "always the medium dose". Three rules follow:
 #
 # 1. Compare with the best constant arm and with LinUCB before anything else. ``daband bench`` shows both as rows.
-# 2. Accuracy over classes (``accuracy_macro``) tells what a constant arm hides: the high dose is right for 2% of one
-#    population.
-# 3. Where the *need* differs between domains and not only its appearance, no unlabelled context can tell. A few labels
-#    of the target can. :doc:`/concepts/when-not` has the general rule.
+# 2. Also compare the mean accuracy over classes (``accuracy_macro``): a constant arm is never right for the other
+#    doses.
+# 3. If the same patient would need another dose in the target, unlabelled contexts cannot show it. A few target labels
+#    can. :doc:`/concepts/when-not` has the general rule.

@@ -5,19 +5,19 @@ Two CSV files, a policy, and every week after
 **I have a log of the old market. How do I start in the new one, and learn from what happens there?**
 
 .. image:: images/sphx_glr_daily_loop_001.png
-   :alt: euros a round in each of four weeks, against the best constant offer and the best offer for each customer
+   :alt: euros per round in each of four weeks, against the best constant offer and the best offer for each customer
 
-A log with offers and euros, and a list of customers of the new market: choose a policy, export it, decide for a week,
-wait for rewards, learn, export again. In the last week the customers change, and the monitor says so. Every step has
-its command. The customers are made up, so that we can see what each policy was really worth.
+The input is a log with offers and euros, and a list of customers of the new market. The steps are: choose a policy,
+export it, decide for a week, wait for rewards, learn, export again. Each step is also a command. In the last week the
+customers change, and the monitor raises an alarm. The customers are simulated, so that the true rewards are known.
 """
 
 # %%
 # Two files
 # ---------
 #
-# In the new market customers are older, and prices are in another currency. Nobody there has seen an offer yet. And
-# coffee is worth less there: no file tells, only rewards will.
+# In the new market customers are older, and prices are in another currency. No offer has been made there yet. Coffee
+# also earns less there. The files do not show this; only rewards will.
 
 import tempfile
 from pathlib import Path
@@ -34,7 +34,7 @@ RATE = 11.0
 
 
 def customers(n: int, *, age: float, rate: float, first: int = 0) -> pl.DataFrame:
-    """Customers of a market."""
+    """Return n customers of a market."""
     return pl.DataFrame(
         {
             "customer": np.arange(first, first + n),
@@ -46,7 +46,7 @@ def customers(n: int, *, age: float, rate: float, first: int = 0) -> pl.DataFram
 
 
 def euros(rows: pl.DataFrame, rate: float) -> np.ndarray:
-    """What every offer earns on average, (n, 4). In the new market coffee is worth less, which no context shows."""
+    """Return the expected reward of every offer, (n, 4). In the new market coffee earns less."""
     age, basket = rows["age"].to_numpy(), rows["basket"].to_numpy() / rate
     coffee = (5.0 if rate == 1.0 else 3.0) + 0.05 * (age - 40)
     voucher = 1 + 4 * (rows["city"] == "Oslo").to_numpy()
@@ -66,8 +66,8 @@ customers(1000, age=46, rate=RATE).write_csv(folder / "new.csv")
 # ------
 #
 # In a shell: ``daband choose --source old.csv --target new.csv --arm offer --reward euros --propensity p --id customer
-# --units basket --out market``. Columns are told apart by their values. Three quick candidates do here; without
-# ``candidates=`` there are networks as well.
+# --units basket --out market``. The types of the columns are detected from their values. To save time, this page trains
+# three quick candidates; without ``candidates=`` there are more.
 
 from daband.trust import Candidate
 
@@ -88,18 +88,19 @@ print(choice.assessment.sentence)
 # A week: decide, wait, learn
 # ---------------------------
 #
-# The verdict above is not to trust it blindly: rewards of the target are needed. The first weeks bring them.
+# The verdict above asks for target rewards. The first weeks provide them.
 #
-# ``daband export market market.daband --epsilon 0.1`` writes the file, ``daband decide market.daband week.csv --out
-# log.csv`` the log, ``daband learn market log.csv --id customer`` takes it. A quarter of the rewards is late: such
-# rounds are left out, with a warning, and learned when the log comes again.
+# On the command line, ``daband export market market.daband --epsilon 0.1`` writes the file, ``daband decide
+# market.daband week.csv --out log.csv`` writes the log, and ``daband learn market log.csv --id customer`` learns from
+# it. A quarter of the rewards is late. Rounds without a reward are ignored with a warning, and are learned when the log
+# is passed again.
 
 policy, weeks = choice.policy, []
 for week in range(4):
     daband.export(policy, folder / "market.daband", pair=pair, domain="target", epsilon=0.1, explore="greedy")
     deployed = daband.load_deployed(folder / "market.daband")
     monitor = deployed.monitor()
-    age = 46 if week < 3 else 64  # other people come in the last week
+    age = 46 if week < 3 else 64  # older customers in the last week
     rows = customers(500, age=age, rate=RATE, first=10_000 * (week + 1))
     decision = monitor.decide(rows.drop("customer"))
     worth = euros(rows, RATE)
@@ -111,21 +112,22 @@ for week in range(4):
     late = rng.random(len(rows)) < 0.25
     log.filter(~pl.Series(late)).write_csv(folder / f"log{week}.csv")
     daband.learn_log(policy, folder / f"log{week}.csv", id="customer")
-    log.write_csv(folder / f"log{week}.csv")  # the late rewards have come
+    log.write_csv(folder / f"log{week}.csv")  # now with the late rewards
     daband.learn_log(policy, folder / f"log{week}.csv", id="customer")
     alarm = f"alarm: {', '.join(monitor.report().reasons[:2])}" if monitor.report().alarm else "no alarm"
-    print(f"week {week + 1}, version {deployed.version}: {paid.mean():.2f} euros a round, {alarm}")
+    print(f"week {week + 1}, version {deployed.version}: {paid.mean():.2f} euros per round, {alarm}")
 
 # %%
-# What it was worth
-# -----------------
+# Compared with the best offers
+# -----------------------------
 #
-# The best constant offer is what one would show everybody; nobody knows the best offer for each customer.
+# For comparison: the best single offer for everybody, and the best offer for each customer, which is unknown in
+# practice.
 
 figure, axes = plt.subplots(figsize=(7, 3))
 number = np.arange(1, 5)
 for values, label in zip(zip(*weeks, strict=True), ("the policy", "best constant offer", "best offer"), strict=True):
     axes.plot(number, values, marker="o", ls="-" if label == "the policy" else "--", label=label)
-axes.set(xlabel="week", ylabel="euros a round", xticks=number)
+axes.set(xlabel="week", ylabel="euros per round", xticks=number)
 axes.legend(frameon=False, fontsize=8)
 plt.show()

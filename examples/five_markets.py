@@ -9,7 +9,7 @@ Five old markets and a new one
          one; on the right the value in each old market of a policy that was trained on the other four
 
 Five countries have sold three offers for a while, and a sixth opens. One of the five is broken: its shop recorded the
-offers in the wrong order. Nobody knows that yet.
+offers in the wrong order. The analyst does not know this yet.
 """
 
 # %%
@@ -29,7 +29,7 @@ TASTE = np.random.default_rng(1).normal(size=(6, 3))
 
 
 def customers(country, n=700):
-    """Contexts of customers, and the offer that each would buy."""
+    """Return contexts of customers, and the offer that each would buy."""
     rng = np.random.default_rng(list(COUNTRIES).index(country))
     contexts = rng.normal(COUNTRIES[country], 1.0, (n, 6))
     bought = (contexts @ TASTE + 0.5 * rng.gumbel(size=(n, 3))).argmax(axis=1)

@@ -2,14 +2,14 @@
 New offers
 ==========
 
-**The next market has offers that nobody has tried. Can the old market say which of them to show?**
+**The next market has offers that were never tried. Can data of the old market show which of them are good?**
 
 .. image:: images/sphx_glr_new_offers_001.png
    :alt: mean reward in the new market of a uniform choice, a policy without features, and a policy with features
 
 A policy that knows arms only by name must have seen an arm before it can choose it. With a *catalogue*, a table of
-arms with features, it learns what kind of offer suits what kind of customer. The customers here are made up, so that
-the tutorial can say what the best choice would have been.
+arms with features, it learns which kind of offer suits which kind of customer. The customers are simulated, so that the
+best choice is known.
 """
 
 # %%
@@ -42,7 +42,7 @@ old_offers, new_offers = offers[:24], offers[18:]
 
 
 def expected(customers: pl.DataFrame) -> np.ndarray:
-    """The expected reward of every offer for every customer, (n, 36). No policy sees it."""
+    """Return the expected reward of every offer for every customer, (n, 36). No policy sees it."""
     income, age = (
         (customers[name].to_numpy() - middle) / scale for name, middle, scale in (("income", 40, 12), ("age", 45, 15))
     )
@@ -52,7 +52,7 @@ def expected(customers: pl.DataFrame) -> np.ndarray:
 
 
 def people(n: int, older: float) -> pl.DataFrame:
-    """Customers of a market."""
+    """Return n customers of a market."""
     return pl.DataFrame({"age": rng.normal(45 + older, 15, n), "income": rng.normal(40, 12, n)})
 
 
@@ -81,10 +81,10 @@ policy.deploy("target")
 print(pair.catalogue, pair.catalogue.table.feature_names)
 
 # %%
-# What it is worth in the new market
-# ----------------------------------
+# Mean reward in the new market
+# -----------------------------
 #
-# Without features only the six offers that the old market had can be chosen by what was learned of them.
+# A policy without features can only choose well among the six offers that it knows from the old market.
 
 truth = expected(market)
 rows = np.arange(len(market))

@@ -2,14 +2,14 @@
 A log of another policy
 =======================
 
-**Somebody else's policy has run for months. What can I learn from its log, and what would mine have earned?**
+**Another policy has run for months. What can I learn from its log, and what would my policy have earned?**
 
 .. image:: images/sphx_glr_other_log_001.png
-   :alt: what the policy learned from the log would earn, by five estimators with their intervals, beside the truth
+   :alt: the mean reward of a policy learned from the log: the truth, and five estimates with intervals
 
 A log has, for every round, the context, the arm that was chosen, its reward, and the *propensity*: the probability
-with which that arm was chosen. From it a policy can be learned, and valued before it ever acts: in the domain of the
-log, and in another one. The visitors are made up, so that the truth can stand beside the estimates.
+with which that arm was chosen. A policy can be learned from the log, and its mean reward can be estimated before it is
+deployed, in the domain of the log and in another one. The visitors are simulated, so that the truth is known.
 """
 
 # %%
@@ -29,12 +29,12 @@ taste = rng.normal(size=(FEATURES, ARMS))
 
 
 def chance(visitors: np.ndarray) -> np.ndarray:
-    """The probability of a click on every offer, (n, ARMS)."""
+    """Return the probability of a click on every offer, (n, ARMS)."""
     return 1 / (1 + np.exp(-visitors @ taste))
 
 
 def logged(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Contexts, arms, rewards and propensities of n rounds."""
+    """Return contexts, arms, rewards and propensities of n rounds."""
     visitors = rng.normal(size=(n, FEATURES))
     chances = np.full((n, ARMS), 0.3 / ARMS)
     chances[np.arange(n), (visitors[:, 0] > 0) * 2] += 0.7  # the rule of thumb looks at one number
@@ -51,8 +51,8 @@ print(f"the old policy earns {log[2].mean():.3f} a round")
 # Learn from it
 # -------------
 #
-# A tenth of the log is held out: it will say what the new policy is worth. Propensities weigh the rounds, so that arms
-# which the old policy showed to some visitors only are not judged by these alone.
+# A tenth of the log is held out to evaluate the new policy. Rounds are weighted by their propensities, because the old
+# policy showed some offers mainly to some visitors.
 
 pair = daband.domains.from_log(source=log, target=abroad, n_arms=ARMS, source_test=0.25)
 policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -63,8 +63,8 @@ print(policy)
 # What would it have earned?
 # --------------------------
 #
-# ``"dr"``, doubly robust, is the default. The others are there to compare. Read the warnings: they name rounds that
-# carry most of the weight, arms that the log never chose, and a target that the log has no contexts of.
+# ``"dr"``, doubly robust, is the default. The others are for comparison. Read the warnings: they report rounds with
+# most of the weight, arms that the log never chose, and target contexts that are unlike those of the log.
 
 estimators = ("dr", "snips", "ips")
 found = {name: daband.evaluate_log(policy, pair.source_test, estimator=name, rule="greedy") for name in estimators}
@@ -77,7 +77,7 @@ for name, estimate in found.items():
 
 
 def in_truth(visitors: np.ndarray) -> float:
-    """What the policy earns, from the probabilities that nobody knows outside a simulation."""
+    """Return the true mean reward of the policy, which is known only in a simulation."""
     arms = policy.decide(visitors, "source", rule="greedy").arm
     return float(chance(visitors)[np.arange(len(arms)), arms].mean())
 
@@ -88,8 +88,9 @@ here = in_truth(rng.normal(size=(50_000, FEATURES)))
 # And in another domain?
 # ----------------------
 #
-# With ``target=`` the policy is valued on other contexts. The log's rounds are weighted by how much more often
-# contexts like theirs occur there. That assumes that a visitor wants the same in both places, which no log can test.
+# With ``target=`` the policy is evaluated on other contexts. Rounds of the log are weighted by how much more often such
+# contexts occur in the target. This assumes that the same visitor would click on the same offers in both domains, which
+# no log can test.
 
 there = daband.evaluate_log(policy, pair.source_test, target=abroad, rule="greedy")
 print(
@@ -114,8 +115,8 @@ assert here > log[2].mean() + 0.05
 # A log larger than memory
 # ------------------------
 #
-# ``fit_log`` reads Parquet files part by part. A linear policy is a sum over rounds, so the parts can be added up on
-# any number of workers, to the same bits; ``engine="ray"`` uses a cluster.
+# ``fit_log`` reads Parquet files part by part. A linear policy needs only sums over rounds, so workers can sum parts in
+# parallel, with bitwise the same result; ``engine="ray"`` uses a cluster.
 
 import tempfile
 from pathlib import Path

@@ -5,14 +5,14 @@ Your own encoder
 **My contexts are neither vectors nor small images. Can I bring my own network?**
 
 .. image:: images/sphx_glr_own_encoder_001.png
-   :alt: one signal of each kind in both domains, and the share of right choices with each network
+   :alt: one signal of each kind in both domains, and the fraction of correct choices with each network
 
-Any ``torch.nn.Module`` from contexts (B, \\*C) to features (B, ...) will do. Here contexts are short recordings of a
-machine with three sensors, and the arms are four repairs. Data of the old machines come with rewards; the new
-machines have other sensors: louder, noisier, with a drift.
+You can use any ``torch.nn.Module`` from contexts (B, \\*C) to features (B, ...). Here contexts are short recordings of
+a machine with three sensors, and the arms are four repairs. There are rewards for the old machines. The sensors of the
+new machines are louder and noisier, and drift.
 
-The data are made up, and were changed until the page shows what it is about: an illustration, not evidence. What was
-measured on real data is under Results.
+The data are simulated, and were tuned until the example shows the effect: it is an illustration, not evidence. Results
+on real data are on :doc:`other pages </results/index>`.
 """
 
 # %%
@@ -32,7 +32,7 @@ PERIODS = [4.0, 6.0, 9.0, 14.0]
 
 
 def recordings(n: int, *, new: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Signals (n, 3, LENGTH), and which fault each shows: the period of a burst, which comes at any time."""
+    """Return signals (n, 3, LENGTH) and their faults (n,). A fault is a burst with its own period, at any time."""
     fault = rng.integers(0, 4, n)
     time = np.arange(LENGTH)
     middle, phase = rng.uniform(12, LENGTH - 12, (n, 1)), rng.uniform(0, 2 * np.pi, (n, 1))
@@ -55,13 +55,13 @@ print(pair.context_shape, pair.class_names)
 # The network
 # -----------
 #
-# Each sensor is normalised within its own recording (``InstanceNorm1d``), then two convolutions along time, and the
-# largest response, because the place says nothing. daband puts dense layers behind the module. It is copied, so that
-# two policies that are given the same one do not train each other's.
+# Each sensor is normalised within its recording (``InstanceNorm1d``). Two convolutions along time follow, and the
+# maximum over time, because the time of a burst is not informative. daband adds dense layers after the module. Each
+# policy gets a copy of the module, so that two policies do not share weights.
 
 
 class Waves(nn.Module):
-    """Signals (B, 3, T) to features (B, 48)."""
+    """Map signals (B, 3, T) to features (B, 48)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ for name, policy in policies.items():
     print(f"{name:20} source {known:.3f}  target {right[name]:.3f}")
 
 # %%
-# .. note:: The target's labels are used here for one thing: to say at the end how well each did.
+# .. note:: The target labels are used only to compare the policies at the end.
 
 figure, axes = plt.subplots(1, 3, figsize=(9, 3), width_ratios=[1, 1, 1.2])
 for axis, (name, signals, labels) in zip(axes, (("old", old, repair), ("new", test, truth)), strict=False):
@@ -105,10 +105,10 @@ axes[2].set(xlim=(0, 1.2), xlabel="right repairs on new machines")
 plt.show()
 
 # %%
-# A file holds the weights, not the code
-# --------------------------------------
+# A file contains the weights, not the code
+# -----------------------------------------
 #
-# Loading runs no code from the file, so the module is given again.
+# Loading runs no code from the file, so pass the module again.
 
 import tempfile
 from pathlib import Path
@@ -124,5 +124,5 @@ with tempfile.TemporaryDirectory() as folder:
         print(refused)
 
 # %%
-# A network with a name (``encoder="waves"``, for the command line and TOML files) is one file with a ``Features``:
-# :doc:`add_your_own` shows how such things are registered.
+# To use a network by name (``encoder="waves"``, on the command line and in TOML files), register it:
+# :doc:`add_your_own` shows how.

@@ -2,25 +2,24 @@
 Your own images, with a pretrained encoder
 ==========================================
 
-**I have two folders of pictures, labels for one, and a network that somebody trained. How do they come together?**
+**I have two folders of images, labels for one of them, and a pretrained network. How do I combine them?**
 
 .. image:: images/sphx_glr_own_images_001.png
-   :alt: pictures of both folders, and the share of right choices of three policies on the features of a frozen network
+   :alt: images of both folders, and the fraction of correct choices of three policies on features of a frozen network
 
-The source folder has a sub-folder for every class; the target folder is a heap of pictures. The network is any
-``torch.nn.Module`` that turns pictures into features. Everything here runs offline in half a minute, so the pictures
-are small digits and the "pretrained" network is one that we train on other pictures first; the same lines take a
-ResNet.
+The source folder has a sub-folder for every class; the target folder has images without labels. The network is any
+``torch.nn.Module`` from images to features. To run offline in half a minute, this page uses small digits, and a
+"pretrained" network that is first trained on other digits. The same code works with a ResNet.
 
-The data are made up, and were changed until the page shows what it is about: an illustration, not evidence. What was
-measured on real data is under Results.
+The data are simulated, and were tuned until the example shows the effect: it is an illustration, not evidence. Results
+on real data are on :doc:`other pages </results/index>`.
 """
 
 # %%
 # Two folders
 # -----------
 #
-# Clean scans as source. The target's camera is dim, tinted, uneven and noisy.
+# The source has clean scans. The images of the target camera are dim, tinted, uneven and noisy.
 
 import tempfile
 from pathlib import Path
@@ -43,14 +42,14 @@ ours = np.flatnonzero(classes < 5)  # five kinds for us; the network below knows
 
 
 def camera(clean: np.ndarray) -> np.ndarray:
-    """The same pictures as the new camera takes them."""
+    """Return the same images as the new camera takes them."""
     light = np.linspace(20, 110, 28) + rng.uniform(0, 40, (len(clean), 1, 1, 1))
     tint = np.array([0.5, 0.25, 0.35])[:, None, None]
     return np.clip(clean * tint + light + 12 * rng.normal(size=clean.shape), 0, 255).astype(np.uint8)
 
 
 def write(images: np.ndarray, where: Path, labels: np.ndarray | None = None) -> None:
-    """Images as files: ``where/CLASS/0001.png``, or ``where/0001.png`` without labels."""
+    """Write image files: ``where/CLASS/0001.png``, or ``where/0001.png`` without labels."""
     for number, image in enumerate(images):
         place = where if labels is None else where / f"digit {labels[number]}"
         place.mkdir(parents=True, exist_ok=True)
@@ -67,8 +66,7 @@ print({place.name: sum(1 for _ in place.rglob("*.png")) for place in sorted(fold
 # A pair of folders
 # -----------------
 #
-# ``framing`` is the side that pictures are resized to. They are decoded when first needed, by several threads;
-# ``passes`` allows each to be shown several times.
+# Images are resized to ``framing`` pixels. ``passes`` allows each image to be shown several times.
 
 pair = daband.domains.from_images(
     source=folder / "scans",
@@ -84,9 +82,9 @@ print(pair.context_shape, pair.class_names)
 # A network that was trained elsewhere
 # ------------------------------------
 #
-# A name such as ``encoder="torchvision:resnet18"`` takes one of torchvision, timm or open_clip, as in
-# :ref:`another tutorial <sphx_glr_tutorials_photo_service.py>`. Here a small one learns to tell the *other* five
-# digits apart, from clean scans, and never sees one of ours.
+# A name such as ``encoder="torchvision:resnet18"`` loads a model of torchvision, timm or open_clip, as in
+# :ref:`another tutorial <sphx_glr_tutorials_photo_service.py>`. Here a small network is trained to classify the *other*
+# five digits, on clean scans.
 
 network = nn.Sequential(
     nn.Conv2d(3, 16, 5),
@@ -113,10 +111,10 @@ print(f"trained elsewhere: loss {loss.item():.2f}")
 # Frozen: encode once
 # -------------------
 #
-# A frozen network gives the same features whenever it is asked, so ``from_images`` encodes each picture once, keeps the
-# features on disk, and a policy learns on features. That makes even a large network cheap. A camera changes how things
-# look, so the shift is one of style (the default for images): statistics of features are kept per domain, which is
-# where the shift goes here. DABand aligns features besides, and finds little left to do.
+# The features of a frozen network do not change, so ``from_images`` computes them once per image, stores them on disk,
+# and the policy is trained on features. So even a large network is fast. Another camera is a shift of style, the
+# default for images: features are standardised by the statistics of each domain. Here this removes most of the shift,
+# so the alignment of DABand gains little more.
 
 features = daband.domains.from_images(
     source=folder / "scans",
@@ -152,8 +150,8 @@ plt.show()
 # Trained further
 # ---------------
 #
-# ``encoder=`` takes the module itself. A copy of it is trained on, end to end, from the pictures. That takes a GPU or
-# patience; two episodes here, to show the call.
+# With ``encoder=`` of the policy, a copy of the module is trained further on the images. This needs a GPU or much time;
+# here are two episodes, to show the call.
 
 policy = daband.DABand.for_pair(pair, encoder=network, recipe="small", seed=0)
 run = daband.train(policy, source=pair.source, target=pair.target, episodes=2)

@@ -5,19 +5,19 @@ Your own loop
 **How do I put a bandit into a program that I already have?**
 
 .. image:: images/sphx_glr_own_loop_001.png
-   :alt: clicks per round while the policy learns, and the share of rounds in which the new offer is shown
+   :alt: clicks per round while the policy learns, and the fraction of rounds in which the new offer is shown
 
 ``select`` chooses, ``update`` learns. Between the two anything may happen: rewards arrive late, in batches, out of
-order, or never; an offer is out of stock; a new offer is added; the program is restarted. The people here are made
-up, so that the tutorial can say what the best choice would have been.
+order, or never; an offer is out of stock; a new offer is added; the program is restarted. The people here are
+simulated, so that the best choice is known.
 """
 
 # %%
 # The world
 # ---------
 #
-# A person is six numbers. Each of four offers gets a click with a probability that depends on them. Your program has
-# this part already; the policy never sees it.
+# A person is described by six numbers. The probability of a click on each of four offers depends on them. In your
+# program this part is the real world; the policy never sees it.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -29,7 +29,7 @@ taste = rng.normal(size=(6, 5))  # the fifth offer comes later
 
 
 def chance(person: np.ndarray) -> np.ndarray:
-    """The probability of a click on every offer, (B, 5)."""
+    """Return the probability of a click on every offer, (B, 5)."""
     return 1 / (1 + np.exp(-person @ taste))
 
 
@@ -38,7 +38,8 @@ def chance(person: np.ndarray) -> np.ndarray:
 # --------
 #
 # ``epsilon=0.05`` draws an arm at random in one round of twenty: the log then serves to evaluate other policies.
-# ``available`` masks what is out of stock. ``ids`` name rounds, so that a reward that is delivered twice counts once.
+# ``available`` excludes offers that are out of stock. ``ids`` name rounds, so that a reward that is delivered twice
+# counts once.
 
 policy = daband.LinUCB(context_shape=(6,), n_arms=4, alpha=0.3, epsilon=0.05, seed=0)
 waiting: list[tuple[str, np.ndarray, int, float]] = []  # rewards on their way
@@ -69,17 +70,17 @@ for number in range(4000):
 print(policy)
 
 # %%
-# What came of it
-# ---------------
+# The result
+# ----------
 #
-# The dotted line is what somebody who knows everything would get. After the new offer arrives the policy tries it, and
-# then shows it to those who like it.
+# The dotted line is the best possible policy. When the new offer is added, the policy tries it, and then shows it to
+# people who like it.
 
 arms, clicks, propensities, best_chances = (np.array(column) for column in zip(*log, strict=True))
 
 
 def smooth(values: np.ndarray, window: int = 250) -> np.ndarray:
-    """The mean of the latest ``window`` rounds."""
+    """Return the mean of the latest ``window`` rounds."""
     return np.convolve(values, np.ones(window) / window, mode="valid")
 
 
@@ -99,9 +100,9 @@ plt.show()
 # Would something simpler have done?
 # ----------------------------------
 #
-# The log has the true probability of every choice. So it can tell what another policy would have got, without trying
-# it: here "always offer 0", by the self-normalised importance-weighted mean. Offer 0 was shown rarely, so the interval
-# is wide; a point estimate alone would mislead.
+# The log has the exact probability of every choice. So it can be used to estimate the clicks of another policy without
+# trying it: here "always offer 0", by the self-normalised importance-weighted mean. Offer 0 was shown rarely, so the
+# interval is wide.
 
 weights = (arms == 0) / propensities
 value = float(weights @ clicks / weights.sum())

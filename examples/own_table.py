@@ -2,25 +2,24 @@
 Your own table, from files to a deployed policy
 ===============================================
 
-**I know what was right for the people of one place. What do I do for those of another, where I only have their data?**
+**I know the best choice for the people of one group. How do I choose for another group, of which I only have data?**
 
 .. image:: images/sphx_glr_own_table_001.png
-   :alt: blood pressure and body mass of both groups, and the share of right choices in the target group
+   :alt: blood pressure and body mass of both groups, and the fraction of correct choices in the target group
 
-Two files. For the women of a diabetes study we know how the disease went in the year after, so we know which of three
-plans suits each of them. For the men we have the measurements of the first day. At the end stands one file that takes a
-raw row and returns a plan.
+The input is two files. For the women of a diabetes study we know how the disease progressed in the following year, so
+we know which of three plans suits each of them. For the men we only have the measurements of the first day. The result
+is one file that takes a raw row and returns a plan.
 
-The table is scikit-learn's (442 patients, Efron et al. 2004), as it comes. It is an everyday case, not a showcase:
-small, noisy, and the two groups do not differ much. It shows the work, and what an honest answer looks like; it is not
-medical advice.
+The table is from scikit-learn (442 patients, Efron et al. 2004). It is an ordinary case: small, noisy, and the two
+groups differ little. It is not medical advice.
 """
 
 # %%
 # Two files
 # ---------
 #
-# The plan that suits a patient is made of the disease's progress: a third of all patients each.
+# The plan follows from the progress of the disease; each plan suits a third of all patients.
 
 import tempfile
 from pathlib import Path
@@ -48,9 +47,10 @@ print(women.head(3))
 # A pair of domains
 # -----------------
 #
-# ``Columns`` says which columns are contexts and which one tells what pays: the arm of that name pays 1, every other 0.
+# ``Columns`` names the context columns and the label: the arm with the name in the label column has reward 1, every
+# other arm 0.
 #
-# ``shift`` says what may differ between the two groups. A blood pressure of 120 means the same for both, and only its
+# ``shift`` states what may differ between the two groups. A blood pressure of 120 means the same for both, and only its
 # distribution differs: ``"covariate"``. :doc:`/concepts/assumptions` has the other answers.
 
 MEASURES = [name for name in women.columns if name != "plan"]
@@ -70,8 +70,8 @@ print("labels of the men:", pair.target_test)
 # Choose
 # ------
 #
-# ``choose`` trains several candidates, from a constant arm to networks, and returns one of them with what can be said
-# about it. Nobody told it anything about the men's plans.
+# ``choose`` trains several candidates, from a constant arm to networks, and returns one of them with an assessment. It
+# does not use the men's plans.
 
 choice = daband.choose(pair, seed=0)
 print(f"{choice.candidate}: {choice.rule}")
@@ -82,15 +82,15 @@ for row in choice.table:
 print(choice.assessment)
 
 # %%
-# The page above says whether to deploy, to collect some rewards first, or to keep the incumbent. With rewards for a few
+# The assessment says whether to deploy, to collect some rewards first, or to keep the incumbent. With rewards for a few
 # men, ``choose(pair, ask=..., budget=50)`` decides by them: :doc:`/guide/choose`.
 
 # %%
 # Deploy
 # ------
 #
-# One file with everything that a decision needs: the columns, the policy, the names of the plans. No row of either
-# table is in it. A number far outside what training saw is a warning in the decision.
+# The exported file has everything that a decision needs: the columns, the policy and the names of the plans. It
+# contains no row of either table. A number far outside the training data is a warning in the decision.
 
 daband.export(choice.policy, folder / "plans.daband", pair=pair, domain="target")
 deployed = daband.load_deployed(folder / "plans.daband")
@@ -99,10 +99,11 @@ print({name: row[name] for name in ("age", "bmi", "bp")}, "->", deployed.decide(
 print(deployed.decide({**row, "bmi": 300.0}).warnings)
 
 # %%
-# How well did it go?
-# -------------------
+# Was it right?
+# -------------
 #
-# We kept the men's plans aside. A constant plan, the one that was best for the women, is the row to beat.
+# The men's plans were not used so far. They show how often each policy is right. The baseline is the constant plan that
+# is best for the women.
 
 policies = {
     "constant plan": daband.Constant.for_pair(pair, seed=0),
@@ -131,5 +132,5 @@ middle.set(xlim=(0, 1.12), xlabel="right plans for the men")
 plt.show()
 
 # %%
-# With 207 men a difference of .07 or less between two policies is within chance. On a table as small as this a straight
-# line is hard to beat, and :doc:`/concepts/when-not` says when to expect more, and when less.
+# With 207 men, a difference of 0.07 or less between two policies may be due to chance. On a table as small as this, a
+# linear model is hard to beat; :doc:`/concepts/when-not` describes when to expect more, and when less.

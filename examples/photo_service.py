@@ -9,8 +9,8 @@ From two folders of photographs to a service
 
 A pretrained encoder turns photographs into features, and a policy learns on them in seconds. The encoder goes into the
 exported file, so the machine that decides needs neither torch nor the encoder's library. Here the photographs are
-patches of pictures that scikit-image and scikit-learn bring along, and the second camera is simulated: an illustration,
-not evidence. Nothing is downloaded: the weights of ``efficientnet_lite0`` are in a package.
+patches of images in scikit-image and scikit-learn, and the second camera is simulated: an illustration, not evidence.
+Nothing is downloaded: the weights of ``efficientnet_lite0`` are in a package.
 """
 
 # %%
@@ -18,8 +18,8 @@ not evidence. Nothing is downloaded: the weights of ``efficientnet_lite0`` are i
 # -----------
 #
 # A machine chooses its programme by the surface in front of it. The old camera took photographs by day, and a folder
-# has a sub-folder for every surface. The new camera works at dusk, and its photographs are a heap without labels. The
-# two cameras never saw the same spot.
+# has a sub-folder for every surface. The new camera works at dusk, and its photographs have no labels. No spot is in
+# photographs of both cameras.
 
 import base64
 import importlib.util
@@ -52,7 +52,7 @@ surfaces = {"brick": data.brick(), "grass": data.grass(), "gravel": data.gravel(
 
 
 def photograph(surface: np.ndarray, *, at_dusk: bool) -> Image.Image:
-    """A patch of 96 pixels: from the left half by day, from the right half at dusk."""
+    """Return a patch of 96 pixels: from the left half by day, from the right half at dusk."""
     middle, height = surface.shape[1] // 2, surface.shape[0]
     column = rng.integers(middle, surface.shape[1] - 96) if at_dusk else rng.integers(0, middle - 96)
     row = rng.integers(0, height - 96)
@@ -78,8 +78,8 @@ print({place.name: sum(1 for _ in place.rglob("*.png")) for place in sorted(fold
 # ----------------------
 #
 # ``encoder="torchvision:resnet50"``, ``"timm:vit_small_patch14_dinov2.lvd142m"`` or ``"open_clip:ViT-B-32"`` work in
-# the same way where these libraries are installed; resizing, cropping and standardisation come with the name. A
-# ``torch.nn.Module`` or an ONNX file is taken as well. Every photograph is encoded once: its features are kept on disk.
+# the same way if these libraries are installed; images are resized, cropped and standardised as the model needs it. You
+# can also pass a ``torch.nn.Module`` or an ONNX file. Each photograph is encoded once; its features are stored on disk.
 
 encoder = "efficientnet_lite0"
 if importlib.util.find_spec("efficientnet_lite_pytorch") is None:  # any module does, but a random one knows little
@@ -96,12 +96,11 @@ print(f"{pair.context_shape[0]} features of each photograph; a second time they 
 assert seconds[1] < seconds[0]
 
 # %%
-# A policy, and what the features are worth
-# -----------------------------------------
+# A policy on features and on pixels
+# ----------------------------------
 #
-# The same policy on the pixels themselves is the comparison. No label of the new camera is used for training; those
-# of the test folder only measure. Features of such a network are 0 for most photographs, so a rare one is far from its
-# mean; that warning is not shown here.
+# For comparison, the same policy is trained on pixels. Labels of the new camera are used only for evaluation. Most
+# features are 0 for most photographs, so other values are far from the mean; the warnings about this are hidden here.
 
 warnings.filterwarnings("ignore", message="a context has")
 accuracies = {}

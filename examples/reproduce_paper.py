@@ -5,11 +5,11 @@ Reproduce the paper
 **Which command gives which number of the paper, and how close do we get?**
 
 .. image:: images/sphx_glr_reproduce_paper_001.png
-   :alt: the paper's ablation on DIGIT beside ours with its recipe
+   :alt: the ablation on DIGIT, as reported by the paper and with its recipe in daband
 
-Every table of "Towards Domain Adaptive Neural Contextual Bandits" is one command. At the paper's budget that takes a
-GPU and minutes, or a CPU and hours, so this page shows the records of such runs, and runs one command at a small
-budget to show what it writes.
+Every table of "Towards Domain Adaptive Neural Contextual Bandits" is one command. With the paper's budget a command
+takes minutes on a GPU, or hours on a CPU. So this page shows stored results of such runs, and runs one command with a
+small budget.
 """
 
 # %%
@@ -25,8 +25,8 @@ budget to show what it writes.
 # our defaults at the same budgets        ``daband bench digit``, ``visda17``, ``s2rda49``
 # ======================================  ==========================================================
 #
-# ``daband data check digit`` says whether the released MNIST-M is there; without it a form that comes with the package
-# is used, and the table's title says so. VisDA17 and S2RDA49 have to be fetched by hand.
+# ``daband data check digit`` reports whether the released MNIST-M is present. Without it, images in the package are
+# used, and the title of the table says so. VisDA17 and S2RDA49 must be downloaded by hand.
 
 import json
 import tempfile
@@ -40,11 +40,11 @@ from daband.bench import bench, load_experiment
 from daband.bench.report import frame, paper_ablation
 
 # %%
-# The recipe ``paper`` beside the paper
-# -------------------------------------
+# The recipe ``paper``, compared with the paper
+# ---------------------------------------------
 #
-# The paper's own settings, five seeds, on the released MNIST-M (:doc:`/results/paper-digit`). D, the divergence, is
-# where the gain is, there and here.
+# These runs have the paper's settings and five seeds, on the released MNIST-M (:doc:`/results/paper-digit`). In the
+# paper and here, most of the gain is due to D, the divergence.
 
 clone = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "benchmarks" / "records").is_dir())
 runs = json.loads((clone / "benchmarks" / "records" / "attribution.json").read_text())
@@ -69,8 +69,8 @@ plt.show()
 # One command, small
 # ------------------
 #
-# What ``daband bench`` does, as a library call: methods x seeds on the same contexts and rewards, each run a folder, a
-# record each. Called again it runs nothing: finished runs are kept.
+# This call does the same as ``daband bench``: it trains several methods with several seeds on the same contexts and
+# rewards. Each run has a folder and a record. A second call trains nothing, because finished runs are kept.
 
 experiment = load_experiment("synthetic", ["episodes=12"])
 out = Path(tempfile.mkdtemp()) / "synthetic"
@@ -82,4 +82,4 @@ print(sorted(path.name for path in next(path for path in out.iterdir() if path.i
 # ``daband report runs/synthetic`` then writes one HTML page and the figures as SVG, PNG and PDF, with the paper's
 # numbers next to yours where they exist.
 #
-# What differs from the paper, and what it leaves open, stands in :doc:`/results/paper-digit`.
+# :doc:`/results/paper-digit` lists differences from the paper, and settings that the paper does not report.

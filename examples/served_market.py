@@ -2,22 +2,22 @@
 From CSV files to a running service, and a week of traffic
 ==========================================================
 
-**The policy is trained. How do my web servers ask it, who remembers the rewards, and how do I see whether it holds?**
+**The policy is trained. How do web servers use it, how are rewards collected, and how do I see whether it works?**
 
 .. image:: images/sphx_glr_served_market_001.png
    :alt: mean reward of the week's days, and the assessment
 
-Two CSV files: offers and what they paid in the old market, and customers of the new one. We train, export, start
-``daband serve`` as a process, send it a week of customers, with rewards that come late or never, and look at what it
-has learned. A day takes a few seconds here. The customers are made up: an illustration, not evidence.
+The input is two CSV files: offers with their rewards in the old market, and customers of the new market. We train and
+export a policy, start ``daband serve``, send a week of customers with rewards that arrive late or never, and look at
+the result. A day takes a few seconds here. The customers are simulated: this is an illustration, not evidence.
 """
 
 # %%
 # Two files
 # ---------
 #
-# In the old market every customer saw one offer at random, and we know what it paid. In the new market customers are
-# older, and there is no reward yet.
+# In the old market every customer saw one random offer, and bought or not. In the new market customers are older, and
+# there are no rewards yet.
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ OFFERS = ["card", "loan", "savings"]
 
 
 def customers(n: int, age: float) -> pl.DataFrame:
-    """Customers around an age."""
+    """Return n customers with this mean age."""
     return pl.DataFrame(
         {
             "age": rng.normal(age, 9.0, n).round(1),
@@ -52,7 +52,7 @@ def customers(n: int, age: float) -> pl.DataFrame:
 
 
 def chance(row: dict, offer: str, *, taste: float = 0.0) -> float:
-    """How probable it is that a customer takes an offer."""
+    """Return the probability that a customer accepts an offer."""
     base = {"card": 0.75 - 0.012 * (row["age"] - 25), "loan": 0.45, "savings": 0.1 + 0.012 * (row["age"] - 25)}[offer]
     return float(np.clip(base + (taste if offer == "loan" else 0.0) + 0.02 * (row["visits"] - 4), 0.02, 0.98))
 
@@ -69,9 +69,9 @@ customers(2000, 52.0).write_csv(folder / "new_market.csv")
 # Train and export
 # ----------------
 #
-# The policy explores with ``epsilon``: now and then it takes an offer at random, and every decision has a propensity,
-# so that the log can value other policies. The assessment in the file is a number of ours here; ``daband.assess``
-# estimates it from the data.
+# With ``epsilon=0.1`` one decision in ten is a random offer, and every decision has a propensity. So the log can be
+# used to evaluate other policies. The assessment in the file is set by hand here; ``daband.assess`` estimates it from
+# data.
 
 columns = daband.domains.Columns(
     context=["age", "visits", "city"], categorical=["city"], arm="offer", reward="bought", propensity="p"
@@ -89,7 +89,7 @@ print(daband.load_deployed(folder / "market.daband"))
 # -----------------
 #
 # In a shell: ``daband serve market.daband --learn policy.safetensors --wait 86400 --incumbent loan``. The incumbent is
-# what the new market offered everybody until now. A wait of eight seconds stands for a day.
+# what the new market offered everybody until now. A wait of eight seconds represents a day.
 
 with socket.socket() as any_port:
     any_port.bind(("127.0.0.1", 0))
@@ -110,9 +110,9 @@ service = subprocess.Popen(  # noqa: S603 - our own command
 # A week of customers
 # -------------------
 #
-# Customers come in batches. Of four who buy, one is told of a day late; who does not buy is never told of, and gets the
-# default reward of 0 after the wait. A reward that is later than the wait is rejected. On the fifth day loans become
-# less welcome.
+# Customers arrive in batches. A quarter of the purchases is reported a day late. A customer who does not buy has no
+# reward, and gets the default reward of 0 after the wait. A reward that arrives after the wait is rejected. From the
+# sixth day on, customers buy fewer loans.
 
 client = Client(address, token="d-secret", reward_token="r-secret", patience=60)  # noqa: S106
 late: list[str] = []
@@ -136,11 +136,11 @@ for day in range(7):
     time.sleep(1.0)
 
 # %%
-# What the service counted
-# ------------------------
+# The numbers of the service
+# --------------------------
 #
-# The page at ``/`` shows this; Prometheus reads it at ``/metrics``. The worker sets defaults, learns and
-# publishes models meanwhile. (A worker waits a while after its start before it sets the first default.)
+# The page at ``/`` shows these numbers, and Prometheus can read them at ``/metrics``. In the meantime the worker has
+# set default rewards, learned, and published models. (In its first minute a worker sets no default.)
 
 time.sleep(9)
 wanted = ("daband_events ", "daband_rewards ", "daband_join_rate", "daband_played_value", "daband_other_value")
@@ -152,10 +152,10 @@ print(f"{len(models)} models; the newest has learned {models[0]['rounds']:,} rou
 assert len(models) > 1
 
 # %%
-# Back to the desk
-# ----------------
+# Use the log
+# -----------
 #
-# The log as a Parquet file values any policy, and trains the next one.
+# The log is exported to a Parquet file, which can be used to evaluate policies and to train the next one.
 
 client.close()
 service.send_signal(2)

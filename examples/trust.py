@@ -36,7 +36,7 @@ scale, offset = rng.uniform(0.5, 2.0, 6), rng.normal(0.0, 2.0, 6)
 
 
 def customers(n: int, *, abroad: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Measures (n, 6) and which of three offers suits each, (n,)."""
+    """Return attributes (n, 6) and the best of three offers for each customer, (n,)."""
     group = rng.integers(0, 12, n)
     measures = GROUPS[group] + 0.3 * rng.normal(size=(n, 6))
     return (measures * scale + offset if abroad else measures), group % 3
