@@ -135,7 +135,7 @@ def write_images(names=None):
             image.fromarray(np.full((16, 16, 3), number, np.uint8)).save(f"{folder}/{number}.png")
 
 
-def prepare_handover(names):
+def prepare_export(names):
     rng = np.random.default_rng(0)
 
     def customers(n):
@@ -186,7 +186,7 @@ def prepare_service(names):
 
     from daband.service._app import create_app
 
-    prepare_handover(names)
+    prepare_export(names)
     daband.export(names["policy"], "market.daband", pair=names["pair"], domain="target")
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -213,7 +213,7 @@ PREPARE = {
     ("docs/guide/arms.md", 0): prepare_arms,
     ("docs/guide/arms.md", 1): prepare_deployed_arms,
     ("docs/guide/data.md", 0): prepare_data,
-    ("docs/guide/handover.md", 0): prepare_handover,
+    ("docs/guide/export.md", 0): prepare_export,
     ("docs/guide/large-logs.md", 0): prepare_large_logs,
     ("docs/guide/large-logs.md", 1): prepare_named_columns,
     ("docs/guide/report.md", 0): prepare_report,
