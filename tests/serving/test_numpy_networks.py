@@ -26,7 +26,7 @@ def test_a_pooled_convolution_is_that_of_torch(shape, side, kernels):
     draw = np.random.default_rng(0)
     maps = draw.standard_normal(shape).astype(np.float32)
     weight = draw.standard_normal((kernels, shape[2], side, side)).astype(np.float32)
-    found = numpy_networks._pooled_convolution(maps, numpy_networks._evaluate_kernel(weight))
+    found = numpy_networks._convolve_and_pool(maps, numpy_networks._evaluate_kernel(weight))
     image = torch.from_numpy(maps).permute(2, 0, 1)[None]
     convolved = torch.nn.functional.conv2d(image, torch.from_numpy(weight))
     expected = torch.nn.functional.max_pool2d(convolved, 2)[0].permute(1, 2, 0)

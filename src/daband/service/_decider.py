@@ -267,7 +267,7 @@ class Decider:
         if arms is not None:
             if eligible is not None:
                 raise InvalidInput("arms and eligible cannot both be given")
-            eligible = sorted(deployed.request_arms(arms)[1].tolist())
+            eligible = sorted(deployed.look_up_arms(arms)[1].tolist())
         if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
             raise InvalidInput(f"top must be an integer of at least 1, got {top!r}")
         incumbent = body.get("incumbent")

@@ -1,6 +1,7 @@
-"""A policy as one file that decides on raw rows, without its training data.
+"""Deploy a policy as one file, which decides on raw rows and has no training data.
 
-This package needs numpy and safetensors. It imports neither torch nor polars.
+``export`` writes the file, ``load_deployed`` reads it as a ``DeployedPolicy``, and a ``Monitor`` detects when contexts
+change. This package needs numpy and safetensors. It imports neither torch nor polars.
 """
 
 from daband._table_transform import RowWarning

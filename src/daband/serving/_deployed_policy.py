@@ -1,4 +1,4 @@
-"""Policies that only decide. They are loaded from one file, never change, and may be shared by threads."""
+"""Load a policy from an exported file, and decide with it. A deployed policy never changes; threads may share it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from daband.serving._frozen_policy import FrozenPolicy, NewArms, load_frozen
 from daband.serving._monitor import Monitor, Reference, load_reference
 from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
-#: Version of the file format that is written and read.
+#: The version of the file format that is written and read.
 EXPORT_VERSION = 7
-#: Largest round number.
+#: The largest number of a round.
 _MAX_ROUND = (1 << 63) - 1
 #: Maximum number of arms in one request.
 _MAX_ARMS = 1000
@@ -42,9 +42,9 @@ class DeployedDecision(NamedTuple):
 
     #: The chosen arm, 0..K-1.
     arm: int | IntArray
-    #: Name of the chosen arm.
+    #: The name of the chosen arm.
     arm_name: str | tuple[str, ...]
-    #: The probability with which that arm was chosen.
+    #: The probability with which this arm was chosen.
     propensity: float | FloatArray
     #: Predicted rewards of all arms, (K,), in the user's units.
     mean: FloatArray
@@ -56,24 +56,23 @@ class DeployedDecision(NamedTuple):
     control: float | FloatArray = 0.0
     #: True if the row is in the control group, for which the incumbent's arm is chosen.
     in_control: bool | BoolArray = False
-    #: With ``top``, the names of that many arms: the chosen one, then the others by score. For a batch, a tuple per
-    #: row.
+    #: With ``top``, the names of this many arms: the chosen arm, then the others by score. A batch has a tuple per row.
     ranking: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
 class DeployedPolicy:
-    """An exported policy: ``daband.load_deployed("market.daband")``. It never changes."""
+    """An exported policy, as ``daband.load_deployed("market.daband")`` returns it. It never changes."""
 
     #: The arrays from which decisions are computed.
     frozen: FrozenPolicy = field(compare=False)
-    #: Names of the arms, (K,).
+    #: The names of the arms, (K,).
     arm_names: tuple[str, ...]
-    #: Names of the features, (d,) or empty.
+    #: The names of the features of a context, (d,), or empty.
     feature_names: tuple[str, ...]
     #: The assessment of the policy in the target when it was exported.
     assessment: Mapping[str, Any] | None
-    #: Versions of Python, daband and numpy at export, and the policy's version.
+    #: The versions of Python, daband and numpy at export, and the version of the policy.
     versions: Mapping[str, str]
     #: Digests that identify the log parts that the policy had learned (``Policy.log_parts``).
     log_parts: frozenset[str]
@@ -81,7 +80,7 @@ class DeployedPolicy:
     incumbent: int | None
     #: Converts rows to contexts.
     reader: RowReader = field(compare=False)
-    #: Counts of reference contexts for the monitor; None if there are none.
+    #: Counts of reference contexts for the monitor; None if the file has none.
     reference: Reference | None = field(compare=False)
 
     @property
@@ -140,19 +139,19 @@ class DeployedPolicy:
         Args:
             row: a mapping from column to value, a pandas row, an array of ``context_shape``, or the bytes or path of an
                 image file. A batch is a list of these, a pandas or polars frame, or an array with a leading n.
-            arms: the arms that may be chosen, all by default. Either a list of at most 1,000, ``["letter", "call"]``:
-                names, indices, or mappings with the "id" and the features of an arm, which may be new. ``arm``,
-                ``mean`` and ``bonus`` then refer to this list. Or booleans (K,), for a batch also (n, K), like
-                ``available`` of ``policy.select``.
-            top: number of arms in ``ranking``: the chosen arm, then the others by score. The propensity is for the
-                first.
-            round_number: the number of the round, or of the first round of a batch. Exploration and ties then use the
-                exported policy's seeded draws for that round. By default the draws cannot be repeated.
+            arms: the arms that may be chosen; all by default. Either a list of at most 1,000 arms, e.g.
+                ``["letter", "call"]``, by name or index, or as mappings with the "id" and the features of an arm, which
+                may be new. ``arm``, ``mean`` and ``bonus`` then refer to this list. Or booleans (K,), or (n, K) for a
+                batch, like ``available`` of ``policy.select``.
+            top: the number of arms in ``ranking``: the chosen arm, then the others by score. The propensity is for the
+                chosen arm.
+            round_number: the number of the round, or of the first round of a batch. Random draws are then those of the
+                exported policy's seed for this round. By default the draws cannot be repeated.
             strict: True to raise an error for a row with warnings.
             control: the fraction of rows in the control group, for which the file's incumbent is chosen. Propensities
-                take it into account.
-            new_arms: the largest fraction of rows that choose an arm without any reward, unless a row has no other arm;
-                by default the file's (``daband.export(new_arms=)``). Propensities take it into account.
+                include the control group.
+            new_arms: the largest fraction of rows that choose an arm without any reward, unless a row has no other arm.
+                By default it is the value in the file (``daband.export(new_arms=)``). Propensities include this limit.
 
         A missing column, a value of the wrong type, numbers that are not finite, arrays of another shape and damaged
         images always raise an error.
@@ -172,60 +171,60 @@ class DeployedPolicy:
     ) -> tuple[DeployedDecision, ReadRows]:
         """Decide as ``decide`` does, and also return the contexts and warnings of the rows.
 
-        ``incumbents`` (n,) replaces the file's incumbent for each row, -1 for none.
+        ``incumbents`` (n,) has the incumbent of each row, -1 for none, in place of the incumbent in the file.
         """
-        read = self.reader.read(row)
+        read_rows = self.reader.read(row)
         if strict:
-            _raise_for_warnings(read)
+            _raise_for_warnings(read_rows)
         if round_number is not None and check_int("round_number", round_number, minimum=0) > _MAX_ROUND:
             raise InvalidInput(f"round_number must be at most {_MAX_ROUND:,}, got {round_number}")
         frozen, indices, mask = self.frozen, None, None
-        new = self.limit_new_arms(new_arms)
+        limit = self.limit_new_arms(new_arms)
         names: Sequence[str] = self.arm_names
         if arms is not None and not _is_mask(arms):
-            names, indices, vectors = self.request_arms(arms)
-            if read.single and vectors is None and new is None and not control and top is None:
-                mean, bonus, arm, propensity = frozen.decide_row(read.contexts[0], round_number, indices)
-                return DeployedDecision(arm, names[arm], propensity, mean, bonus, read.warnings[0]), read
-            mean, bonus = frozen.score(read.contexts, indices, vectors)
-            new = None if new is None else new._replace(arms=(indices < 0) | new.arms[indices])
+            names, indices, vectors = self.look_up_arms(arms)
+            if read_rows.single and vectors is None and limit is None and not control and top is None:
+                mean, bonus, arm, propensity = frozen.decide_row(read_rows.contexts[0], round_number, indices)
+                return DeployedDecision(arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]), read_rows
+            mean, bonus = frozen.score(read_rows.contexts, indices, vectors)
+            limit = None if limit is None else limit._replace(arms=(indices < 0) | limit.arms[indices])
         else:
             if arms is not None:
-                mask = self.arm_mask(arms, len(read.contexts))
+                mask = self.arm_mask(arms, len(read_rows.contexts))
             elif frozen.offered is not None:
-                mask = np.tile(frozen.offered, (len(read.contexts), 1))
-            if read.single and mask is None and new is None and not control and top is None:
-                mean, bonus, arm, propensity = frozen.decide_row(read.contexts[0], round_number)
-                return DeployedDecision(arm, names[arm], propensity, mean, bonus, read.warnings[0]), read
-            mean, bonus = frozen.score(read.contexts)
+                mask = np.tile(frozen.offered, (len(read_rows.contexts), 1))
+            if read_rows.single and mask is None and limit is None and not control and top is None:
+                mean, bonus, arm, propensity = frozen.decide_row(read_rows.contexts[0], round_number)
+                return DeployedDecision(arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]), read_rows
+            mean, bonus = frozen.score(read_rows.contexts)
         groups: list[Any] = []
         if control:
             check_fraction("control", control, allow_one=True)
             if incumbents is None:
                 incumbents = np.full(len(mean), self._require_incumbent())
             if indices is not None:  # an incumbent that is not in the request cannot be chosen
-                request_index = {int(number): index for index, number in enumerate(indices) if number >= 0}
-                incumbents = np.array([request_index.get(int(arm), -1) for arm in incumbents])
-            chosen, *groups = frozen.choose_with_control(mean, bonus, mask, round_number, control, incumbents, new)
+                index_in_request = {int(arm): index for index, arm in enumerate(indices) if arm >= 0}
+                incumbents = np.array([index_in_request.get(int(arm), -1) for arm in incumbents])
+            choices, *groups = frozen.choose_with_control(mean, bonus, mask, round_number, control, incumbents, limit)
         else:
-            chosen = frozen.choose(mean, bonus, mask, round_number, new=new)
-        rankings = _rankings(frozen.exploration.optimism, mean, bonus, mask, chosen, names, top)
-        if not read.single:
-            chosen_names = tuple(names[arm] for arm, _ in chosen)
-            indices_chosen, propensities = (np.array(part) for part in zip(*chosen, strict=True))
-            scores = frozen.to_reward_units(mean, bonus)
-            batch = DeployedDecision(indices_chosen, chosen_names, propensities, *scores, tuple(read.warnings), *groups)
-            return batch._replace(ranking=rankings), read
-        (arm, propensity), (means, bonuses) = chosen[0], frozen.to_reward_units(mean[0], bonus[0])
-        group = (part[0].item() for part in groups)
-        decision = DeployedDecision(arm, names[arm], propensity, means, bonuses, read.warnings[0], *group)
-        return decision._replace(ranking=rankings[0]) if rankings else decision, read
+            choices = frozen.choose(mean, bonus, mask, round_number, new=limit)
+        rankings = _rank_arms(frozen.exploration.optimism, mean, bonus, mask, choices, names, top)
+        if not read_rows.single:
+            chosen_names = tuple(names[arm] for arm, _ in choices)
+            chosen_arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
+            scores, warnings = frozen.to_reward_units(mean, bonus), tuple(read_rows.warnings)
+            batch = DeployedDecision(chosen_arms, chosen_names, propensities, *scores, warnings, *groups)
+            return batch._replace(ranking=rankings), read_rows
+        (arm, propensity), (means, bonuses) = choices[0], frozen.to_reward_units(mean[0], bonus[0])
+        group = (column[0].item() for column in groups)
+        decision = DeployedDecision(arm, names[arm], propensity, means, bonuses, read_rows.warnings[0], *group)
+        return decision._replace(ranking=rankings[0]) if rankings else decision, read_rows
 
-    def request_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:
+    def look_up_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:
         """Return the names, indices (-1 for a new arm) and vectors of the arms of a request.
 
-        Vectors are None if no arm of the request has features. A request may also contain arms of the catalogue
-        that are not offered in the policy's domain.
+        ``arms`` are as in ``decide``. Vectors are None if no arm has features. Arms of the catalogue that are not
+        offered in the policy's domain are allowed.
         """
         if isinstance(arms, str | bytes | Mapping) or not hasattr(arms, "__len__") or not 1 <= len(arms) <= _MAX_ARMS:
             raise InvalidInput(f"arms must be a list of 1 to {_MAX_ARMS:,} arms, got {repr(arms)[:80]}")
@@ -240,7 +239,7 @@ class DeployedPolicy:
             indices = [self.arm_index(arm, "arms") for arm in ids]
             if len(set(indices)) < len(indices):
                 raise InvalidInput("arms must have each arm only once")
-            return [self.arm_names[number] for number in indices], np.array(indices), None
+            return [self.arm_names[index] for index in indices], np.array(indices), None
         names, indices, vectors = catalogue.look_up(arms)
         return names, np.array(indices), vectors
 
@@ -248,8 +247,8 @@ class DeployedPolicy:
         """Return the policy with a new list of arms.
 
         Args:
-            arms: a frame, or a list of mappings, with the "id" and the features of each arm. Known arms keep their
-                index; those that are not listed are no longer offered. New arms get the next indices.
+            arms: a frame or a list of mappings, with the "id" and the features of each arm. Known arms keep their
+                index. Arms that are not in the list are no longer offered. New arms get the next indices.
         """
         frozen = self.frozen
         if frozen.catalogue is None:
@@ -266,26 +265,30 @@ class DeployedPolicy:
         offered = np.tile(np.isin(all_names, names), (2, 1))
         catalogue = replace(frozen.catalogue, names=all_names, vectors=all_vectors, offered=offered)
         members = tuple(member.with_arms(catalogue.vectors) for member in frozen.members)
-        new = None if frozen.unrewarded is None else np.ones(len(all_names), np.bool_)
-        if new is not None:
-            new[: frozen.n_arms] = frozen.unrewarded
-        extended = replace(frozen, n_arms=len(catalogue.names), catalogue=catalogue, members=members, unrewarded=new)
-        return replace(self, frozen=extended, arm_names=catalogue.names)
+        unrewarded = None if frozen.unrewarded is None else np.ones(len(all_names), np.bool_)
+        if unrewarded is not None:
+            unrewarded[: frozen.n_arms] = frozen.unrewarded
+        frozen = replace(frozen, n_arms=len(all_names), catalogue=catalogue, members=members, unrewarded=unrewarded)
+        return replace(self, frozen=frozen, arm_names=catalogue.names)
 
     @functools.cached_property
     def new_arms(self) -> dict[str, float]:
-        """The arms without any reward, with the distance of their features to the nearest arm with rewards.
+        """The offered arms without any reward, with the distance of their features to the nearest arm with rewards.
 
-        The unit is the usual distance between neighbours. Empty without a catalogue.
+        The unit is the median distance of an arm with rewards to its nearest neighbour. Empty without a catalogue.
         """
-        catalogue, new = self.frozen.catalogue, self.frozen.unrewarded
-        if catalogue is None or new is None or not (new & catalogue.offered[0]).any():
+        catalogue, unrewarded = self.frozen.catalogue, self.frozen.unrewarded
+        if catalogue is None or unrewarded is None or not (unrewarded & catalogue.offered[0]).any():
             return {}
-        distances = catalogue.distances(~new)
-        return {self.arm_names[at]: float(distances[at]) for at in np.flatnonzero(new & catalogue.offered[0])}
+        distances = catalogue.distances(~unrewarded)
+        indices = np.flatnonzero(unrewarded & catalogue.offered[0])
+        return {self.arm_names[index]: float(distances[index]) for index in indices}
 
     def limit_new_arms(self, fraction: float | None = None) -> NewArms | None:
-        """Return the limit on decisions for arms without any reward, by default the file's; None without a limit."""
+        """Return the limit on decisions for arms without any reward, or None if there is no limit.
+
+        ``fraction`` is the largest fraction of such decisions, by default the value in the file.
+        """
         fraction = self.frozen.new_arms if fraction is None else check_fraction("new_arms", fraction, allow_one=True)
         if fraction == 1.0:
             return None
@@ -302,7 +305,7 @@ class DeployedPolicy:
     def monitor(self, *, false_alarms: float = 0.01) -> Monitor:
         """Return a monitor that decides by this policy, and detects when contexts or arms differ from training.
 
-        ``false_alarms`` is a bound on the probability of ever raising an alarm while nothing has changed.
+        ``false_alarms`` is an upper bound on the probability of ever raising an alarm while nothing has changed.
         """
         return Monitor(self, false_alarms=false_alarms)
 
@@ -316,7 +319,7 @@ class DeployedPolicy:
         return mask
 
     def arm_index(self, arm: Any, argument: str) -> int:
-        """Return the index of an arm, given by name or index. ``argument`` is its name in errors."""
+        """Return the index of an arm that is given by name or index. ``argument`` is the argument's name in errors."""
         return arm_index(arm, self.arm_names, argument)
 
     def __repr__(self) -> str:
@@ -355,7 +358,7 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
 
 
 def arm_index(arm: Any, arm_names: Sequence[str], argument: str) -> int:
-    """Return the index of an arm, given by name or index. ``argument`` is its name in errors."""
+    """Return the index of an arm that is given by name or index. ``argument`` is the argument's name in errors."""
     if isinstance(arm, str) and arm in arm_names:
         return arm_names.index(arm)
     if isinstance(arm, int | np.integer) and not isinstance(arm, bool) and 0 <= arm < len(arm_names):
@@ -365,7 +368,7 @@ def arm_index(arm: Any, arm_names: Sequence[str], argument: str) -> int:
 
 
 def is_deployed_file(path: str | Path) -> bool:
-    """Return True if a file starts as the files that ``daband.export`` writes."""
+    """Return True if a file starts like the files that ``daband.export`` writes."""
     with open(path, "rb") as file:
         return file.read(8 + len(FORMAT.header_start))[8:] == FORMAT.header_start
 
@@ -377,13 +380,13 @@ def build_deployed(
     ranges: tuple[FloatArray, FloatArray] | None,
     reference: Reference | None,
 ) -> DeployedPolicy:
-    """Return a deployed policy from the arrays and the header of a file. All checks are made here, none in ``decide``.
+    """Return a deployed policy. All its parts are checked here, so that ``decide`` does not need to.
 
     Args:
         frozen: the frozen policy.
-        header: the header, with the names of arms and features, images, the assessment, and so on.
-        ranges: mean and standard deviation of each feature in training, (d,) each, if they are known.
-        reference: counts of reference contexts, if there are any.
+        header: the header of the file, with the names of arms and features, images, the assessment, and so on.
+        ranges: the mean and standard deviation of each feature in training, (d,) each; None if they are not known.
+        reference: counts of reference contexts; None if there are none.
     """
     names = tuple(str(name) for name in header["arm_names"])
     if len(names) != frozen.n_arms or len(set(names)) != len(names):
@@ -421,32 +424,32 @@ def _is_mask(arms: Any) -> bool:
     return isinstance(first, bool) or "bool" in str(getattr(first, "dtype", "")).lower()
 
 
-def _rankings(
+def _rank_arms(
     optimism: float,
     mean: FloatArray,
     bonus: FloatArray,
     mask: Any,
-    chosen: Sequence[tuple[int, float]],
+    choices: Sequence[tuple[int, float]],
     names: Sequence[str],
     top: int | None,
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the names of ``top`` arms of each row: the chosen one, then the others by score; () without ``top``."""
+    """Return the names of ``top`` arms of each row: the chosen arm, then the others by score; () without ``top``."""
     if top is None:
         return ()
     scores = mean + optimism * bonus
     if mask is not None:
         scores = np.where(mask, scores, -np.inf)
-    ranked, n_ranked = [], check_int("top", top, minimum=1)
-    for row, (arm, _) in zip(scores, chosen, strict=True):
-        best = np.argsort(-row, kind="stable")[: n_ranked + 1].tolist()
-        order = [arm, *(index for index in best if index != arm and row[index] > -np.inf)]
-        ranked.append(tuple(names[index] for index in order[:n_ranked]))
-    return tuple(ranked)
+    rankings, n_ranked = [], check_int("top", top, minimum=1)
+    for row_scores, (arm, _) in zip(scores, choices, strict=True):
+        by_score = np.argsort(-row_scores, kind="stable")[: n_ranked + 1].tolist()
+        order = [arm, *(index for index in by_score if index != arm and row_scores[index] > -np.inf)]
+        rankings.append(tuple(names[index] for index in order[:n_ranked]))
+    return tuple(rankings)
 
 
-def _raise_for_warnings(read: ReadRows) -> None:
-    """Raise an error if a row has a warning."""
-    for number, warnings in enumerate(read.warnings):
+def _raise_for_warnings(read_rows: ReadRows) -> None:
+    """Raise an error with the first warning of the rows, if there is one."""
+    for index, warnings in enumerate(read_rows.warnings):
         if warnings:
-            where, first = "" if read.single else f"row {number}: ", warnings[0]
-            raise InvalidInput(f"{where}strict=True does not allow warnings ({first.kind}): {first.message}")
+            row, warning = "" if read_rows.single else f"row {index}: ", warnings[0]
+            raise InvalidInput(f"{row}strict=True does not allow warnings ({warning.kind}): {warning.message}")

@@ -1,4 +1,4 @@
-"""``export``: write a trained policy, without its training data, to one file from which it can be deployed."""
+"""Write a trained policy, without its training data, to one file from which it can be deployed (``export``)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from daband.serving._deployed_policy import FORMAT, DeployedPolicy, arm_index, b
 from daband.serving._frozen_policy import LARGE_INVERSE, FrozenPolicy, Member
 from daband.serving._monitor import MAX_CONTEXTS, build_reference
 
-#: Smallest standard deviation of a feature, as a fraction of the larger of 1 and its mean.
+#: The smallest standard deviation of a feature, as a fraction of its absolute mean, or of 1 if that is larger.
 _MIN_DEVIATION = 1e-9
-#: Number of contexts on which a written file is compared with the policy.
-_N_CHECKED = 4
-#: Largest difference of scores, as a fraction of the largest score. Networks are written in single precision.
-_MAX_ERROR = 1e-3
+#: The number of contexts on which a written file is compared with the policy.
+_N_CHECKED_CONTEXTS = 4
+#: The largest difference of scores, as a fraction of the largest score. Networks are written in single precision.
+_MAX_RELATIVE_ERROR = 1e-3
 
 
 class ExportWarning(UserWarning):
-    """Warns that an exported policy may behave differently than expected."""
+    """A warning that an exported policy may behave differently than expected."""
 
 
 def export(
@@ -56,31 +56,32 @@ def export(
 
     Before the file is written to ``path``, its decisions on a few contexts are compared with the policy's.
 
-    The file has no contexts and no round ids. But statistics of few rounds can reveal individual rounds: for an arm
-    that was chosen once, its context and reward can be computed from them. If rounds are confidential, set
+    The file has no contexts and no round ids. But statistics of few rounds can reveal individual rounds. If an arm was
+    chosen once, the context and the reward of this round can be computed from the file. If rounds are confidential, set
     ``min_rounds``.
 
     Args:
         policy: a trained policy with a method ``_freeze``, which all policies of daband have.
-        path: the file.
-        pair: the ``daband.domains.Pair`` that it was trained on, which provides arm names, table, images and reference.
-        domain: the domain that it will act in; by default the one set by ``policy.deploy``.
-        arm_names: a name per arm; by default ``policy.arm_names``, else the pair's, else "0", "1", ...
-        reference: contexts of the domain that it will act in, (n, *C), or a domain's ``Contexts``. Their ranges and
-            counts are written to the file, for warnings and for ``DeployedPolicy.monitor``. By default the contexts
-            of the pair, else those that the policy stores for replay. For a ``DeployedPolicy``, its ranges are
-            copied, but not its counts, because these depend on its predictions.
+        path: the file to write.
+        pair: the ``daband.domains.Pair`` that the policy was trained on. It provides the names of arms, the table, the
+            size of images and the reference.
+        domain: the domain that the policy will act in; by default the domain set by ``policy.deploy``.
+        arm_names: a name per arm; by default ``policy.arm_names``, otherwise the pair's, otherwise "0", "1", ...
+        reference: contexts of the domain that the policy will act in, (n, *C), or a domain's ``Contexts``. Their ranges
+            and counts are written to the file, for warnings and for ``DeployedPolicy.monitor``. By default these are
+            the contexts of the pair, otherwise those that the policy stores for replay. If it is a ``DeployedPolicy``,
+            its ranges are copied, but not its counts, because the counts depend on its predictions.
         assessment: the policy's estimated quality in the target, as ``daband.assess`` returns it, or a mapping.
-        incumbent: the arm, by name or index, that is always chosen today; by default the one that the assessment
+        incumbent: the arm, by name or index, that is always chosen today; by default the arm that the assessment
             compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve --control`` choose it for some rows.
-        epsilon: the probability with which an arm is drawn uniformly instead of the best one. A log of such
-            decisions can be used to evaluate other policies and to learn. By default the policy's value.
-        explore: "ucb", "thompson" or "greedy"; by default "greedy" if ``epsilon`` is given, else the policy's
+        epsilon: the probability with which an arm is drawn uniformly; by default the policy's value. A log of such
+            decisions can be used to evaluate other policies and to learn.
+        explore: "ucb", "thompson" or "greedy"; by default "greedy" if ``epsilon`` is given, otherwise the policy's
             rule. A deployed policy does not learn, so with "ucb" it chooses the same uncertain arm in every round
-            until it is replaced. With "greedy", matrices above 8 MiB that only bonuses need are dropped.
+            until it is replaced. With "greedy", matrices above 8 MiB that are only used for bonuses are dropped.
         min_rounds: raise an error if an arm was learned from fewer rounds than this.
         new_arms: the largest fraction of decisions that choose an arm without any reward, such as 0.05. Other decisions
-            choose among arms with rewards, if there are any; propensities take it into account.
+            choose among arms with rewards, if there are any. Propensities include this limit.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
     >>> skipped = policy.update([[1.0, 0.0], [0.0, 1.0]] * 8, [0, 1] * 8, [1.0, 0.5] * 8)
@@ -108,15 +109,15 @@ def export(
         if reference is None:
             reference = pair.source if frozen.domain == "source" else pair.target
     layout = image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
-    previous = reference if isinstance(reference, DeployedPolicy) else None
-    reference = None if previous is not None else reference
+    old_policy = reference if isinstance(reference, DeployedPolicy) else None
+    reference = None if old_policy is not None else reference
     contexts = frozen.reference if reference is None else _reference_contexts(frozen, reference)
     table = frozen.table
     header: dict[str, Any] = {
         **frozen.header(), "arm_names": list(check_class_names(arm_names, frozen.n_arms, "arm_names")),
         "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
         "images": _image_rule(frozen, framing, layout), "assessment": _as_json(assessment), "incumbent": None,
-        "versions": {**_versions(), "policy": str(getattr(policy, "version", 0))}, "reference": None,
+        "versions": {**_package_versions(), "policy": str(getattr(policy, "version", 0))}, "reference": None,
         "log_parts": sorted(getattr(policy, "log_parts", ())),
     }  # fmt: skip
     if incumbent is None and header["assessment"] is not None:
@@ -124,19 +125,17 @@ def export(
     if incumbent is not None:
         header["incumbent"] = arm_index(incumbent, header["arm_names"], "incumbent")
     arrays = frozen.arrays()
-    ranges = None if layout is not None else _ranges(frozen, contexts) if previous is None else previous.reader.ranges
+    ranges = None
+    if layout is None:
+        ranges = _feature_ranges(frozen, contexts) if old_policy is None else old_policy.reader.ranges
     if ranges is not None:
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
-    deployed = build_deployed(frozen, _through_json(header), ranges=ranges, reference=None)
+    deployed = build_deployed(frozen, _json_copy(header), ranges=ranges, reference=None)
     if contexts is not None:
-        reference_counts = build_reference(deployed, contexts)
-        if reference_counts is not None:
-            header["reference"] = {
-                "names": list(reference_counts.names),
-                "contexts": int(reference_counts.counts[0].sum()),
-            }
-            parts = {"edges": reference_counts.edges, "counts": reference_counts.counts, "arms": reference_counts.arms}
-            arrays.update({f"reference/{name}": array for name, array in parts.items()})
+        counted = build_reference(deployed, contexts)
+        if counted is not None:
+            header["reference"] = {"names": list(counted.names), "contexts": int(counted.counts[0].sum())}
+            arrays.update({f"reference/{name}": getattr(counted, name) for name in ("edges", "counts", "arms")})
     check_writable(path)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "policy.daband"
@@ -146,32 +145,32 @@ def export(
 
 
 def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None, reference: Any) -> None:
-    """Raise an error if the predictions of the file for a few contexts differ from the policy's.
+    """Raise an error if the scores of the file on a few contexts differ from the policy's scores.
 
-    If the policy has an encoder of images or texts, raw rows of ``reference`` are used, if it has them.
+    If the policy has an encoder of images or texts, raw rows of ``reference`` are used if available.
     """
     deployed = load_deployed(file)
     rng = np.random.default_rng(0)
     if contexts is not None:
-        rows = contexts[:_N_CHECKED]
+        rows = contexts[:_N_CHECKED_CONTEXTS]
     elif len(frozen.context_shape) > 1:
-        rows = rng.integers(0, 256, (_N_CHECKED, *frozen.row_shape), np.uint8)
+        rows = rng.integers(0, 256, (_N_CHECKED_CONTEXTS, *frozen.row_shape), np.uint8)
     else:
-        rows = rng.normal(size=(_N_CHECKED, *frozen.row_shape))
-    raw: Any = rows
+        rows = rng.normal(size=(_N_CHECKED_CONTEXTS, *frozen.row_shape))
+    raw_rows: Any = rows
     if frozen.table is not None and frozen.table.rows.encoded and getattr(reference, "table", None) is not None:
-        first = np.arange(min(len(reference), _N_CHECKED))
-        rows, raw = reference.read(first), reference.read_raw(first).select(frozen.table.names)
+        indices = np.arange(min(len(reference), _N_CHECKED_CONTEXTS))
+        rows, raw_rows = reference.read(indices), reference.read_raw(indices).select(frozen.table.names)
     optimism = frozen.exploration.optimism or frozen.exploration.alpha * (frozen.exploration.rule == "thompson")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the rows may be far from the training rows
         expected = policy.decide(rows, frozen.domain, rule="ucb" if optimism else "greedy")
-        actual = deployed.decide(raw)
-    expected_score = expected.mean + optimism * expected.bonus if optimism else expected.mean
-    file_score = actual.mean + optimism * actual.bonus if optimism else actual.mean
-    if expected_score.shape == file_score.shape:
-        difference, largest = float(np.abs(expected_score - file_score).max()), float(np.abs(expected_score).max())
-        if difference <= _MAX_ERROR * largest:
+        actual = deployed.decide(raw_rows)
+    expected_scores = expected.mean + optimism * expected.bonus if optimism else expected.mean
+    file_scores = actual.mean + optimism * actual.bonus if optimism else actual.mean
+    if expected_scores.shape == file_scores.shape:
+        difference, largest = float(np.abs(expected_scores - file_scores).max()), float(np.abs(expected_scores).max())
+        if difference <= _MAX_RELATIVE_ERROR * largest:
             return
     current = policy.frozen(frozen.domain)  # another thread may have changed the policy since
     if current.n_arms == frozen.n_arms and np.array_equal(current.score(rows)[0], frozen.score(rows)[0]):
@@ -182,7 +181,7 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
 
 
 def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str | None = None) -> FrozenPolicy:
-    """Return the frozen policy for a domain, with this epsilon and exploration rule if they are given."""
+    """Return the decision rule of a policy in a domain, with this epsilon and exploration rule if they are given."""
     if not callable(getattr(policy, "frozen", None)):
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
     frozen = policy.frozen(domain)
@@ -205,28 +204,28 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
 
 
 def _without_large_inverses(members: Sequence[Member]) -> tuple[Member, ...]:
-    """Return the members of a greedy policy without large matrices that only bonuses need.
+    """Return the members of a greedy policy without large matrices that are only used for bonuses.
 
     Small matrices are kept, because decisions report bonuses and a monitor counts them. The weights of the remaining
     bonuses are scaled to the same sum.
     """
     reduced = []
     for member in members:
-        large = member.inverse.nbytes > LARGE_INVERSE
+        is_large = member.inverse.nbytes > LARGE_INVERSE
         empty = np.zeros((len(member.theta), 0, 0))
-        reduced.append(dataclasses.replace(member, inverse=empty, bonus_weight=0.0) if large else member)
-    before, after = (sum(member.bonus_weight for member in group) for group in (members, reduced))
-    scale = before / after if after > 0 else 1.0
+        reduced.append(dataclasses.replace(member, inverse=empty, bonus_weight=0.0) if is_large else member)
+    old_sum, new_sum = (sum(member.bonus_weight for member in group) for group in (members, reduced))
+    scale = old_sum / new_sum if new_sum > 0 else 1.0
     scaled = [dataclasses.replace(member, bonus_weight=scale * member.bonus_weight) for member in reduced]
     return tuple(member for member in scaled if member.weight > 0 or member.bonus_weight > 0)
 
 
 def _warn_of_unused_features(frozen: FrozenPolicy) -> None:
     """Warn if arms have no reward, and the policy does not use their features."""
-    catalogue, new = frozen.catalogue, frozen.unrewarded
-    if catalogue is None or new is None or any(member.vectors is not None for member in frozen.members):
+    catalogue, unrewarded = frozen.catalogue, frozen.unrewarded
+    if catalogue is None or unrewarded is None or any(member.vectors is not None for member in frozen.members):
         return
-    count = int((new & catalogue.offered[0]).sum())
+    count = int((unrewarded & catalogue.offered[0]).sum())
     if count and frozen.new_arms > 0.0:
         warnings.warn(
             f"{count} arms have no reward, and this {frozen.policy!r} policy does not use arm features, so it cannot "
@@ -241,17 +240,17 @@ def _check_counts(frozen: FrozenPolicy, minimum: int) -> None:
     """Raise an error if an arm was learned from fewer rounds than ``minimum``."""
     if not minimum or frozen.counts is None:
         return
-    few = np.flatnonzero(frozen.counts < minimum)
-    if len(few):
+    small_arms = np.flatnonzero(frozen.counts < minimum)
+    if len(small_arms):
         raise InvalidInput(
-            f"min_rounds={minimum}: arm {few[0]} was learned from {frozen.counts[few[0]]} rounds"
-            + (f", and {len(few) - 1} more from fewer than {minimum}" if len(few) > 1 else "")
+            f"min_rounds={minimum}: arm {small_arms[0]} was learned from {frozen.counts[small_arms[0]]} rounds"
+            + (f", and {len(small_arms) - 1} more from fewer than {minimum}" if len(small_arms) > 1 else "")
             + "; statistics of few rounds can reveal individual rounds, so learn more rounds or remove the arm"
         )
 
 
 def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
-    """Raise an error if the pair is not one that the policy can have been trained on."""
+    """Raise an error if the policy cannot have been trained on this pair."""
     attributes = ("class_names", "table", "source", "target", "context_shape", "arms", "feature_names")
     if not all(hasattr(pair, name) for name in attributes):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
@@ -263,7 +262,7 @@ def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
 
 
 def _image_rule(frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: str | None) -> dict[str, Any] | None:
-    """Return the fields of an ``ImageRule``; None if contexts are not images."""
+    """Return the fields of an ``ImageRule``, or None if contexts are not images. ``framing`` is (resize, crop)."""
     if layout is None or frozen.arms == "shared":
         return None
     if framing is None:
@@ -275,7 +274,7 @@ def _image_rule(frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: s
 
 
 def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
-    """Return a sample of the reference contexts, (n, ...)."""
+    """Return a sample of at most 4,096 reference contexts, (n, *row_shape)."""
     is_domain = callable(getattr(reference, "read", None))
     source: Any = reference if is_domain else as_numpy(reference, "reference")
     if not is_domain and not (source.ndim and len(source)):
@@ -290,8 +289,8 @@ def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
     return contexts
 
 
-def _ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray, FloatArray] | None:
-    """Return the mean and standard deviation of each feature, (d,) each; None if they are not known."""
+def _feature_ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray, FloatArray] | None:
+    """Return the mean and standard deviation of each feature, (d,) each, or None if they are not known."""
     if frozen.table is not None:
         return frozen.table.rows.ranges
     if contexts is not None and contexts.dtype != np.uint8 and len(contexts) > 1:
@@ -304,7 +303,7 @@ def _ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray
 
 
 def _as_json(assessment: Any) -> Any:
-    """Return an assessment, a mapping or an object with ``as_dict``, as a dictionary that JSON can hold."""
+    """Return an assessment, which is a mapping or has ``as_dict``, as a dictionary of JSON types."""
     if assessment is None:
         return None
     if callable(getattr(assessment, "as_dict", None)):
@@ -312,13 +311,13 @@ def _as_json(assessment: Any) -> Any:
     if not isinstance(assessment, Mapping):
         raise InvalidInput(f"assessment must be a daband Assessment or a mapping, got {assessment!r}")
     try:
-        return _through_json(dict(assessment))
+        return _json_copy(dict(assessment))
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"assessment cannot be written as JSON: {error}") from None
 
 
-def _through_json(value: Any) -> Any:
-    """Return a value after writing and reading it as JSON."""
+def _json_copy(value: Any) -> Any:
+    """Return a copy of a value in JSON types, by writing and reading it as JSON."""
     return json.loads(json.dumps(value, default=_to_plain, allow_nan=False))
 
 
@@ -329,8 +328,8 @@ def _to_plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def _versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages in use."""
+def _package_versions() -> dict[str, str]:
+    """Return the versions of Python and of the imported packages."""
     versions = {"python": platform.python_version()}
     for name in ("daband", "numpy", "torch"):
         if name in sys.modules:

@@ -1,9 +1,10 @@
-"""The decision rule of a policy as arrays, without its training data.
+"""Define the decision rule of a policy as arrays, without its training data.
 
-``policy.frozen()`` returns a ``FrozenPolicy``. Contexts are first transformed by the policy's transform. Every member
-then computes features (vectors, standardised vectors, features of a network, or a constant) and predicts rewards by
-ridge regressions on them. ``Exploration`` chooses an arm by the weighted mean of these predictions. Training calls the
-same functions.
+``policy.frozen()`` returns a ``FrozenPolicy``, which has one or several ``Member`` objects. Contexts are first
+transformed by the policy's transform. Every member then computes features (the context, a transform of it, the features
+of a network, or a constant) and predicts rewards by ridge regressions on them. ``Exploration`` chooses an arm by the
+weighted mean of these predictions. ``_RowScorer`` computes the same scores for single rows, but faster. Training calls
+the same functions.
 """
 
 from __future__ import annotations
@@ -28,51 +29,53 @@ from daband.linear._standardise import StandardiseStep
 from daband.linear._transforms import TransformStep, load_step
 from daband.serving._numpy_networks import ConvNetwork, MlpNetwork, Network, load_network
 
-#: Matrices of a member with more bytes are written in single precision.
+#: Larger matrices of a member, in bytes, are written in single precision.
 LARGE_INVERSE = 8 << 20
-#: Largest number of weights for which single rows are scored by folded products, which are not faster for more.
-_MAX_FOLDED = 1 << 20
-#: Largest number of weights of the regressions of all arms of a catalogue that are folded. A batch is faster for more
-#: (measured with 100 and 1,000 arms).
-_MAX_FOLDED_ARMS = 1 << 17
-#: Relative difference below which two scores may be equal up to rounding in single precision.
+#: Maximum number of weights for which ``_RowScorer`` is used. It is not faster for more.
+_MAX_FOLDED_WEIGHTS = 1 << 20
+#: Maximum number of weights of the regressions of all arms of a catalogue for which ``_RowScorer`` is used. For more, a
+#: batch of one row is faster (measured with 100 and 1,000 arms).
+_MAX_FOLDED_ARM_WEIGHTS = 1 << 17
+#: Two scores with a smaller relative difference may be equal up to rounding in single precision.
 _TIE_TOLERANCE = 1e-5
-#: Largest bias of a feature. Differences of larger numbers lose precision, even in double precision.
+#: The largest bias of a feature. Differences of larger numbers lose precision, even in double precision.
 _MAX_BIAS = 1e6
-#: Largest bias of a feature that may be computed in single precision.
+#: The largest bias of a feature that may be computed in single precision.
 _MAX_SINGLE_BIAS = 4.0
 _FLOAT64 = np.dtype(np.float64)
-#: Largest number of values in the regressions of all arms of a catalogue (128 MiB).
-_MAX_ARM_NUMBERS = 1 << 24
+#: Maximum number of weights in the regressions of all arms of a catalogue (128 MiB).
+_MAX_ARM_WEIGHTS = 1 << 24
 
 __all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "Member", "load_frozen"]
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One predictor of a policy: features, ridge regressions on them, and its weight in the policy's predictions.
+    """One predictor of a policy. It computes features, and predicts rewards by ridge regressions on them.
 
-    There is a regression per arm. There is only one if each arm has its own context, or if arms have ``vectors``.
-    Features are contexts, after ``transform`` and ``network`` if there are any, or a single 1 if ``constant``.
+    There is one regression per arm. If each arm has its own context, or if arms have ``vectors``, there is only one
+    regression in total. Features are contexts after ``transform`` and ``network``, or a single 1 if ``constant``.
     """
 
-    #: Coefficients of the regressions, (heads, d).
+    #: The coefficients of the regressions, (heads, d).
     theta: FloatArray
-    #: Inverse of the regularised Gram matrix A of each regression, (heads, d, d), or (heads, 0, 0) without bonuses.
+    #: The inverse of the regularised Gram matrix A of each regression, (heads, d, d), or (heads, 0, 0) without bonuses.
     inverse: FloatArray
-    #: Weight of the predicted rewards.
+    #: The weight of the predicted rewards in the policy's predictions.
     weight: float = 1.0
-    #: Weight of the bonus, in units of the policy's alpha.
+    #: The weight of the bonus, in units of the policy's alpha.
     bonus_weight: float = 1.0
+    #: The transform of contexts; None if there is none.
     transform: TransformStep | None = None
+    #: The network that computes features; None if there is none.
     network: Network | None = None
     #: True if the only feature is a constant 1.
     constant: bool = False
-    #: Feature vectors of the arms, (K, m); the regression is on products of context features and these.
+    #: The feature vectors of the arms, (K, m). The regression is on products of context features and these.
     vectors: FloatArray | None = None
-    #: Factors of each arm's prediction and bonus, (2, K), in a mixture that also has regressions per arm.
+    #: The factors of each arm's prediction and bonus, (2, K), in a mixture that also has regressions per arm.
     arm_factors: FloatArray | None = None
-    #: Prior variance of the effect of an arm without rounds.
+    #: The prior variance of the effect of an arm without rounds.
     new_variance: float = 0.0
 
     def __post_init__(self) -> None:
@@ -94,11 +97,11 @@ class Member:
 
     @property
     def has_bonuses(self) -> bool:
-        """True if the member has an inverse. Without one it predicts only rewards, no bonuses."""
+        """True if the member has an inverse. Without an inverse, its bonuses are 0."""
         return self.inverse.size > 0 or self.bonus_weight > 0.0
 
     def check_inputs(self, shape: tuple[int, ...], n_heads: int) -> None:
-        """Raise an error if contexts of this shape do not fit, or if there are not ``n_heads`` regressions."""
+        """Raise ``ValueError`` unless the member takes contexts of this shape and predicts ``n_heads`` rewards."""
         if len(self.theta if self.vectors is None else self.vectors) != n_heads:
             raise ValueError(f"a member has {len(self.theta)} regressions, expected {n_heads}")
         features = math.prod(shape)
@@ -145,7 +148,7 @@ class Member:
         """The regression of each arm of the catalogue, scaled by ``arm_factors``; None if they take too much memory."""
         assert self.vectors is not None
         n_arms, dim = len(self.vectors), self._context_size
-        if n_arms * (dim + 1) ** 2 > _MAX_ARM_NUMBERS:
+        if n_arms * (dim + 1) ** 2 > _MAX_ARM_WEIGHTS:
             return None
         inverse = self.inverse[0] if self.inverse.size else None
         theta, matrices = arm_heads(self.theta[0], inverse, self.vectors, np.arange(n_arms), dim)
@@ -154,15 +157,15 @@ class Member:
             matrices = None if matrices is None else matrices * self.arm_factors[1][:, None, None] ** 2
         return theta, matrices
 
-    def per_arm(self, step: TransformStep | None) -> Member | None:
-        """Return the member with a regression per arm instead of one on products; None if this is not possible.
+    def with_arm_regressions(self, step: TransformStep | None) -> Member | None:
+        """Return the member with one regression per arm instead of one on products, or None if that is not possible.
 
         ``step`` is the transform of the policy, which is used if the member has none. Its last feature must be 1.
         """
         if self.vectors is None:
             return self
         size, transform = self._context_size, self.transform or step
-        if len(self.vectors) * size**2 > _MAX_FOLDED_ARMS or self._arm_regressions is None:
+        if len(self.vectors) * size**2 > _MAX_FOLDED_ARM_WEIGHTS or self._arm_regressions is None:
             return None
         if self.network is not None or not isinstance(transform, StandardiseStep):
             return None
@@ -179,7 +182,7 @@ class Member:
         return (self.dimension - n_effects(len(self.vectors))) // self.vectors.shape[1] - 1
 
     def with_arms(self, vectors: FloatArray) -> Member:
-        """Return the member for arms with these vectors (K, m): the present arms, then new ones without rounds."""
+        """Return the member for arms with these vectors (K, m). The present arms come first; others have no rounds."""
         if self.vectors is None:
             n_new = len(vectors) - len(self.theta)
             theta, inverse = (
@@ -195,21 +198,24 @@ class Member:
         inverse = self.inverse
         if inverse.size:
             inverse = np.pad(inverse, ((0, 0), (0, n_new_effects), (0, n_new_effects)))
-            new = np.arange(self.dimension, self.dimension + n_new_effects)
-            inverse[0, new, new] = self.new_variance
+            new_effects = np.arange(self.dimension, self.dimension + n_new_effects)
+            inverse[0, new_effects, new_effects] = self.new_variance
         return replace(self, theta=theta, inverse=inverse, vectors=vectors, arm_factors=arm_factors)
 
     def score_arms(self, rows: AnyArray, indices: IntArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return predictions and bonuses (m, n) for n arms, with their indices (-1 for new arms) and vectors."""
+        """Return predictions and bonuses (m, n) of contexts (m, *C) for n arms.
+
+        ``indices`` (n,) are the indices of the arms, -1 for new arms, and ``vectors`` (n, ...) their vectors.
+        """
         if self.vectors is None:  # a regression per arm, which predicts 0 for a new arm
             mean, bonus = self.score(rows)
             return np.where(indices < 0, 0.0, mean[:, indices]), np.where(indices < 0, 0.0, bonus[:, indices])
         inverse = self.inverse[0] if self.inverse.size else None
-        scored = [
+        scores = [
             score_one(self.theta[0], inverse, row, vectors, indices, self.new_variance)
             for row in with_constant(self.features(rows))
         ]
-        mean, variance = (np.stack(part) for part in zip(*scored, strict=True))
+        mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
         bonus = np.sqrt(variance)
         if self.arm_factors is None:
             return mean, bonus
@@ -218,11 +224,19 @@ class Member:
 
 
 class _RowScorer:
-    """Scores one context with few numpy calls, because their overhead is larger than the arithmetic.
+    """A function that scores one context with few numpy calls. Their overhead is larger than the arithmetic.
 
     One matrix product computes the inputs of regressions and the first layers of networks, which are then clipped.
-    Another product predicts the rewards of all members, in the unit of the user. A bonus is the norm of R'z with
-    A^-1 = R R'. If there are networks, all products but the first are in single precision, as their features are.
+    Another product predicts the rewards by all members, in the unit of the user. A bonus is the norm of R'z with
+    A^-1 = R R'. If there are networks, all products but the first are in single precision, like their features.
+
+    Args:
+        members: the predictors.
+        step: the transform of contexts before all members; None if there is none.
+        n_inputs: the number of values of a context, or of maps.
+        unit: the centre and scale of rewards.
+        optimism: the factor of the bonus in a score.
+        maps: True if inputs are the maps of convolutions.
     """
 
     def __init__(
@@ -235,18 +249,18 @@ class _RowScorer:
         maps: bool = False,
     ) -> None:
         n_arms, n_features = len(members[0].theta), n_inputs if step is None else step.n_features
-        networks = [_layers(member) for member in members if member.network is not None]
+        networks = [_fold_layers(member) for member in members if member.network is not None]
         dtype: Any = np.float32 if networks else np.float64
-        # Order of the features: networks' features, the policy's features, a 1, clipped features, first layers.
+        # The order of the features is: networks' features, the policy's features, a 1, clipped features, first layers.
         transformed = [member for member in members if member.transform is not None]
-        others = len(networks) + len(transformed) + sum(member.constant for member in members)
-        n_plain = 1 + (n_features if others < len(members) else 0)
+        n_not_plain = len(networks) + len(transformed) + sum(member.constant for member in members)
+        n_plain = 1 + (n_features if n_not_plain < len(members) else 0)
         n_encoded = sum(layers[-1].shape[1] for layers in networks)
         encoded, constant, clipped_start = 0, n_encoded + n_plain - 1, n_encoded + n_plain
         first = [(np.eye(n_features + 1)[:, -n_plain:], np.full(n_plain, -np.inf), np.full(n_plain, np.inf))]
         theta = np.zeros((clipped_start + sum(member.dimension for member in transformed), n_arms))
         theta[constant] = unit[0]
-        #: Slice of features, and R (d, r * K), of every member with a bonus.
+        #: The slice of features, and R (d, r * K), of every member with a bonus.
         self._roots: list[tuple[slice, AnyArray]] = []
         for member in members:
             start, size = constant if member.constant else n_encoded, member.dimension
@@ -269,20 +283,20 @@ class _RowScorer:
             self._range = step.mean - clip_range, step.mean + clip_range
             bias = weight[-1] + weight[-2] - (step.mean * slope) @ weight[:-2]
             weight = np.vstack([slope[:, None] * weight[:-2], bias])
-        largest = np.abs(weight[-1]).max()
-        if not largest < _MAX_BIAS:
+        max_bias = np.abs(weight[-1]).max()
+        if not max_bias < _MAX_BIAS:
             raise ValueError("differences of large numbers would lose precision")
         # Clipped numbers near zero, and maps of convolutions, are in single precision from the start.
-        single = networks and (step is not None or maps) and largest < _MAX_SINGLE_BIAS
+        is_single = networks and (step is not None or maps) and max_bias < _MAX_SINGLE_BIAS
         self._weight, self._low, self._high = (
-            part.astype(np.float32 if single else np.float64) for part in (weight, self._low, self._high)
+            array.astype(np.float32 if is_single else np.float64) for array in (weight, self._low, self._high)
         )
         self._theta, self._n_encoded = theta.astype(dtype), n_encoded
         self._layers = [[layer.astype(dtype) for layer in layers[1:]] for layers in networks]
         lengths = [root.shape[1] // n_arms for _, root in self._roots]
-        #: Matrix that keeps the mean, and adds the squares of every member.
+        #: A matrix that adds the squares of each member, and leaves the mean unchanged.
         self._square_sums = np.repeat(np.eye(1 + len(lengths), dtype=dtype), [1, *lengths], axis=1)
-        #: Matrix from the mean and the members' bonuses to means, bonuses and scores.
+        #: A matrix from the mean and the members' bonuses to means, bonuses and scores.
         self._combination = np.ones((3, 1 + len(lengths)))
         self._combination[0, 1:], self._combination[1, 0], self._combination[2, 1:] = 0.0, 0.0, optimism
         self._free_scorers: list[Callable[[AnyArray], FloatArray]] = []
@@ -294,7 +308,7 @@ class _RowScorer:
     def __call__(self, context: AnyArray) -> FloatArray:
         """Return means, bonuses and scores (3, K) of a context (d,)."""
         try:
-            score = self._free_scorers.pop()  # no other thread uses its arrays until it is put back
+            score = self._free_scorers.pop()  # no other thread uses its arrays until it is appended again
         except IndexError:
             score = self._build_scorer()
         scores = score(context)
@@ -364,15 +378,15 @@ class _RowScorer:
 _ZERO = np.zeros((), np.float32)
 
 
-def _layers(member: Member) -> list[FloatArray]:
+def _fold_layers(member: Member) -> list[FloatArray]:
     """Return the matrices of a network's layers. Raise ``ValueError`` if it is not a perceptron of contexts."""
     if not isinstance(member.network, MlpNetwork) or member.transform is not None:
         raise ValueError("the network is not a perceptron on contexts")
-    return member.network.folded()
+    return member.network.fold_layers()
 
 
 class FrozenParts(NamedTuple):
-    """The result of a policy's ``_freeze``: the fields of a ``FrozenPolicy`` that depend on the type of policy."""
+    """The result of a policy's ``_freeze``, i.e. the fields of a ``FrozenPolicy`` that depend on the type of policy."""
 
     members: tuple[Member, ...]
     counts: IntArray | None = None
@@ -384,19 +398,19 @@ class FrozenParts(NamedTuple):
 class NewArms(NamedTuple):
     """A limit on the decisions that choose arms without any reward."""
 
-    #: Mask of the arms without any reward, (K,).
+    #: True for the arms without any reward, (K,).
     arms: BoolArray
     #: The largest fraction of decisions that choose one of them.
     fraction: float
 
     def exclude(self, mean: FloatArray, available: Mask) -> BoolArray:
-        """Return a mask (n, K) of the available arms with rewards; of all available arms if none has rewards."""
+        """Return a mask (n, K) of the available arms with rewards. If a row has none, it has all available arms."""
         allowed = np.ones(mean.shape, np.bool_) if available is None else available
         rewarded = allowed & ~self.arms
         return np.where(rewarded.any(axis=1, keepdims=True), rewarded, allowed)
 
 
-#: Fields that a file's header holds as they are.
+#: The fields that the header of a file contains without a conversion, and their types.
 _HEADER_FIELDS: dict[str, Any] = {
     "policy": str, "domain": str, "arms": str, "n_arms": int, "max_norm": float, "rounds_learned": int, "seed": int
 }  # fmt: skip
@@ -404,26 +418,27 @@ _HEADER_FIELDS: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FrozenPolicy:
-    """The decision rule of a policy in one domain. It never changes, and has no training context in its file."""
+    """The decision rule of a policy in one domain. It never changes. Its file contains no training contexts."""
 
     #: The registered name of the policy.
     policy: str
     #: The domain that the policy acts in.
     domain: str
-    #: Shape C of one context.
+    #: The shape C of one context.
     context_shape: tuple[int, ...]
     #: "disjoint", or "shared" if a row has one context per arm.
     arms: str
-    #: Number of arms, K.
+    #: The number of arms, K.
     n_arms: int
-    #: Centre and scale of rewards: members predict (reward - centre) / scale.
+    #: The centre and scale of rewards. Members predict (reward - centre) / scale.
     reward_unit: tuple[float, float]
-    #: Contexts of a larger norm are rejected.
+    #: Contexts with a larger norm are rejected.
     max_norm: float
+    #: The number of rounds that the policy has learned.
     rounds_learned: int
     #: The exploration rule.
     exploration: Exploration
-    #: Seed of the random draws.
+    #: The seed of the random draws.
     seed: int
     #: The predictors.
     members: tuple[Member, ...]
@@ -437,13 +452,13 @@ class FrozenPolicy:
     catalogue: Catalogue | None = None
     #: The largest fraction of decisions that choose an arm without any reward.
     new_arms: float = 1.0
-    #: Mask of the arms without any reward, (K,); None if they are not known.
+    #: True for the arms without any reward, (K,); None if they are not known.
     unrewarded: Mask = None
-    #: The number of rounds that each regression has learned, (heads,); not written to the file.
+    #: The number of rounds that each regression has learned, (heads,). It is not written to the file.
     counts: IntArray | None = None
-    #: Contexts of the domain that the policy stores for replay; ``export`` counts them, but does not write them.
+    #: Contexts of the domain that the policy stores for replay. ``export`` counts them, but does not write them.
     reference: AnyArray | None = None
-    #: True if the policy has seen target contexts; not written to the file.
+    #: True if the policy has seen target contexts. It is not written to the file.
     seen_target: bool = False
 
     def __post_init__(self) -> None:
@@ -476,12 +491,12 @@ class FrozenPolicy:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of the input of one decision: a context, or one per arm."""
+        """The shape of the input of one decision: one context, or one context per arm."""
         return self.context_shape if self.arms == "disjoint" else (self.n_arms, *self.context_shape)
 
     @functools.cached_property
     def offered(self) -> Mask:
-        """Mask of the arms that the domain offers, (K,); None if it offers all."""
+        """True for the arms that the domain offers, (K,); None if it offers all arms."""
         return None if self.catalogue is None or self.catalogue.offered[0].all() else self.catalogue.offered[0]
 
     def score(
@@ -489,8 +504,8 @@ class FrozenPolicy:
     ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in ``reward_unit``.
 
-        ``indices`` (k,) selects arms; -1 is a new arm, for which ``vectors`` (k, m), the vectors of all selected arms,
-        is required.
+        ``indices`` (k,) selects arms, for results (n, k). The index of a new arm is -1. If there are new arms,
+        ``vectors`` (k, m) must have the vectors of all selected arms.
         """
         if indices is not None and vectors is None:
             mean, bonus = self.score(contexts)
@@ -505,8 +520,10 @@ class FrozenPolicy:
         scores = []
         for member in self.members:
             inputs = contexts if member.constant else rows
-            scored = member.score(inputs) if vectors is None else member.score_arms(inputs, indices, vectors)  # type: ignore[arg-type]
-            mean, bonus = scored
+            if vectors is None or indices is None:
+                mean, bonus = member.score(inputs)
+            else:
+                mean, bonus = member.score_arms(inputs, indices, vectors)
             if self.arms == "shared" and not member.constant:
                 mean, bonus = mean.reshape(-1, self.n_arms), bonus.reshape(-1, self.n_arms)
             scores.append((mean, bonus))
@@ -519,25 +536,25 @@ class FrozenPolicy:
     ) -> tuple[FloatArray, FloatArray, int, float]:
         """Return means and bonuses (K,) in the user's units, the arm and its propensity for one context (*row_shape).
 
-        ``indices`` (k,) selects some arms. If two arms differ by less than rounding errors of single precision, the
-        context is scored as in a batch.
+        ``indices`` (k,) selects some arms. If the scores of the two best arms may differ only by rounding in single
+        precision, the context is scored as in a batch.
         """
         convolutions = self._convolutions
         if self._row_scorer is not None and (convolutions is not None or context.dtype is _FLOAT64):
-            row = context if convolutions is None else convolutions.maps(channels_first(context, self.layout))
-            scored = self._row_scorer(row.reshape(-1))
+            row = context if convolutions is None else convolutions.compute_maps(channels_first(context, self.layout))
+            predictions = self._row_scorer(row.reshape(-1))
             if indices is not None:
-                scored = scored[:, indices]
-            scores = scored[2].tolist()
+                predictions = predictions[:, indices]
+            scores = predictions[2].tolist()
             second, best = sorted(scores)[-2:] if len(scores) > 1 else (-math.inf, scores[0])
             if best - second > _TIE_TOLERANCE * (self.reward_unit[1] + abs(best - self.reward_unit[0])):
                 if self._is_certain:
-                    return scored[0], scored[1], scores.index(best), 1.0
-                chosen = self.choose(scored[:1], scored[1:2], None, round_number, self.reward_unit)[0]
-                return scored[0], scored[1], *chosen
+                    return predictions[0], predictions[1], scores.index(best), 1.0
+                choice = self.choose(predictions[:1], predictions[1:2], None, round_number, self.reward_unit)[0]
+                return predictions[0], predictions[1], *choice
         means, bonuses = self.score(context[None], indices)
-        chosen = self.choose(means, bonuses, None, round_number)[0]
-        return *self.to_reward_units(means[0], bonuses[0]), *chosen
+        choice = self.choose(means, bonuses, None, round_number)[0]
+        return *self.to_reward_units(means[0], bonuses[0]), *choice
 
     @functools.cached_property
     def _is_certain(self) -> bool:
@@ -546,30 +563,31 @@ class FrozenPolicy:
 
     @functools.cached_property
     def _convolutions(self) -> ConvNetwork | None:
-        """The network if it is the policy's only member and starts with convolutions."""
+        """The network, if it is the policy's only member and starts with convolutions; otherwise None."""
         is_only_member = len(self.members) == 1 and self.transform is None and self.members[0].transform is None
         network = self.members[0].network
         return network if is_only_member and isinstance(network, ConvNetwork) else None
 
     @functools.cached_property
     def _row_scorer(self) -> _RowScorer | None:
-        """The scorer of single rows; None for a policy whose products cannot be folded."""
+        """The scorer of single rows; None if the policy has other transforms or networks, or too many weights."""
         step, n_inputs = self.transform, math.prod(self.context_shape)
         convolutions = self._convolutions
-        members = [folded for member in self.members if (folded := member.per_arm(step)) is not None]
+        converted = [member.with_arm_regressions(step) for member in self.members]
+        members = [member for member in converted if member is not None]
         if len(members) < len(self.members) or (self.layout is not None and convolutions is None):
             return None
         if convolutions is not None:
-            members, n_inputs = [replace(members[0], network=convolutions.dense())], convolutions.inputs
+            members, n_inputs = [replace(members[0], network=convolutions.dense_layers())], convolutions.inputs
         size = sum(n_inputs * member.dimension + member.inverse.size for member in members)
-        if self.arms == "shared" or self.n_arms < 2 or size > _MAX_FOLDED:
+        if self.arms == "shared" or self.n_arms < 2 or size > _MAX_FOLDED_WEIGHTS:
             return None
         if step is not None and not (isinstance(step, StandardiseStep) and step.axes is None):
             return None
         try:
             is_map = convolutions is not None
             return _RowScorer(members, step, n_inputs, self.reward_unit, self.exploration.optimism, is_map)
-        except (ValueError, np.linalg.LinAlgError):  # or rounding left an inverse that is not positive definite
+        except (ValueError, np.linalg.LinAlgError):  # LinAlgError: rounding left an inverse not positive definite
             return None
 
     @functools.cached_property
@@ -586,19 +604,20 @@ class FrozenPolicy:
         unit: Unit = (0.0, 1.0),
         new: NewArms | None = None,
     ) -> list[tuple[int, float]]:
-        """Return an arm and its propensity for each row of means and bonuses (n, K), in this unit.
+        """Return an arm and its propensity for each row of means and bonuses (n, K).
 
         Random draws are the policy's draws in round ``round_number`` and the following rounds. If it is None, they come
-        from the operating system, so that processes that serve the same file explore independently.
+        from the operating system, so that processes that serve the same file explore independently. ``unit`` is the
+        mean and standard deviation of rewards, in the unit of ``mean``. ``new`` limits the choices of new arms.
         """
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
         if new is None:
             return self.exploration.choose_rows(mean, bonus, draws, available=available, unit=unit)
-        excluded = draws(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= new.fraction
-        mask = np.where(excluded[:, None], new.exclude(mean, available), True if available is None else available)
-        chosen = self.exploration.choose_rows(mean, bonus, draws, available=mask, unit=unit)
+        excludes_new = draws(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= new.fraction
+        mask = np.where(excludes_new[:, None], new.exclude(mean, available), True if available is None else available)
+        choices = self.exploration.choose_rows(mean, bonus, draws, available=mask, unit=unit)
         probabilities = self.probabilities(mean, bonus, available, unit, new).tolist()
-        return [(arm, row[arm]) for (arm, _), row in zip(chosen, probabilities, strict=True)]
+        return [(arm, row[arm]) for (arm, _), row in zip(choices, probabilities, strict=True)]
 
     def probabilities(
         self, mean: FloatArray, bonus: FloatArray, available: Mask, unit: Unit = (0.0, 1.0), new: NewArms | None = None
@@ -620,25 +639,26 @@ class FrozenPolicy:
         incumbents: IntArray,
         new: NewArms | None = None,
     ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
-        """Choose as ``choose`` does, but choose the row's incumbent with probability ``control``.
+        """Choose as ``choose`` does, but with probability ``control`` choose the row's incumbent instead.
 
-        Propensities take both groups into account. Also return the probability that each row is in the control group,
-        (n,), which is 0 if its incumbent is -1 or not available, and a mask of the rows that are in it, (n,).
+        Return the arms and propensities, which include both groups. Also return the probability that each row is in the
+        control group, (n,), and True for the rows that are in it, (n,). The probability is 0 if the incumbent of the
+        row is -1 or not available.
         """
-        chosen = self.choose(mean, bonus, available, round_number, new=new)
+        choices = self.choose(mean, bonus, available, round_number, new=new)
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
         n, n_arms = mean.shape
         rows = np.arange(n)
-        allowed = incumbents >= 0 if available is None else (incumbents >= 0) & available[rows, incumbents]
-        control_probability = control * allowed.astype(np.float64)
+        is_available = incumbents >= 0 if available is None else (incumbents >= 0) & available[rows, incumbents]
+        control_probability = control * is_available.astype(np.float64)
         in_control = draws(n, 3 + 2 * n_arms)[:, -1] < control_probability
-        arms = np.where(in_control, incumbents, [arm for arm, _ in chosen])
+        arms = np.where(in_control, incumbents, [arm for arm, _ in choices])
         policy_probability = self.probabilities(mean, bonus, available, new=new)[rows, arms]
         propensities = (1.0 - control_probability) * policy_probability + control_probability * (arms == incumbents)
         return list(zip(arms.tolist(), propensities.tolist(), strict=True)), control_probability, in_control
 
     def to_reward_units(self, mean: FloatArray, bonus: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return means and bonuses in the user's units."""
+        """Return means and bonuses, which are in ``reward_unit``, in the user's units."""
         centre, scale = self.reward_unit
         if centre == 0.0 and scale == 1.0:
             return mean, bonus
@@ -649,7 +669,7 @@ class FrozenPolicy:
         return self.to_reward_units(*self.score(contexts))
 
     def header(self) -> dict[str, Any]:
-        """Return the header of a file as a dictionary that JSON can hold."""
+        """Return the header of a file as a dictionary of JSON types."""
         return {
             **{name: getattr(self, name) for name in _HEADER_FIELDS},
             "context_shape": list(self.context_shape),
@@ -683,8 +703,8 @@ class FrozenPolicy:
         if self.table is not None:
             arrays.update({f"table/{name}": array for name, array in self.table.arrays().items()})
         for index, member in enumerate(self.members):
-            large = member.inverse.nbytes > LARGE_INVERSE
-            inverse = member.inverse.astype(np.float32) if large else member.inverse
+            is_large = member.inverse.nbytes > LARGE_INVERSE
+            inverse = member.inverse.astype(np.float32) if is_large else member.inverse
             parts: dict[str, AnyArray] = {"theta": member.theta, "inverse": inverse}
             if member.transform is not None:
                 parts |= {f"transform/{name}": array for name, array in member.transform.arrays().items()}
@@ -697,25 +717,28 @@ class FrozenPolicy:
 
 
 def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> FrozenPolicy:
-    """Return the policy from a file's header and arrays. Raise ``ValueError`` or ``KeyError`` if they do not match."""
+    """Return the policy with this header and these arrays of a file.
+
+    Raise ``ValueError`` or ``KeyError`` if the header and the arrays do not match.
+    """
     exploration, transform, table = header["exploration"], header["transform"], header["table"]
     catalogue = None if header.get("catalogue") is None else Catalogue.from_state(header["catalogue"])
     members = []
-    for index, part in enumerate(header["members"]):
+    for index, fields in enumerate(header["members"]):
         parts = with_prefix(f"member/{index}/", arrays)
-        step = None if part["transform"] is None else load_step(part["transform"], with_prefix("transform/", parts))
-        network = None if part["network"] is None else load_network(part["network"], with_prefix("network/", parts))
-        weights = float(part["weight"]), float(part["bonus_weight"])
+        step = None if fields["transform"] is None else load_step(fields["transform"], with_prefix("transform/", parts))
+        network = None if fields["network"] is None else load_network(fields["network"], with_prefix("network/", parts))
+        weights = float(fields["weight"]), float(fields["bonus_weight"])
         inverse = parts["inverse"]
         if inverse.dtype == np.float32:
             inverse = inverse.astype(np.float64)
-        vectors = catalogue.vectors if catalogue is not None and part.get("joint") else None
-        constant = bool(part["constant"])
-        arms: tuple[Any, ...] = vectors, parts.get("arm_factors"), float(part.get("new_variance", 0.0))
+        vectors = catalogue.vectors if catalogue is not None and fields.get("joint") else None
+        constant = bool(fields["constant"])
+        arms: tuple[Any, ...] = vectors, parts.get("arm_factors"), float(fields.get("new_variance", 0.0))
         members.append(Member(parts["theta"], inverse, *weights, step, network, constant, *arms))
     centre, scale = header["reward_unit"]
-    listed = header["unrewarded"]
-    unrewarded = None if listed is None else np.isin(np.arange(int(header["n_arms"])), listed)
+    indices = header["unrewarded"]
+    unrewarded = None if indices is None else np.isin(np.arange(int(header["n_arms"])), indices)
     return FrozenPolicy(
         **{name: kind(header[name]) for name, kind in _HEADER_FIELDS.items()},
         context_shape=tuple(int(size) for size in header["context_shape"]),

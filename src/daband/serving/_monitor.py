@@ -2,11 +2,14 @@
 
 Every summary score of a ``Reference`` has its own test. As long as arriving contexts are exchangeable with the
 reference contexts, the smoothed conformal p-values of their bins are independent and uniform (Vovk, Gammerman, Shafer:
-"Algorithmic Learning in a Random World", 2005). The test bets against uniformity: a gambler bets on bins of the
+"Algorithmic Learning in a Random World", 2005). The test is a bet against uniformity. A gambler bets on bins of the
 p-values by their past frequencies. Under uniformity, the capital of the gambler is a martingale. The probability that
 it ever exceeds ``1 / level`` is therefore at most ``level`` (Ville's inequality), however often it is checked. To
 detect a late change soon, part of the capital is reserved for gamblers who start later. Half of the false-alarm
-probability is spent on context scores, the other half on arms.
+probability is used for the scores of contexts, the other half for arms.
+
+``export`` builds the ``Reference`` and writes it to the file. ``Monitor`` runs the tests, and returns a
+``MonitorReport``.
 """
 
 from __future__ import annotations
@@ -28,31 +31,31 @@ from daband.errors import InvalidInput
 MAX_CONTEXTS = 4096
 #: Minimum number of reference contexts.
 MIN_CONTEXTS = 64
-#: Number of bins of a score that has few equal values.
+#: The number of bins of a score that has few equal values.
 _REFERENCE_BINS = 10
-#: Distance of an edge from the smallest or largest value, as a fraction of 1 plus its size.
+#: The distance of an edge from the smallest or largest value, as a fraction of 1 plus its absolute value.
 _EDGE_MARGIN = 1e-9
-#: Vectors with more numbers are monitored by the policy's predictions only.
-_MAX_NUMBERS = 256
+#: Contexts with more features are monitored by the policy's predictions only.
+_MAX_FEATURES = 256
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Counts of reference contexts by bins of their scores, with which the monitor compares arriving contexts.
+    """Counts of reference contexts in the bins of their scores. The monitor compares arriving contexts with them.
 
-    Every context has a few *summary scores*: the numbers of a vector, or brightness and contrast of an image, and the
-    policy's predictions. One half of the reference contexts determines the edges of bins, the other half is counted. So
-    counted contexts and later ones are exchangeable, given the edges, as long as nothing changes. Contexts and scores
+    Every context has a few *summary scores*: its features, or the brightness and contrast of an image, and the policy's
+    predictions. One half of the reference contexts determines the edges of bins, the other half is counted. So counted
+    contexts and later ones are exchangeable, given the edges, as long as nothing changes. Contexts and scores
     themselves are not stored.
     """
 
-    #: Names of the J scores.
+    #: The names of the J scores.
     names: tuple[str, ...]
-    #: Edges of bins, (J, bins - 1); infinite if a score has fewer bins.
+    #: The edges between bins, (J, bins - 1); infinite if a score has fewer bins.
     edges: FloatArray
-    #: Number of contexts in each bin, (J, bins).
+    #: The number of contexts in each bin, (J, bins).
     counts: IntArray
-    #: Number of contexts for which each arm is preferred, (K,); (0,) if arms differ from round to round.
+    #: The number of contexts for which each arm is preferred, (K,); (0,) if arms differ from round to round.
     arms: IntArray
 
     def __post_init__(self) -> None:
@@ -72,13 +75,13 @@ def summary_scores(
     The preferred arm has the largest mean plus ``optimism`` times the bonus among all arms, available or not.
     """
     n, dimensions = len(contexts), math.prod(deployed.context_shape)
-    largest = 255.0 if contexts.dtype == np.uint8 else 1.0
+    max_value = 255.0 if contexts.dtype == np.uint8 else 1.0
     parts: list[FloatArray] = []
     if deployed.reader.images is not None:
-        flat = contexts.reshape(n, -1).astype(np.float64) / largest
+        flat = contexts.reshape(n, -1).astype(np.float64) / max_value
         parts = [flat.mean(axis=1, keepdims=True), flat.std(axis=1, keepdims=True)]
-    elif dimensions <= _MAX_NUMBERS:
-        parts = [contexts.reshape(n, -1, dimensions).astype(np.float64).mean(axis=1) / largest]
+    elif dimensions <= _MAX_FEATURES:
+        parts = [contexts.reshape(n, -1, dimensions).astype(np.float64).mean(axis=1) / max_value]
     scores = mean + deployed.frozen.exploration.optimism * bonus
     preferred: IntArray = scores.argmax(axis=1)
     rows = np.arange(n)
@@ -90,12 +93,12 @@ def summary_scores(
 
 
 def find_bins(scores: FloatArray, edges: FloatArray) -> IntArray:
-    """Return the bin of each score, which is the number of edges (J, B - 1) below it, for scores (J,) or (n, J)."""
+    """Return the bins of scores (J,) or (n, J). A bin is the number of edges (J, bins - 1) below the score."""
     return (edges < scores[..., None]).sum(axis=-1)
 
 
 def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
-    """Return the reference from contexts (n, ...) of the policy's domain; None if there are too few."""
+    """Return the reference from contexts (n, ...) of the policy's domain, or None if there are fewer than 64."""
     n = len(contexts)
     if n < MIN_CONTEXTS:
         return None
@@ -120,39 +123,39 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
 
 
 def load_reference(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]) -> Reference | None:
-    """Return the reference that a file describes."""
+    """Return the reference with the fields in a file's header and its arrays; None if the file has none."""
     if header is None:
         return None
     return Reference(tuple(header["names"]), arrays["edges"], arrays["counts"], arrays["arms"])
 
 
 def _bin_edges(values: FloatArray) -> FloatArray:
-    """Return edges of bins with about equal counts. Edges are halfway between neighbouring values.
+    """Return the edges between bins with about equal counts. Edges are halfway between neighbouring values.
 
-    A value that many contexts have gets an edge on both sides, so that other values are in other bins.
+    If many contexts have the same value, there is an edge on both sides of it, so that it has its own bin.
     """
     distinct = np.unique(values)
     ordered = np.sort(values)
-    below = (np.arange(1, _REFERENCE_BINS) * len(ordered)) // _REFERENCE_BINS
-    edge_lists = []
-    for lower, upper in zip(ordered[below - 1], ordered[below], strict=True):
+    starts = (np.arange(1, _REFERENCE_BINS) * len(ordered)) // _REFERENCE_BINS
+    edges = []
+    for lower, upper in zip(ordered[starts - 1], ordered[starts], strict=True):
         if lower < upper:
-            edge_lists.append(0.5 * (lower + upper))
+            edges.append(0.5 * (lower + upper))
             continue
         index = int(np.searchsorted(distinct, lower))
         margin = _EDGE_MARGIN * (1.0 + abs(float(lower)))
-        edge_lists.append(0.5 * (lower + distinct[index - 1]) if index > 0 else lower - margin)
-        edge_lists.append(0.5 * (lower + distinct[index + 1]) if index + 1 < len(distinct) else lower + margin)
-    return np.unique(np.array(edge_lists))
+        edges.append(0.5 * (lower + distinct[index - 1]) if index > 0 else lower - margin)
+        edges.append(0.5 * (lower + distinct[index + 1]) if index + 1 < len(distinct) else lower + margin)
+    return np.unique(np.array(edges))
 
 
-#: Number of bins of p-values that gamblers bet on.
+#: The number of bins of p-values that gamblers bet on.
 _P_VALUE_BINS = 10
-#: Count that each bin starts with (Krichevsky, Trofimov).
+#: The count that each bin starts with (Krichevsky, Trofimov).
 _PRIOR_COUNT = 0.5
-#: Round in which the second gambler starts.
-_FIRST_RESTART = 64
-#: Name of the test of arms.
+#: The round in which the second gambler starts. Further gamblers start in rounds that are larger powers of two.
+_FIRST_RESTART_ROUND = 64
+#: The name of the test of arms.
 _ARM_SCORE = "arm"
 #: Maximum number of scores, arms and kinds of warnings that a report prints.
 _MAX_SHOWN = 5
@@ -162,13 +165,13 @@ _MAX_SHOWN = 5
 class ScoreReport:
     """The result of the monitor for one summary score, or for the arms."""
 
-    #: Name of the score.
+    #: The name of the score.
     name: str
-    #: True if the score was found to differ from training.
+    #: True if there was an alarm, i.e. the score differs from training.
     changed: bool
-    #: The round in which this was found, counted from 1; None before.
+    #: The round of the alarm, counted from 1; None without an alarm.
     since: int | None
-    #: The logarithm of the test's present capital, divided by the threshold; 1 or more is an alarm.
+    #: The logarithm of the test's present capital, divided by the threshold. At 1 an alarm is raised.
     evidence: float
 
 
@@ -176,15 +179,15 @@ class ScoreReport:
 class MonitorReport:
     """The counts of a monitor, and its alarms."""
 
-    #: Number of rounds.
+    #: The number of rounds.
     rounds: int
     #: True if arriving contexts differ from training.
     contexts_changed: bool
     #: True if the frequencies of preferred arms differ from training.
     arms_changed: bool
-    #: Names of the scores that differ from training, the strongest evidence first.
+    #: The names of the scores that differ from training. The score with the strongest evidence is first.
     reasons: tuple[str, ...]
-    #: Result for each score.
+    #: The result for each score.
     scores: tuple[ScoreReport, ...]
     #: The number of times that each arm was chosen.
     arm_counts: dict[str, int]
@@ -211,14 +214,14 @@ class MonitorReport:
 
 
 class Monitor:
-    """A deployed policy that also compares its contexts and arms with training: ``deployed.monitor()``.
+    """A deployed policy that also compares its contexts and arms with training, as ``deployed.monitor()`` returns it.
 
-    Threads may share a monitor. Each process has its own, for which the bound on false alarms holds.
+    Threads may share a monitor. Each process has its own monitor, and the bound on false alarms holds for each.
 
     Args:
         deployed: the ``DeployedPolicy``, exported with reference contexts.
-        false_alarms: bound on the probability of ever raising an alarm while contexts are as in training.
-        seed: seed of the monitor's random draws; random by default.
+        false_alarms: an upper bound on the probability of ever raising an alarm while contexts are as in training.
+        seed: the seed of the monitor's random draws; random by default.
     """
 
     def __init__(self, deployed: Any, *, false_alarms: float = 0.01, seed: int | None = None) -> None:
@@ -238,7 +241,7 @@ class Monitor:
         self._has_arm_score = len(reference.arms) > 1
         if self._has_arm_score:
             n_bins = max(reference.counts.shape[1], len(reference.arms))
-            counts = [_pad(reference.counts, n_bins), _pad(reference.arms[None], n_bins)]
+            counts = [_pad_bins(reference.counts, n_bins), _pad_bins(reference.arms[None], n_bins)]
             names, levels = [*names, _ARM_SCORE], [*levels, false_alarms / 2]
         else:
             levels = [2 * level for level in levels]
@@ -246,13 +249,18 @@ class Monitor:
         self._threshold = -np.log(levels)
         self._counts: IntArray = np.concatenate(counts)
         self._rounds = 0
+        #: The round of each test's alarm; 0 without an alarm.
         self._since: IntArray = np.zeros(len(names), np.int64)
         self._indices = np.arange(len(names))
         self._totals: IntArray = self._counts.sum(axis=1)
-        self._rounds_played: FloatArray = np.zeros((1, 1))  # since each gambler started
+        #: The number of rounds since each gambler started, (gamblers, 1).
+        self._rounds_played: FloatArray = np.zeros((1, 1))
+        #: The number of p-values in each bin since each gambler started, (gamblers, tests, bins).
         self._bin_counts: IntArray = np.zeros((1, len(names), _P_VALUE_BINS), np.int64)
+        #: The logarithm of each gambler's capital, (gamblers, tests).
         self._log_capital: FloatArray = np.zeros((1, len(names)))
-        self._largest: FloatArray = np.zeros(len(names))
+        #: The largest evidence so far of each test.
+        self._max_evidence: FloatArray = np.zeros(len(names))
         self._arm_counts: Counter[str] = Counter(dict.fromkeys(deployed.arm_names, 0))
         self._warnings: Counter[str] = Counter()
 
@@ -290,7 +298,9 @@ class Monitor:
                 )
                 for index, name in enumerate(self._names)
             )
-            order = sorted(np.flatnonzero(changed), key=lambda index: -self._largest[index] / self._threshold[index])
+            order = sorted(
+                np.flatnonzero(changed), key=lambda index: -self._max_evidence[index] / self._threshold[index]
+            )
             arms_changed = self._has_arm_score and bool(changed[-1])
             return MonitorReport(
                 rounds=self._rounds,
@@ -304,7 +314,7 @@ class Monitor:
 
     @property
     def alarm(self) -> bool:
-        """True if anything was found to differ from training."""
+        """True if any test has raised an alarm."""
         return bool(self._since.any())
 
     def _observe(self, scores: FloatArray, preferred: IntArray) -> None:
@@ -333,25 +343,25 @@ class Monitor:
         self._rounds_played += 1
         self._rounds += 1
         evidence = self._evidence()
-        np.maximum(self._largest, evidence, out=self._largest)
-        exceeds = evidence >= self._threshold
-        if exceeds.any():
-            self._since[exceeds & (self._since == 0)] = self._rounds
-        if self._rounds >= _FIRST_RESTART and self._rounds & (self._rounds - 1) == 0:  # a power of two
+        np.maximum(self._max_evidence, evidence, out=self._max_evidence)
+        is_alarm = evidence >= self._threshold
+        if is_alarm.any():
+            self._since[is_alarm & (self._since == 0)] = self._rounds
+        if self._rounds >= _FIRST_RESTART_ROUND and self._rounds & (self._rounds - 1) == 0:  # a power of two
             self._rounds_played = np.concatenate([self._rounds_played, [[0.0]]])
             self._bin_counts = np.concatenate([self._bin_counts, np.zeros((1, *self._bin_counts.shape[1:]), np.int64)])
             self._log_capital = np.concatenate([self._log_capital, np.zeros((1, len(bins)))])
 
     def _evidence(self) -> FloatArray:
-        """Return the logarithm of the weighted mean of all gamblers' capital for every score, (J,)."""
-        started = np.arange(1.0, len(self._log_capital) + 1.0)
-        weights = 1.0 / (started * (started + 1.0))
-        reserved = 1.0 / (len(started) + 1.0)  # weight of the gamblers who have not started, whose capital is 1
+        """Return the logarithm of the weighted mean of all gamblers' capital for every test, (tests,)."""
+        gamblers = np.arange(1.0, len(self._log_capital) + 1.0)
+        weights = 1.0 / (gamblers * (gamblers + 1.0))
+        reserved = 1.0 / (len(gamblers) + 1.0)  # the weight of gamblers who have not started, whose capital is 1
         largest = np.maximum(self._log_capital.max(axis=0), 0.0)
         mixture = weights @ np.exp(self._log_capital - largest) + reserved * np.exp(-largest)
         return np.log(mixture) + largest
 
 
-def _pad(counts: IntArray, n_bins: int) -> IntArray:
-    """Return counts (J, n_bins), with zeros in further bins."""
+def _pad_bins(counts: IntArray, n_bins: int) -> IntArray:
+    """Return counts (J, bins) as (J, n_bins), with zeros in the additional bins."""
     return np.pad(counts, ((0, 0), (0, n_bins - counts.shape[1])))

@@ -4,10 +4,12 @@ A deployed policy decides on one row at a time. For one row, the overhead of cal
 arithmetic. Batch norms are folded into the layers before them when the policy is frozen (``freeze_encoder``), and
 convolutions are matrix products of patches. Nothing here is trained, and torch is not imported.
 
-Convolutions use the Toom-Cook multiplication of polynomials (Winograd's minimal filtering). ``_TILE`` rows of the
-result are coefficients of a product of two polynomials, and follow from the values of both polynomials at side + _TILE
-- 1 points. For a 5 x 5 kernel, this takes 8 products of rows instead of 20. The rounding error is about three times as
-large.
+Convolutions use the Toom-Cook multiplication of polynomials (Winograd's minimal filtering). ``_TILE_ROWS`` rows of the
+result are coefficients of a product of two polynomials. They are computed from the values of both polynomials at
+side + _TILE_ROWS - 1 points. For a 5 x 5 kernel, this takes 8 products of rows instead of 20. The rounding error is
+about three times as large.
+
+``load_network`` returns a ``MlpNetwork``, ``ConvNetwork``, ``TreeNetwork`` or ``OnnxNetwork``.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ _MAX_BYTE = np.float32(255.0)
 _ZERO = np.float32(0.0)
 #: Maximum number of patches that are multiplied at a time, so that they and their products stay in the cache.
 _MAX_PATCHES = 1024
-#: Rows of a convolution that are computed together.
-_TILE = 4
+#: The number of rows of a convolution that are computed together.
+_TILE_ROWS = 4
 #: The points at which polynomials are evaluated, in addition to infinity. More or larger points would increase the
 #: rounding error.
 _POINTS = np.array([0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5])
 
 
 class Network(Protocol):
-    """A trained network from contexts (n, *C) to features (n, d). A file has its ``settings`` and ``arrays``."""
+    """A trained network from contexts (n, *C) to features (n, d). A file contains its ``settings`` and ``arrays``."""
 
-    #: Number of features, d.
+    #: The number of features, d.
     dimension: int
 
     @property
@@ -53,7 +55,7 @@ class Network(Protocol):
     def arrays(self) -> Mapping[str, AnyArray]: ...
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
-        """Return features of contexts, float64."""
+        """Return the features (n, d) of contexts (n, *C), as float64."""
         ...
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
@@ -62,14 +64,14 @@ class Network(Protocol):
 
 
 class _DenseNetwork:
-    """Dense layers ``dense.0.weight``, ``dense.0.bias``, ... with ReLU between them, and a division by the norm."""
+    """Dense layers ``dense.0.weight``, ``dense.0.bias``, ... with ReLU between them. Features are scaled to norm 1."""
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         self.settings, self.arrays = settings, arrays
         n_layers = int(settings["layers"])
         if not 1 <= n_layers <= len(arrays):
             raise ValueError(f"the number of layers is {n_layers}")
-        #: Weights (inputs, outputs) and biases. In this layout, a product with a row reads memory in order.
+        #: The weights (inputs, outputs) and biases of each layer. Products with a row then read memory in order.
         self.layers: list[tuple[Float32Array, Float32Array]] = []
         for number in range(n_layers):
             weight, bias = arrays[f"dense.{number}.weight"], arrays[f"dense.{number}.bias"]
@@ -83,7 +85,7 @@ class _DenseNetwork:
         self.inputs, self.dimension = len(self.layers[0][0]), len(self.layers[-1][1])
 
     def dense_features(self, rows: Float32Array) -> FloatArray:
-        """Return features (n, d) of unit norm from inputs of the first layer, (n, inputs)."""
+        """Return features (n, d) of norm 1 for inputs of the first layer, (n, inputs)."""
         hidden = rows[0] if len(rows) == 1 else rows  # products with a vector are faster than with a matrix of one row
         for number, (weight, bias) in enumerate(self.layers):
             if number:
@@ -112,11 +114,11 @@ class MlpNetwork(_DenseNetwork):
         if math.prod(shape) != self.inputs:
             raise ValueError(f"the network takes {self.inputs} numbers, contexts have shape {shape}")
 
-    def folded(self) -> list[FloatArray]:
+    def fold_layers(self) -> list[FloatArray]:
         """Return a matrix (inputs + 1, m) per layer, with the bias as the last row and the input scale folded in.
 
         All layers but the last have an additional output 1, which the bias of the next layer is multiplied by. Further
-        outputs are 0, because products are faster if the number of columns is a multiple of eight.
+        outputs of 0 are added, because products are faster if the number of columns is a multiple of eight.
         """
         if len(self.layers) < 2:
             raise ValueError("a network with a single layer cannot be folded")
@@ -149,19 +151,16 @@ class ConvNetwork(_DenseNetwork):
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         super().__init__(settings, arrays)
-        self._pooled = tuple(int(size) for size in settings["pooled"]) if settings["pooled"] else None
+        #: The size to which maps are averaged after the convolutions; None if they are not averaged.
+        self._pooled_size = tuple(int(size) for size in settings["pooled"]) if settings["pooled"] else None
         if not 1 <= int(settings["convolutions"]) <= len(arrays):
             raise ValueError(f"the number of convolutions is {settings['convolutions']}")
         self._kernels = []
         for index in range(int(settings["convolutions"])):
             weight, bias = arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"]
             _check_float32(f"convolution {index}", weight, bias)
-            if (
-                weight.ndim != 4
-                or bias.shape != (len(weight),)
-                or weight.shape[2] != weight.shape[3]
-                or not weight.size
-            ):
+            is_square = weight.ndim == 4 and weight.shape[2] == weight.shape[3]
+            if not is_square or bias.shape != (len(weight),) or not weight.size:
                 raise ValueError(f"convolution {index} has weights {weight.shape} and biases {bias.shape}")
             self._kernels.append((_evaluate_kernel(weight), np.ascontiguousarray(bias)))
         # The division of bytes by 255 is folded into the first kernel.
@@ -173,54 +172,55 @@ class ConvNetwork(_DenseNetwork):
             raise ValueError(f"the network takes images, contexts have shape {shape}")
         channels, height, width = shape
         for kernel, _ in self._kernels:
-            side = len(kernel) - _TILE + 1
+            side = len(kernel) - _TILE_ROWS + 1
             if kernel.shape[1] != side * channels or min(height, width) <= side:
                 inputs = kernel.shape[1] // side
                 raise ValueError(
                     f"a convolution of {inputs} x {side} x {side} does not fit maps of {(channels, height, width)}"
                 )
             channels, height, width = kernel.shape[2], (height - side + 1) // 2, (width - side + 1) // 2
-        if self._pooled is not None:
-            if len(self._pooled) != 2 or not all(
-                1 <= size <= length for size, length in zip(self._pooled, (height, width), strict=True)
+        if self._pooled_size is not None:
+            if len(self._pooled_size) != 2 or not all(
+                1 <= size <= length for size, length in zip(self._pooled_size, (height, width), strict=True)
             ):
-                raise ValueError(f"maps of {height} x {width} cannot be averaged to {self._pooled}")
-            height, width = self._pooled
+                raise ValueError(f"maps of {height} x {width} cannot be averaged to {self._pooled_size}")
+            height, width = self._pooled_size
         if channels * height * width != self.inputs:
             raise ValueError(f"maps have {channels * height * width} numbers, layers take {self.inputs}")
 
-    def dense(self) -> MlpNetwork:
-        """Return the layers after the convolutions, which take ``maps``."""
-        dense = {name: array for name, array in self.arrays.items() if name.startswith("dense.")}
-        return MlpNetwork(self.settings, dense)
+    def dense_layers(self) -> MlpNetwork:
+        """Return the layers after the convolutions as a network, which takes the result of ``compute_maps``."""
+        arrays = {name: array for name, array in self.arrays.items() if name.startswith("dense.")}
+        return MlpNetwork(self.settings, arrays)
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
-        return self.dense_features(np.stack([self.maps(image) for image in contexts]))
+        return self.dense_features(np.stack([self.compute_maps(image) for image in contexts]))
 
-    def maps(self, image: AnyArray) -> Float32Array:
+    def compute_maps(self, image: AnyArray) -> Float32Array:
         """Return the pooled maps (height * width * channels,) of one image (channels, height, width)."""
         maps: Float32Array = np.ascontiguousarray(image.transpose(1, 2, 0), np.float32)
         for kernel, bias in self._byte_kernels if image.dtype == np.uint8 else self._kernels:
-            maps = _pooled_convolution(maps, kernel)
-            maps += bias  # after pooling, because it is the same for all pooled pixels
+            maps = _convolve_and_pool(maps, kernel)
+            maps += bias  # after pooling, because the bias is the same for all pooled pixels
             np.maximum(maps, _ZERO, out=maps)
-        if self._pooled is not None:
-            maps = _average_to(maps, self._pooled)
+        if self._pooled_size is not None:
+            maps = _average_pool(maps, self._pooled_size)
         return maps.reshape(-1)
 
 
-#: Contexts that trees are evaluated on at a time.
+#: The number of contexts on which trees are evaluated at a time.
 _BATCH_ROWS = 1024
 #: Maximum depth of a tree.
 _MAX_DEPTH = 64
 
 
 class TreeNetwork:
-    """Regression trees: features are the sum of the trees of each model, and a constant 1 for the bonuses.
+    """Models that are sums of regression trees. The features are the sums, and a constant 1 for the bonuses.
 
-    The child of node i is ``children[0, i]`` if feature ``feature[i]`` of the context is at most ``threshold[i]``, else
-    ``children[1, i]``. A leaf is its own child and has a ``value``. ``roots`` (models, trees) are the first nodes; 0
-    means no tree, because node 0 is a leaf with value 0. ``base`` (models,) is added to the sums.
+    The child of node i is ``children[0, i]`` if feature ``feature[i]`` of the context is at most ``threshold[i]``,
+    otherwise ``children[1, i]``. A leaf is its own child and has a ``value``. ``roots`` (models, trees) are the first
+    nodes of trees. A root of 0 means no tree, because node 0 is a leaf with value 0. ``base`` (models,) is added to the
+    sums.
     """
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
@@ -259,15 +259,15 @@ class TreeNetwork:
             row = np.arange(len(part))[:, None]
             node = np.broadcast_to(self._roots.ravel(), (len(part), self._roots.size))
             for _ in range(self._depth):
-                right = part[row, self._feature[node]] > self._threshold[node]
-                node = self._children[right.astype(np.int64), node]
+                goes_right = part[row, self._feature[node]] > self._threshold[node]
+                node = self._children[goes_right.astype(np.int64), node]
             sums = self._value[node].reshape(len(part), *self._roots.shape).sum(axis=2)
             output[start : start + _BATCH_ROWS, :-1] = self._base + sums
         return output
 
 
 def empty_trees(models: int, trees: int = 1) -> dict[str, AnyArray]:
-    """Return the arrays of a ``TreeNetwork`` without trees."""
+    """Return the arrays of a ``TreeNetwork`` with this many models, whose trees are all missing. ``base`` is 0.5."""
     return {
         "feature": np.zeros(1, np.int64), "threshold": np.zeros(1), "children": np.zeros((2, 1), np.int64),
         "value": np.zeros(1), "roots": np.zeros((models, trees), np.int64), "base": np.full(models, 0.5),
@@ -301,7 +301,7 @@ class OnnxNetwork:
 
 
 def load_network(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Network:
-    """Return the network from the ``settings`` in a file's header and its named ``arrays``."""
+    """Return the network with the ``settings`` in a file's header and these ``arrays``."""
     kinds: dict[str, Callable[..., Network]] = {
         "mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork, "onnx": OnnxNetwork
     }  # fmt: skip
@@ -309,69 +309,74 @@ def load_network(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) ->
 
 
 def _check_float32(name: str, *arrays: AnyArray) -> None:
-    """Raise ``ValueError`` if an array is not of finite float32 numbers."""
+    """Raise ``ValueError`` unless all arrays are float32 and finite. ``name`` is the name of the layer."""
     for array in arrays:
         if array.dtype != np.float32 or not np.isfinite(array).all():
             raise ValueError(f"{name} has numbers that are not finite, or of type {array.dtype}")
 
 
 @functools.cache
-def _toom_cook(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return S (TILE, n), G (n, side), B (n, n) such that TILE outputs of a convolution of x by g are S (G g * B x)."""
-    n = side + _TILE - 1
-    if not 1 <= side <= len(_POINTS) - _TILE + 2:
+def _toom_cook_matrices(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return matrices S (t, n), G (n, side) and B (n, n) for t = _TILE_ROWS and n = side + t - 1.
+
+    The t outputs of a convolution of x (n,) by a kernel g (side,) are S (G g * B x).
+    """
+    n = side + _TILE_ROWS - 1
+    if not 1 <= side <= len(_POINTS) - _TILE_ROWS + 2:
         raise ValueError(f"a convolution has kernels of {side} x {side}")
 
-    def powers(degree: int) -> FloatArray:
-        """Return the powers of the points below ``degree``; the last row is for the point at infinity."""
+    def vandermonde(degree: int) -> FloatArray:
+        """Return the powers 0..degree - 1 of n points, (n, degree). The last row is for the point at infinity."""
         return np.vstack([_POINTS[: n - 1, None] ** np.arange(degree), np.eye(degree)[-1]])
 
-    return np.ascontiguousarray(powers(_TILE).T), powers(side), np.ascontiguousarray(np.linalg.inv(powers(n)).T)
+    outputs, inputs = vandermonde(_TILE_ROWS).T, np.linalg.inv(vandermonde(n)).T
+    return np.ascontiguousarray(outputs), vandermonde(side), np.ascontiguousarray(inputs)
 
 
 @functools.lru_cache(maxsize=64)
-def _row_sums(side: int, height: int) -> tuple[Float32Array, Float32Array]:
-    """Return the matrices applied to rows before the products, (n * tiles, height), and after them, (TILE, n)."""
-    after, _, input_transform = _toom_cook(side)
-    tiles = -(-(height - side + 1) // _TILE)
-    before = np.zeros((len(input_transform), tiles, tiles * _TILE + side - 1), np.float32)
+def _row_transforms(side: int, height: int) -> tuple[Float32Array, Float32Array]:
+    """Return the matrices for rows before the products, (n * tiles, height), and after them, (_TILE_ROWS, n)."""
+    after, _, tile_before = _toom_cook_matrices(side)
+    tiles = -(-(height - side + 1) // _TILE_ROWS)
+    before = np.zeros((len(tile_before), tiles, tiles * _TILE_ROWS + side - 1), np.float32)
     for tile in range(tiles):
-        before[:, tile, tile * _TILE : tile * _TILE + len(input_transform)] = input_transform
+        before[:, tile, tile * _TILE_ROWS : tile * _TILE_ROWS + len(tile_before)] = tile_before
     return np.ascontiguousarray(before[:, :, :height]).reshape(-1, height), after.astype(np.float32)
 
 
 def _evaluate_kernel(weight: Float32Array) -> Float32Array:
-    """Return a kernel (K, C, side, side) evaluated at all points, (n, side * C, K)."""
-    kernels, _, side, _ = weight.shape
-    kernel = np.tensordot(_toom_cook(side)[1], weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
-    return np.ascontiguousarray(kernel.reshape(len(kernel), -1, kernels), np.float32)
+    """Return a kernel (K, C, side, side) evaluated at all n points, (n, side * C, K)."""
+    n_outputs, _, side, _ = weight.shape
+    kernel = np.tensordot(_toom_cook_matrices(side)[1], weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
+    return np.ascontiguousarray(kernel.reshape(len(kernel), -1, n_outputs), np.float32)
 
 
-def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Array:
+def _convolve_and_pool(maps: Float32Array, kernel: Float32Array) -> Float32Array:
     """Return the 2x2 max-pooled convolution (H', W', K) of maps (H, W, C) with a kernel from ``_evaluate_kernel``."""
     height, width, channels = maps.shape
-    (points, length, kernels), side = kernel.shape, len(kernel) - _TILE + 1
-    rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # of pooled pixels
-    output = np.empty((-(-rows // 2), 2, columns, kernels), np.float32)
-    strips_per_step = max(1, _MAX_PATCHES // (2 * _TILE * columns))
+    (points, length, n_outputs), side = kernel.shape, len(kernel) - _TILE_ROWS + 1
+    rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # after pooling
+    output = np.empty((-(-rows // 2), 2, columns, n_outputs), np.float32)
+    strips_per_step = max(1, _MAX_PATCHES // (2 * _TILE_ROWS * columns))
     for start in range(0, len(output), strips_per_step):
         pooled = output[start : start + strips_per_step]
         tiles = len(pooled)
-        part = maps[_TILE * start : _TILE * (start + tiles) + side - 1].reshape(-1, width * channels)
-        before, after = _row_sums(side, len(part))
+        part = maps[_TILE_ROWS * start : _TILE_ROWS * (start + tiles) + side - 1].reshape(-1, width * channels)
+        before, after = _row_transforms(side, len(part))
         strips: Float32Array = before @ part
         # A row of a patch is contiguous in memory, because the channels of a pixel and the pixels of a row are.
-        shape, down = (points, tiles, 2 * columns, length), 4 * width * channels
-        patches: Float32Array = np.ndarray(shape, np.float32, strips, 0, (tiles * down, down, 4 * channels, 4))
+        shape, strip_bytes = (points, tiles, 2 * columns, length), 4 * width * channels
+        strides = (tiles * strip_bytes, strip_bytes, 4 * channels, 4)
+        patches: Float32Array = np.ndarray(shape, np.float32, strips, 0, strides)
         products = patches.reshape(points, -1, length) @ kernel
-        convolved = (after @ products.reshape(points, -1)).reshape(2, 2, tiles, columns, 2, kernels)
-        larger = np.maximum(convolved[:, 0], convolved[:, 1])
-        np.maximum(larger[:, :, :, 0], larger[:, :, :, 1], out=pooled.swapaxes(0, 1))
-    return output.reshape(-1, columns, kernels)[:rows]
+        convolved = (after @ products.reshape(points, -1)).reshape(2, 2, tiles, columns, 2, n_outputs)
+        row_maxima = np.maximum(convolved[:, 0], convolved[:, 1])
+        np.maximum(row_maxima[:, :, :, 0], row_maxima[:, :, :, 1], out=pooled.swapaxes(0, 1))
+    return output.reshape(-1, columns, n_outputs)[:rows]
 
 
-def _average_to(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
-    """Return maps (H, W, K) averaged to (h, w, K), as torch's adaptive average pooling does."""
+def _average_pool(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
+    """Return maps (H, W, K) averaged to (*shape, K), as torch's adaptive average pooling does."""
     for axis, size in enumerate(shape):
         length = maps.shape[axis]
         weights = np.zeros((size, length), np.float32)

@@ -1,4 +1,4 @@
-"""Read the rows that ``decide`` takes: mappings, pandas or polars rows or frames, arrays, and image files."""
+"""Convert the rows that ``decide`` accepts to contexts: mappings, pandas or polars frames, arrays, and image files."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from daband.errors import InvalidInput
 _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 _BYTE_TYPES = (bytes, bytearray, memoryview)
 _FAR_SQUARED = FAR_DEVIATIONS * FAR_DEVIATIONS
-#: Floating-point pixels above this number are assumed to be in 0..255 instead of 0..1.
+#: If a floating-point pixel is larger, pixels are assumed to be in 0..255 instead of 0..1.
 _MAX_PIXEL = 2.0
-#: Maximum ratio of the side of the resized image to the side of the crop; more would only use memory.
-_MAX_REDUCTION = 16
-#: Largest number of features for which ``math.hypot`` takes less time than ``np.errstate``.
-_MAX_FAST_NUMBERS = 64
-#: Distances below this number can be squared without an overflow.
+#: Maximum ratio of the side of the resized image to the side of the crop. A larger ratio would only use memory.
+_MAX_CROP_RATIO = 16
+#: Maximum number of features for which ``math.hypot`` takes less time than ``np.errstate``.
+_MAX_FAST_FEATURES = 64
+#: Smaller distances can be squared without an overflow.
 _MAX_FAST_DISTANCE = 1e100
-#: Maximum number of features of a row with a warning each; the others are counted in one more warning.
-_MAX_NAMED = 8
+#: Maximum number of features of a row that have their own warning. One more warning counts the others.
+_MAX_WARNINGS = 8
 
 
 @dataclass(frozen=True)
 class ImageRule:
     """The layout of image contexts, and the resizing and cropping of image files."""
 
-    #: Order of the axes of a context: "channels_first", "channels_last" or "grey".
+    #: The order of the axes of a context: "channels_first", "channels_last" or "grey".
     layout: str
-    #: Side in pixels to which both sides of an image are resized; None if images must have the size of a context.
+    #: The number of pixels to which both sides of an image are resized; None if images must have the size of a context.
     resize: int | None = None
-    #: Side in pixels of the centre crop after resizing.
+    #: The side in pixels of the centre crop after resizing.
     crop: int | None = None
 
     def __post_init__(self) -> None:
@@ -48,31 +48,31 @@ class ImageRule:
         if (self.resize is None) != (self.crop is None):
             raise ValueError("resize and crop must be given together")
         resize, crop = self.resize or 1, self.crop or 1
-        if not 1 <= crop <= resize <= _MAX_REDUCTION * crop:
+        if not 1 <= crop <= resize <= _MAX_CROP_RATIO * crop:
             raise ValueError(f"images cannot be resized to {self.resize} and cropped to {self.crop}")
 
 
 class ReadRows(NamedTuple):
     """The contexts of one row or of a batch, with warnings."""
 
-    #: Contexts, (n, *shape).
+    #: The contexts, (n, *shape).
     contexts: AnyArray
-    #: Warnings of each row.
+    #: The warnings of each row, (n,).
     warnings: list[tuple[RowWarning, ...]]
     #: True if one row was given, instead of a batch.
     single: bool
 
 
 class RowReader:
-    """Converts rows to contexts, checks them, and warns about values that are unusual in training.
+    """A reader that converts rows to contexts, checks them, and warns about values that are far from training.
 
     Args:
-        shape: shape of the input of one decision: a context, or one context per arm.
+        shape: the shape of the input of one decision: one context, or one context per arm.
         table: reads mappings; None if the policy has no table.
-        images: reads image files; None if contexts are not images.
-        ranges: mean and standard deviation of each feature in training, (d,) each; None if they are not known.
-        feature_names: names of the features, (d,) or empty.
-        largest_norm: largest norm of a context that is accepted.
+        images: how image files are read; None if contexts are not images.
+        ranges: the mean and standard deviation of each feature in training, (d,) each; None if they are not known.
+        feature_names: the names of the features, (d,), or empty.
+        max_norm: the largest norm of a context that is accepted.
     """
 
     def __init__(
@@ -93,17 +93,17 @@ class RowReader:
         self._names = tuple(feature_names)
         self._max_norm = max_norm
         self.ranges = ranges
-        self._inverse: FloatArray | None = None
+        self._inverse_scale: FloatArray | None = None
         self._fast_ranges: tuple[FloatArray, FloatArray] | None = None
         if ranges is not None:
             centre, scale = ranges
             if centre.shape != scale.shape or centre.ndim != 1 or np.prod(shape) % len(centre) or not (scale > 0).all():
                 raise ValueError(f"ranges have shapes {centre.shape} and {scale.shape}, rows {shape}")
-            self._inverse = 1.0 / scale
+            self._inverse_scale = 1.0 / scale
             with np.errstate(over="ignore"):
-                furthest = float(((max_norm + np.abs(centre)) * self._inverse).max())
-            if len(centre) == math.prod(shape) <= _MAX_FAST_NUMBERS and furthest < _MAX_FAST_DISTANCE:
-                self._fast_ranges = centre, self._inverse
+                max_distance = float(((max_norm + np.abs(centre)) * self._inverse_scale).max())
+            if len(centre) == math.prod(shape) <= _MAX_FAST_FEATURES and max_distance < _MAX_FAST_DISTANCE:
+                self._fast_ranges = centre, self._inverse_scale
 
     def read(self, row: Any) -> ReadRows:
         """Return the contexts and warnings of one row or of a batch, depending on the type of ``row``."""
@@ -115,8 +115,8 @@ class RowReader:
                 return ReadRows(context[None], [warnings], True)
         if isinstance(row, Mapping):
             return _as_single(*self._read_mapping(row))
-        if self._is_file(row):
-            return _as_single(*self._read_image(row))
+        if self._is_file_or_text(row):
+            return _as_single(*self._read_file_or_text(row))
         package = type(row).__module__.partition(".")[0]
         if package == "PIL":
             raise InvalidInput(
@@ -127,19 +127,19 @@ class RowReader:
         if isinstance(row, list | tuple) and len(row):
             if isinstance(row[0], Mapping):
                 return _read_batch(self._read_mapping, row)
-            if self._is_file(row[0]):
-                return _read_batch(self._read_image, row)
+            if self._is_file_or_text(row[0]):
+                return _read_batch(self._read_file_or_text, row)
         if isinstance(row, str):
             raise InvalidInput(f"row must be a mapping, an array or image bytes, got the text {row[:40]!r}")
         return self._read_array(as_numpy(row, "row"))
 
-    def _is_file(self, row: Any) -> bool:
-        """Return True if the row is the bytes or path of a file, or a text for an encoder."""
+    def _is_file_or_text(self, row: Any) -> bool:
+        """Return True if the row is the bytes or the path of an image file, or a text for an encoder."""
         is_text = isinstance(row, str) and bool(self.images or self._only_input)
         return is_text or isinstance(row, (*_BYTE_TYPES, os.PathLike))
 
     def _read_mapping(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
-        """Return the context and the warnings of a mapping from column to value."""
+        """Return the context and the warnings of a mapping from column names to values."""
         if self.table is None:
             raise InvalidInput(
                 f"row is a mapping, but the policy was exported without a table; pass an array of shape {self.shape}, "
@@ -166,37 +166,37 @@ class RowReader:
 
     def _read_array(self, array: AnyArray) -> ReadRows:
         """Return the contexts and warnings of an array with one row or a batch."""
-        single = array.shape == self.shape
-        if not single and array.shape[1:] != self.shape:
+        is_single = array.shape == self.shape
+        if not is_single and array.shape[1:] != self.shape:
             raise InvalidInput(self._describe_shape(array.shape))
-        rows = array[None] if single else array
-        if single and array.dtype is _FLOAT64:  # the usual case, with nothing to convert
+        rows = array[None] if is_single else array
+        if is_single and array.dtype is _FLOAT64:  # the usual case, with nothing to convert
             return ReadRows(rows, [self._find_warnings(array)], True)
         if not len(rows):
             raise InvalidInput("the batch has no rows")
         if rows.dtype == np.uint8:
-            return ReadRows(rows, [()] * len(rows), single)
+            return ReadRows(rows, [()] * len(rows), is_single)
         if rows.dtype not in (_FLOAT64, _FLOAT32):
             rows = as_numpy(rows, "row").astype(np.float64)
-        if single:
+        if is_single:
             return ReadRows(rows, [self._find_warnings(rows[0])], True)
         return _read_batch(lambda context: (context, self._find_warnings(context)), rows)._replace(contexts=rows)
 
     def _describe_shape(self, shape: tuple[int, ...]) -> str:
-        """Return the message about an array of a wrong shape."""
+        """Return the error message for an array with another shape than rows."""
         if 0 in shape:
             return "the batch has no rows"
         batch_shape = ", ".join(["n", *map(str, self.shape)])
-        text = f"row must have shape {self.shape}, or ({batch_shape}) for a batch, got {shape}"
+        message = f"row must have shape {self.shape}, or ({batch_shape}) for a batch, got {shape}"
         if self.table is not None:
-            return f"{text}. Or pass a mapping with the columns {', '.join(self.table.names)}"
+            return f"{message}. Or pass a mapping with the columns {', '.join(self.table.names)}"
         last_sizes = shape[-len(self.shape) :]
         if last_sizes != self.shape and sorted(last_sizes) == sorted(self.shape):
-            return f"{text}: the sizes are in another order; transpose it"
-        return text
+            return f"{message}: the sizes are in another order; transpose it"
+        return message
 
     def _find_warnings(self, context: AnyArray) -> tuple[RowWarning, ...]:
-        """Return the warnings for one context of floating-point numbers."""
+        """Return the warnings for one context of floats. Raise an error if it is not finite or too large."""
         flat: AnyArray = context if context.ndim == 1 else context.reshape(-1)
         if self._fast_ranges is not None and math.hypot(*flat.tolist()) <= self._max_norm:  # so that nothing overflows
             distance = flat - self._fast_ranges[0]
@@ -209,25 +209,25 @@ class RowReader:
             brightness = self._brightness_warning(flat)
             if brightness:
                 return brightness
-            if self.ranges is None or self._inverse is None:
+            if self.ranges is None or self._inverse_scale is None:
                 return ()
-            if len(flat) != len(self._inverse):  # one context per arm
-                flat = flat.reshape(-1, len(self._inverse))
-            outside = np.abs(flat - self.ranges[0]) * self._inverse > FAR_DEVIATIONS
-        return self._far_warnings(flat, outside) if outside.any() else ()
+            if len(flat) != len(self._inverse_scale):  # one context per arm
+                flat = flat.reshape(-1, len(self._inverse_scale))
+            is_far = np.abs(flat - self.ranges[0]) * self._inverse_scale > FAR_DEVIATIONS
+        return self._far_warnings(flat, is_far) if is_far.any() else ()
 
     def _brightness_warning(self, flat: AnyArray) -> tuple[RowWarning, ...]:
-        """Return a warning if floating-point pixels of an image seem to be in 0..255 instead of 0..1."""
+        """Return a warning if floating-point pixels of an image seem to be in 0..255 instead of 0..1; otherwise ()."""
         if self.images is None:
             return ()
         largest = float(flat.max())
         if not _MAX_PIXEL < largest < np.inf:
             return ()
-        text = f"a pixel is {largest:g}, but floating-point pixels must be in [0, 1]; pass uint8, or divide by 255"
-        return (RowWarning("far_outside", "image", text),)
+        message = f"a pixel is {largest:g}, but floating-point pixels must be in [0, 1]; pass uint8, or divide by 255"
+        return (RowWarning("far_outside", "image", message),)
 
     def _check_size(self, flat: AnyArray) -> None:
-        """Raise an error for numbers (d,) that are not finite, or whose norm is larger than the policy accepts."""
+        """Raise an error if features (d,) are not finite, or if their norm is larger than the policy accepts."""
         if float(flat.dot(flat)) <= self._max_norm * self._max_norm:
             return
         invalid = np.flatnonzero(~np.isfinite(flat))
@@ -241,26 +241,26 @@ class RowReader:
                 f"the row has a norm of {norm:g}, the largest that the policy accepts is {self._max_norm:g}"
             )
 
-    def _far_warnings(self, flat: AnyArray, outside: AnyArray) -> tuple[RowWarning, ...]:
-        """Return warnings about features that are far from their mean in training; ``outside`` marks them."""
+    def _far_warnings(self, flat: AnyArray, is_far: AnyArray) -> tuple[RowWarning, ...]:
+        """Return warnings about features that are far from their training mean; ``is_far`` is True for them."""
         assert self.ranges is not None
         centre, scale = self.ranges
         warnings = []
-        for cell in np.argwhere(outside)[:_MAX_NAMED]:
+        for cell in np.argwhere(is_far)[:_MAX_WARNINGS]:
             index, value = int(cell[-1]), float(flat[tuple(cell)])
             name, distance = self._feature_name(index), abs(value - centre[index]) / scale[index]
-            text = f"{name} is {value:g}, {distance:.3g} standard deviations from the training mean, {centre[index]:g}"
-            warnings.append(RowWarning("far_outside", name, text))
-        unnamed = int(outside.sum()) - len(warnings)
-        if unnamed > 0:
-            warnings.append(RowWarning("far_outside", "", f"{unnamed} more numbers are far from their training mean"))
+            place = f"{distance:.3g} standard deviations from the training mean, {centre[index]:g}"
+            warnings.append(RowWarning("far_outside", name, f"{name} is {value:g}, {place}"))
+        n_more = int(is_far.sum()) - len(warnings)
+        if n_more > 0:
+            warnings.append(RowWarning("far_outside", "", f"{n_more} more numbers are far from their training mean"))
         return tuple(warnings)
 
     def _feature_name(self, index: int) -> str:
         """Return the name of a feature for messages."""
         return repr(self._names[index]) if index < len(self._names) else f"number {index}"
 
-    def _read_image(self, file: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
+    def _read_file_or_text(self, file: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
         """Return the context and the warnings of an image file, or of a text for an encoder."""
         if self._only_input and self.table is not None:
             return self._read_mapping({self.table.names[0]: file})
@@ -275,9 +275,8 @@ class RowReader:
 
             with Image.open(io.BytesIO(content)) as image:
                 width, height = image.size
-                is_grey = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}[
-                    rule.layout
-                ] == 1
+                channels = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}
+                is_grey = channels[rule.layout] == 1
                 grey = np.array(to_eight_bits(image).convert("L")) if rule.resize is None and is_grey else None
             pixels = decode(io.BytesIO(content), rule.resize, rule.crop) if grey is None else grey[:, :, None]
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -291,22 +290,22 @@ class RowReader:
                 f"takes {self.shape}"
             )
         if rule.resize is not None and min(width, height) < rule.resize:
-            text = f"the image has {width} x {height} pixels and was enlarged to {rule.resize} x {rule.resize}"
-            return context, (RowWarning("small_image", "image", text),)
+            message = f"the image has {width} x {height} pixels and was enlarged to {rule.resize} x {rule.resize}"
+            return context, (RowWarning("small_image", "image", message),)
         return context, ()
 
 
 def _as_single(context: AnyArray, warnings: tuple[RowWarning, ...]) -> ReadRows:
-    """Return one context as ``ReadRows``."""
+    """Return one context (*shape) and its warnings as ``ReadRows``."""
     return ReadRows(context[None], [warnings], True)
 
 
-def _read_batch(read: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]], rows: Iterable[Any]) -> ReadRows:
-    """Return the contexts and warnings of a batch, read row by row. Errors contain the number of the row."""
-    pairs = []
-    for number, row in enumerate(rows):
+def _read_batch(read_one: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]], rows: Iterable[Any]) -> ReadRows:
+    """Return the contexts and warnings of a batch, by ``read_one`` for each row. Errors name the row."""
+    results = []
+    for index, row in enumerate(rows):
         try:
-            pairs.append(read(row))
+            results.append(read_one(row))
         except InvalidInput as error:
-            raise InvalidInput(f"row {number}: {error}") from None
-    return ReadRows(np.stack([context for context, _ in pairs]), [warnings for _, warnings in pairs], False)
+            raise InvalidInput(f"row {index}: {error}") from None
+    return ReadRows(np.stack([context for context, _ in results]), [warnings for _, warnings in results], False)
