@@ -102,6 +102,9 @@ def test_fit_log_takes_a_table(market):
     assert "old.csv: 240 rows ┏" in told
     policy = library.load(market / "fitted.safetensors")
     assert policy.rounds_learned == 240
+    columns = ("--arm", "offer", "--reward", "euros", "--propensity", "p")
+    told = daband("evaluate-log", "fitted.safetensors", "old.csv", *columns, cwd=market, code=2)
+    assert "the policy has learned the log" in told
     rows = [{"spent": spent, "age": 40.0, "city": "Oslo", "joined": "2021-05-11"} for spent in (40.0, 160.0)]
     assert policy.select(policy.table.contexts(rows)).mean.argmax(axis=1).tolist() == [0, 2]
     told = daband("assess", "fitted.safetensors", *FILES, "--propensity", "p", "--units", "spent", cwd=market)

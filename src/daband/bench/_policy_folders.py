@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,8 @@ from daband.bench._run import Prepared, conclude, finished_runs, read_spec
 from daband.bench._settings import RunSpec
 from daband.domains._contract import Pair
 from daband.domains._registry import load
-from daband.domains.readers._reading import LogPart, compute_digests
 from daband.errors import DataError, InvalidInput, NotFitted
+from daband.evaluation._learned_logs import mark_learned
 from daband.policies._checkpoints import load_policy, read_notes
 from daband.training._trainer import Run
 from daband.training._work_folder import as_json
@@ -163,7 +162,7 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     policy = choice.policy
     source = Path(str(spec.pair_options.get("source")))
     if pair.feedback == "bandit" and source.is_file():  # an estimate from the same log would be too high
-        policy.log_parts |= frozenset(compute_digests([LogPart(str(source), 0, sys.maxsize)]).values())
+        mark_learned(policy, source)
     policy.save(folder / "policy.safetensors")
     choice.assessment.save(folder / "assessment.json")
     pair_fields = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}

@@ -20,6 +20,7 @@ from daband.cli._shared import print_line, rows_bar
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
+from daband.evaluation._learned_logs import mark_learned
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
 
@@ -151,6 +152,7 @@ def _fit_table(log: str, method: str, roles: dict[str, Any]) -> Policy:
         fitted = policy_class(method).for_pair(pair, seed=0, **settings)
         with rows_bar(fitted.name) as show_rows:
             daband.fit_log(fitted, folder, columns=columns, progress=show_rows)
+    mark_learned(fitted, log)
     return fitted
 
 

@@ -109,10 +109,10 @@ def demo(
 
     Example: daband demo --out runs/demo
     """
-    console.print(
-        "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST). They"
+    print_line(
+        "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST). They "
+        "are evaluated on digits over photographs (MNIST-M), for which they see images, but no rewards."
     )
-    console.print("are evaluated on digits over photographs (MNIST-M), for which they see images, but no rewards.")
     experiment = load_experiment("demo")
     _compare(experiment, out, None, parse_seeds(seeds), jobs, "demo")
     print_line(_demo_assessment(out))

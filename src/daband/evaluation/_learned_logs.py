@@ -6,12 +6,14 @@ rounds is therefore biased upwards, and ``evaluate_log`` rejects them.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from daband.domains.readers._parquet_log import ParquetLog
-from daband.domains.readers._reading import compute_digests
+from daband.domains.readers._reading import LogPart, compute_digests
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
@@ -43,6 +45,11 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
             is_learned |= np.array([round_id in ids for round_id in log.values(part, id_column)], np.bool_)
         count += int(is_learned.sum())
     return count
+
+
+def mark_learned(policy: Policy, path: str | Path) -> None:
+    """Record that a policy has learned all rounds of a file that was read as a table."""
+    policy.log_parts |= frozenset(compute_digests([LogPart(str(path), 0, sys.maxsize)]).values())
 
 
 def check_unlearned(policy: Any, log: ParquetLog, id_column: str | None) -> None:
