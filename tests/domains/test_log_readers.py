@@ -264,6 +264,9 @@ def test_a_column_lists_the_offered_arms():
     wrong = frame.with_columns(shown=pl.lit("a|b"))
     with pytest.raises(daband.errors.DataError, match="has chosen 'c', which 'shown' lacks"):
         daband.domains.from_table(source=wrong, target=frame, columns=columns, source_test=None)
+    gap = frame.with_columns(shown=pl.when(pl.int_range(60) != 7).then("shown"))
+    with pytest.raises(daband.errors.DataError, match="column 'shown' has no value in row 7"):
+        daband.domains.from_table(source=gap, target=frame, columns=columns, source_test=None)
     with pytest.raises(daband.errors.DataError, match="'z' in column 'shown', row 0, which is not an arm"):
         daband.domains.from_table(
             source=frame.with_columns(shown=pl.lit("a|z")), target=frame, columns=columns, source_test=None

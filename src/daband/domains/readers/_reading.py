@@ -316,18 +316,21 @@ def read_offered_arms(
     """
     if column not in frame.columns:
         raise InvalidInput(f"{where} has no column {column!r} (its columns: {', '.join(frame.columns)})")
-    index_of, codes = {name: index for index, name in enumerate(arm_names)}, dict[Any, int]()
-    listed = [tuple(value) if isinstance(value, list) else value for value in frame[column].to_list()]
-    coded = [codes.setdefault(value, len(codes)) for value in listed]
-    masks = np.zeros((len(codes), len(arm_names)), np.bool_)
-    for value, code in codes.items():
+    index_of, code_of = {name: index for index, name in enumerate(arm_names)}, dict[Any, int]()
+    values = [tuple(value) if isinstance(value, list) else value for value in frame[column].to_list()]
+    codes = [code_of.setdefault(value, len(code_of)) for value in values]
+    masks = np.zeros((len(code_of), len(arm_names)), np.bool_)
+    for value, code in code_of.items():
+        if value is None:
+            row = row_number(frame, codes.index(code))
+            raise DataError(f"{where}: column {column!r} has no value in row {row}; drop such rows first")
         for name in value if isinstance(value, tuple) else format_value(value).split("|"):
             index = find_arm(name, index_of)
             if index is None:
-                found = f"{where} has {name!r} in column {column!r}, row {row_number(frame, coded.index(code))}"
-                raise DataError(f"{found}, which is not an arm ({', '.join(index_of)})")
+                problem = f"{where} has {name!r} in column {column!r}, row {row_number(frame, codes.index(code))}"
+                raise DataError(f"{problem}, which is not an arm ({', '.join(index_of)})")
             masks[code, index] = True
-    offered = masks[coded]
+    offered = masks[codes]
     missing = np.flatnonzero(~offered[np.arange(len(arms)), arms])
     if len(missing):
         row = row_number(frame, int(missing[0]))
