@@ -74,14 +74,14 @@ def declare(family: str, *, read: Read, resolve: Resolve | None = None) -> None:
     common = {option: parameter for option, parameter in _COMMON_OPTIONS.items() if option not in excluded}
 
     def build_with(fixed: Mapping[str, Any]) -> Callable[..., Pair]:
-        def build(**chosen: Any) -> Pair:
+        def build(**kwargs: Any) -> Pair:
             options = {option: parameter.default for option, parameter in read_options.items()}
-            options |= dict(fixed) | {option: value for option, value in chosen.items() if option in read_options}
+            options |= dict(fixed) | {option: value for option, value in kwargs.items() if option in read_options}
             _check_choices(family, options, choices)
             parts = read(**options)
             pair_name = name.format(**options)
             arguments = {**parts.arguments, "name": pair_name}
-            arguments |= {option: chosen.get(option, parameter.default) for option, parameter in common.items()}
+            arguments |= {option: kwargs.get(option, parameter.default) for option, parameter in common.items()}
             if class_names is not None:
                 arguments["class_names"] = tuple(class_names)
                 _require_every_class(arguments, class_names, pair_name)

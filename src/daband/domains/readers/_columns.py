@@ -117,7 +117,7 @@ class ColumnType:
 
     #: Name of the column.
     name: str
-    #: "number", "category", "date", "text", "ignored", "label", "arm", "reward" or "propensity".
+    #: "number", "category", "date", "text", "ignored", "label", "arm", "reward", "propensity" or "offered".
     role: str
     #: Reason for the role, as a phrase.
     reason: str
@@ -144,11 +144,12 @@ class Notice:
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """The roles of columns that a user states; the roles of other columns are inferred.
+    """The roles of columns that a user states. The roles of other columns are inferred.
 
-    Either ``label``, or ``arm`` and ``reward`` are required. A propensity column is also recognised by its usual names.
-    ``id``, ``category``, ``number``, ``date``, ``drop`` and ``text`` are names of columns. ``domain`` is the column
-    that names the domain of a row. ``encoder`` encodes the columns in ``text``.
+    ``label``, ``arm``, ``reward``, ``propensity`` and ``offered`` name one column each, as in ``Columns``. Either
+    ``label``, or ``arm`` and ``reward`` are required. A propensity column is also recognised by its usual names. ``id``,
+    ``category``, ``number``, ``date``, ``drop`` and ``text`` list columns of these roles. ``domain`` is the column that
+    names the domain of a row. ``encoder`` encodes the columns in ``text``.
     """
 
     label: str | None = None
