@@ -147,9 +147,9 @@ class ColumnRoles:
     """The roles of columns that a user states. The roles of other columns are inferred.
 
     ``label``, ``arm``, ``reward``, ``propensity`` and ``offered`` name one column each, as in ``Columns``. Either
-    ``label``, or ``arm`` and ``reward`` are required. A propensity column is also recognised by its usual names. ``id``,
-    ``category``, ``number``, ``date``, ``drop`` and ``text`` list columns of these roles. ``domain`` is the column that
-    names the domain of a row. ``encoder`` encodes the columns in ``text``.
+    ``label``, or ``arm`` and ``reward`` are required. A propensity column is also recognised by its usual names.
+    ``id``, ``category``, ``number``, ``date``, ``drop`` and ``text`` list columns of these roles. ``domain`` is the
+    column that names the domain of a row. ``encoder`` encodes the columns in ``text``.
     """
 
     label: str | None = None
