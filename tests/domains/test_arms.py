@@ -295,6 +295,19 @@ def test_arm_features_are_used_by_one_member_or_by_all():
         )
 
 
+@pytest.mark.parametrize("network", [True, False])
+def test_a_mixture_for_images_uses_arm_features(network):
+    draw = np.random.default_rng(4)
+    images = draw.integers(0, 256, (80, 1, 16, 16), np.uint8)
+    source = (images, draw.integers(0, 6, 80), draw.random(80), np.full(80, 1 / 6))
+    pair = from_log(source=source, target=images, arms=draw.normal(size=(8, 2)))
+    policy = daband.Mixture.for_pair(pair, network=network, **(SMALL if network else {}))
+    assert policy.joint_member is not None
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=16)
+    policy.add_arm("new", [0.5, 0.5])
+    assert policy.decide(images[:3], "target").mean.shape == (3, 9)
+
+
 def test_the_name_of_a_new_arm_is_checked_before_anything_changes():
     policy = daband.LinUCB(context_shape=(2,), n_arms=2)
     policy.arm_names = ("a", "b")

@@ -601,7 +601,9 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a mixture for a pair, including its members."""
     settings = dict(settings)
     with_network = settings.pop("network", True)
-    network_settings = {name: settings.pop(name) for name in ("recipe", "encoder", "device") if name in settings}
+    network_settings: dict[str, Any] = {
+        name: settings.pop(name) for name in ("recipe", "encoder", "device") if name in settings
+    }
     shift = as_shift(settings.get("shift", getattr(pair, "shift", None)), context_shape=pair.context_shape)
     are_vectors = len(pair.context_shape) == 1
     if "transform" not in settings:
@@ -618,25 +620,28 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         "standardise_rewards": settings.get("standardise_rewards", pair.feedback != "one_hot"),
         "seed": settings.get("seed", 0), "domains": getattr(pair, "domains", None),
     }  # fmt: skip
+    catalogue = getattr(pair, "catalogue", None) if pair.arms == "disjoint" else None
+    joint_settings = {} if catalogue is None else {"alpha": JOINT_ALPHA, "catalogue": catalogue}
+    has_linear_members = are_vectors and math.prod(shape) <= _MAX_LINEAR_CONTEXT
     #: Members by name, each with its prior weight and its bonus weight.
     members: dict[str, tuple[Policy, float, float]] = {}
     if with_network and "daband" in policies:
         if isinstance(transform, Standardise) and "encoder" not in network_settings:
             network_settings["recipe"] = _disable_input_norm(network_settings.get("recipe"))
-        members["network"] = policies.get("daband")(**common, feedback=pair.feedback, **network_settings), 1.0, 1.0
-    if are_vectors and math.prod(shape) <= _MAX_LINEAR_CONTEXT:
+        network_settings |= {"feedback": pair.feedback, **({} if has_linear_members else joint_settings)}
+        members["network"] = policies.get("daband")(**common, **network_settings), 1.0, 1.0
+    if has_linear_members:
         n_contexts = len(pair.source) + len(pair.target)
         columns = getattr(getattr(pair, "table", None), "columns", ())
         can_self_train = pair.feedback == "one_hot" and not any(isinstance(item, CategoricalColumn) for item in columns)
         members |= _build_linear_members(common, transform, n_contexts=n_contexts, self_training=can_self_train)
-        if getattr(pair, "catalogue", None) is not None and pair.arms == "disjoint":
-            components = count_joint_components(shape, pair.catalogue)
+        if catalogue is not None:
+            components = count_joint_components(shape, catalogue)
             reduction = None if components is None else Standardise(components=components)
-            joint_policy = LinUCB(**common, transform=reduction, alpha=JOINT_ALPHA, catalogue=pair.catalogue)
-            members["joint"] = joint_policy, 3.0, 2.0
+            members["joint"] = LinUCB(**common, transform=reduction, **joint_settings), 3.0, 2.0
     elif not members:
         component_transform = Standardise(components=min(64, len(pair.source) + len(pair.target)))
-        members["components"] = LinUCB(**common, transform=component_transform), 1.0, 1.0
+        members["components"] = LinUCB(**common, transform=component_transform, **joint_settings), 1.0, 1.0
     member_policies = {name: member for name, (member, _, _) in members.items()}
     positions = {"prior": 1, "bonus_weights": 2}
     return {
