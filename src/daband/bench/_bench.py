@@ -1,4 +1,7 @@
-"""Execute many runs, methods x seeds x pairs, resumable and with one summary; and continue finished runs."""
+"""Execute many runs (methods, seeds and pairs) into one folder, and continue finished runs.
+
+An interrupted bench can be repeated: finished runs are read. ``results.json`` has the records of all runs.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +70,14 @@ def bench(
             listener(RunEvent("finished", spec, outcome))
             write(records)
     write(records)
-    ordered = [records[spec.folder_name] for spec in specs if spec.folder_name in records]
+    ordered_records = [records[spec.folder_name] for spec in specs if spec.folder_name in records]
     if failures:
         raise BenchError(
             f"{len(failures)} of {len(specs)} runs failed; finished runs are in {out}, and the same command "
             f"continues. First: {failures[0]}",
-            ordered,
+            ordered_records,
         )
-    return ordered
+    return ordered_records
 
 
 def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener | None = None) -> list[Record]:
@@ -111,28 +114,28 @@ def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[st
 
     The file has the given records and those of other finished runs of the same experiment.
     """
-    requested = {_method(spec): spec.without_seed for spec in specs}
-    budgets = {_budget(spec) for spec in specs}
+    requested = {_method_key(spec): spec.without_seed for spec in specs}
+    budgets = {_budget_key(spec) for spec in specs}
     folder_names = [spec.folder_name for spec in specs]
 
     @cache
-    def same_experiment(folder: Path) -> Record | None:
-        """Return the record of a finished run of the same experiment, else None.
+    def read_comparable(folder: Path) -> Record | None:
+        """Return the record of a finished run if it belongs to the same experiment, else None.
 
-        It has the same budget, and the same settings if its method was requested.
+        The run must have the same budget, and the same settings if its method was requested.
         """
         try:
             other, record = read_spec(folder), read_json(folder / "result.json")
         except DataError:  # not a run of an experiment
             return None
-        is_same = _budget(other) in budgets and requested.get(_method(other)) in (None, other.without_seed)
+        is_same = _budget_key(other) in budgets and requested.get(_method_key(other)) in (None, other.without_seed)
         return record if is_same else None
 
     def write(records: Mapping[str, Record]) -> None:
         """Write the records of finished runs."""
         with locked(out, wait=True, file=".results.lock"):
             other_folders = sorted(done.parent for done in out.glob("*/done") if done.parent.name not in folder_names)
-            other_records = [record for folder in other_folders if (record := same_experiment(folder)) is not None]
+            other_records = [record for folder in other_folders if (record := read_comparable(folder)) is not None]
             write_json(
                 out / "results.json", [*other_records, *(records[name] for name in folder_names if name in records)]
             )
@@ -140,12 +143,12 @@ def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[st
     return write
 
 
-def _method(spec: RunSpec) -> tuple[str, str, str]:
+def _method_key(spec: RunSpec) -> tuple[str, str, str]:
     """Return the pair, the method and the variant of a run."""
     return spec.pair, spec.method, spec.variant
 
 
-def _budget(spec: RunSpec) -> str:
+def _budget_key(spec: RunSpec) -> str:
     """Return a key that is equal for runs that may be compared."""
     fields = {"pair", "pair_options", "components", "episodes", "episode_length", "rule", "selection"}
     return spec.model_dump_json(include=fields)

@@ -16,24 +16,24 @@ import daband
 from daband.policies._policy import Policy
 
 
-def environment(policy: Policy) -> dict[str, Any]:
+def describe_environment(policy: Policy) -> dict[str, Any]:
     """Return versions and hardware as JSON values, without names of machines or people."""
-    wanted = policy.settings().get("device")
+    device_name = policy.settings().get("device")
     device, accelerator = "cpu", None  # a linear policy; torch is not imported for it
-    if wanted is not None:
+    if device_name is not None:
         from daband.neural.learning._torch_settings import device_named, gpu_name
 
-        device, accelerator = str(device_named(wanted)), gpu_name(wanted)
+        device, accelerator = str(device_named(device_name)), gpu_name(device_name)
     return {
-        "daband": daband.__version__, "commit": _commit(), "python": platform.python_version(),
-        **{name: _version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},
-        "system": f"{platform.system()} {platform.machine()}", "processor": _processor(), "cpus": os.cpu_count(),
+        "daband": daband.__version__, "commit": _source_commit(), "python": platform.python_version(),
+        **{name: _package_version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},
+        "system": f"{platform.system()} {platform.machine()}", "processor": _processor_name(), "cpus": os.cpu_count(),
         "device": device, "accelerator": accelerator,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
 
 
-def _version(package: str) -> str | None:
+def _package_version(package: str) -> str | None:
     """Return the version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
@@ -42,17 +42,17 @@ def _version(package: str) -> str | None:
 
 
 @lru_cache(maxsize=1)
-def _commit() -> str | None:
+def _source_commit() -> str | None:
     """Return the commit of the source tree that daband is imported from ("-dirty" if changed).
 
     Without a git directory (an installed package, a copy of the tree), return ``DABAND_COMMIT``, or None.
     """
     tree = Path(__file__).resolve().parents[3]
     if not ((tree / ".git").exists() and (tree / "pyproject.toml").exists()):
-        # Git is not asked here: it would report a repository that only contains the installed package.
+        # Git would report the commit of a repository that only contains the installed package.
         return os.environ.get("DABAND_COMMIT") or None
     try:
-        answer = subprocess.run(  # noqa: S603
+        process = subprocess.run(  # noqa: S603
             ["git", "-C", str(tree), "describe", "--exclude=*", "--always", "--abbrev=12", "--dirty"],  # noqa: S607
             capture_output=True,
             text=True,
@@ -61,11 +61,11 @@ def _commit() -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip() or None
+    return process.stdout.strip() or None
 
 
 @lru_cache(maxsize=1)
-def _processor() -> str:
+def _processor_name() -> str:
     """Return the name of the processor."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -29,7 +29,7 @@ from daband._arrays import count_processors
 from daband._files import THREAD_VARIABLES, environment_variables
 from daband.bench._methods import policy_class
 from daband.bench._records import Record, group_by
-from daband.bench._run import Prepared, Progress, conclude, execute, prepare
+from daband.bench._run import PreparedRun, Progress, conclude, execute, prepare
 from daband.bench._settings import RunSpec
 from daband.domains._registry import load
 from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse, WorkerDied
@@ -52,11 +52,11 @@ class RunEvent:
 Listener = Callable[[RunEvent], None]
 Outcome = Record | Exception
 Group = list[RunSpec]
-#: The function that executes a group, like ``execute_group``: called with the group, the folder, and ``progress`` by
-#: name; returns an outcome for each run. For several processes it must be picklable.
+#: A function that executes a group, like ``execute_group``. It is called with the group, the folder and the keyword
+#: ``progress``, and returns an outcome for each run. For several processes it must be picklable.
 Work = Callable[..., list[Outcome]]
-_Done = tuple[Group, list[Outcome]]
-_Trained = dict[str, tuple[Prepared, Run | Exception]]
+_Outcomes = tuple[Group, list[Outcome]]
+_TrainedRuns = dict[str, tuple[PreparedRun, Run | Exception]]
 #: The reports of a worker about its group's first run: the record of an episode, or a warning.
 _Reports: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
 
@@ -66,11 +66,11 @@ def attempt(work: Callable[..., Record], *arguments: Any, **keywords: Any) -> Ou
     try:
         return work(*arguments, **keywords)
     except Exception as error:
-        return as_text(error)
+        return as_daband_error(error)
 
 
-def as_text(error: Exception) -> DabandError:
-    """Return an exception that can be sent between processes; a foreign one with its type and location."""
+def as_daband_error(error: Exception) -> DabandError:
+    """Return an exception that can be sent between processes. For a foreign one, the text has its type and location."""
     if isinstance(error, DabandError):
         return DabandError(str(error))
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -78,7 +78,7 @@ def as_text(error: Exception) -> DabandError:
 
 
 def execute_group(group: Group, out: Path, *, progress: Progress | None = None) -> list[Outcome]:
-    """Execute a run, or several with common gradient steps if they can be stacked."""
+    """Execute the runs of a group, with common gradient steps if they can be stacked. Return an outcome for each."""
     remaining = [spec for spec in group if not (out / spec.folder_name / "done").exists()]
     trained = _train_stack(remaining, out, progress) if len(remaining) > 1 else {}
     if len(remaining) > 1 and not trained:
@@ -96,8 +96,8 @@ def execute_group(group: Group, out: Path, *, progress: Progress | None = None) 
     return [attempt(finish, spec) for spec in group]
 
 
-def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None) -> _Trained:
-    """Return runs trained with common steps, by folder; empty if they cannot be stacked."""
+def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None) -> _TrainedRuns:
+    """Train runs with common steps, and return them by folder name; empty if they cannot be stacked."""
     pair = load(specs[0].pair, **specs[0].pair_options)
     stack = [prepare(spec, out, pair=pair) for spec in specs]
     if not can_train_stacked([prepared.policy for prepared in stack]):
@@ -105,15 +105,15 @@ def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None)
     last_reported = 0
 
     def report(record: dict[str, float]) -> None:
+        """Call ``progress`` with the record of an episode."""
         nonlocal last_reported
-        if (
-            progress is not None and record["episode"] > last_reported
-        ):  # report each episode once, for the first run to reach it
+        # Each episode is reported once, for the first run to reach it.
+        if progress is not None and record["episode"] > last_reported:
             last_reported = int(record["episode"])
             progress(record)
 
     try:
-        runs = train_stacked([prepared.phase(report) for prepared in stack])
+        runs = train_stacked([prepared.build_phase(report) for prepared in stack])
     except DeviceOutOfMemory as error:
         # Their folders have the progress so far; one after the other they need less memory.
         message = f"{len(stack)} runs could not be stacked and are trained one after another: {error}"
@@ -137,25 +137,24 @@ def execute_all(
 
 def group_runs(specs: Sequence[RunSpec]) -> list[Group]:
     """Return groups of runs that can be trained together; every other run is a group by itself."""
-    groups = group_by(specs, lambda spec: spec.without_seed if _on_gpu(spec) else spec.folder_name)
+    groups = group_by(specs, lambda spec: spec.without_seed if _is_on_gpu(spec) else spec.folder_name)
     return [
         group[start : start + _MAX_STACK] for group in groups.values() for start in range(0, len(group), _MAX_STACK)
     ]
 
 
-def _on_gpu(spec: RunSpec) -> bool:
+def _is_on_gpu(spec: RunSpec) -> bool:
     """Return True if the run's policy learns by gradients and would be on a GPU."""
     if not policy_class(spec.method).learns_by_gradients:
         return False
-    from daband.neural.learning._torch_settings import (
-        gpu_name,  # imported here, because a comparison of linear methods needs no torch
-    )
+    # Imported here, because a comparison of linear methods needs no torch.
+    from daband.neural.learning._torch_settings import gpu_name
 
     device = str(spec.policy.get("device", "auto"))
     return device.startswith("cuda") or (device == "auto" and gpu_name(device) is not None)
 
 
-def _execute_in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_Done]:
+def _execute_in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_Outcomes]:
     """Execute one group after the other, in this process."""
     for group in groups:
         with _name_warnings(group[0], warnings.showwarning):
@@ -163,11 +162,11 @@ def _execute_in_turn(groups: list[Group], work: Work, listener: Listener) -> Ite
             try:
                 outcomes = work(group, progress=lambda record, report=report: listener(report(record)))
             except Exception as error:  # of the whole stack: other groups continue
-                outcomes = [as_text(error)] * len(group)
+                outcomes = [as_daband_error(error)] * len(group)
         yield group, outcomes
 
 
-def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: int) -> Iterator[_Done]:
+def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: int) -> Iterator[_Outcomes]:
     """Execute ``jobs`` groups at a time, each in a process with its part of the processors."""
     context = multiprocessing.get_context("spawn")
     workers = min(jobs, len(groups))
@@ -182,7 +181,7 @@ def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *
         """Execute a group in the next free process."""
         pool = pools.get()
         try:
-            return pool.submit(_in_worker, work, group, reports).result()
+            return pool.submit(_execute_in_worker, work, group, reports).result()
         except BrokenProcessPool:
             pool = new_pool()
             return [WorkerDied("a worker process died (out of memory?); fewer --jobs need less")] * len(group)
@@ -204,7 +203,7 @@ def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *
         waiting = {threads.submit(call, group): group for group in groups}
         try:
             while waiting:
-                done, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
+                done_futures, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
                 with contextlib.suppress(queue.Empty):
                     while True:
                         spec, content = reports.get_nowait()
@@ -212,7 +211,7 @@ def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *
                             warnings.warn(content, stacklevel=2)
                         else:
                             listener(RunEvent("episode", spec, content))
-                for future in done:
+                for future in done_futures:
                     yield waiting.pop(future), future.result()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
@@ -228,38 +227,38 @@ def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *
 
 
 def _follow_parent() -> None:
-    """Exit when the parent is killed. Ctrl-C reaches every process of a terminal, and the parent acts on it."""
+    """Let a worker exit when its parent is killed, and ignore Ctrl-C, on which the parent acts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def end() -> None:
+    def exit_after_parent() -> None:
         """Exit after the parent has ended."""
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=end, daemon=True).start()
+    threading.Thread(target=exit_after_parent, daemon=True).start()
 
 
-def _in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:
+def _execute_in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:
     """Execute a group in a worker process."""
     with _name_warnings(group[0], lambda text, *_, **__: reports.put((group[0], text))):
         try:
             return work(group, progress=lambda record: reports.put((group[0], record)))
         except Exception as error:  # here the traceback is still available
-            return [as_text(error)] * len(group)
+            return [as_daband_error(error)] * len(group)
 
 
 @contextlib.contextmanager
 def _name_warnings(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
     """Show warnings with the name of their run, because several runs may be executed at a time."""
 
-    def show_named(message: Warning | str, *location: Any, **more: Any) -> None:
-        show(f"{spec.pair}, {spec.label}: {message}", *location, **more)
+    def show_named(message: Warning | str, *location: Any, **keywords: Any) -> None:
+        show(f"{spec.pair}, {spec.label}: {message}", *location, **keywords)
 
-    before = warnings.showwarning
+    previous = warnings.showwarning
     warnings.showwarning = show_named
     try:
         yield
     finally:
-        warnings.showwarning = before
+        warnings.showwarning = previous

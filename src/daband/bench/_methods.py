@@ -1,4 +1,7 @@
-"""Build methods from their command-line names: the name of a policy, or with "-p" the policy after PCA ("linucb-p")."""
+"""Build methods from their command-line names.
+
+A name is that of a policy, such as "linucb", or ends in "-p" for the policy on principal components ("linucb-p").
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from daband.policies._pair_defaults import default_transform, setting_defaults
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 
-#: Methods whose name ends so are fitted on principal components.
+#: The suffix of methods that are fitted on principal components.
 _PCA_SUFFIX = "-p"
-#: Policies that ignore contexts: PCA has no effect on them.
+#: Policies that ignore contexts, so that PCA has no effect on them.
 WITHOUT_CONTEXTS = ("constant", "random")
 #: Policy arguments that are set by the pair, the method's name and the run's seed.
 _RUN_ARGUMENTS = ("context_shape", "n_arms", "arms", "transform", "seed")
@@ -23,8 +26,8 @@ _RUN_ARGUMENTS = ("context_shape", "n_arms", "arms", "transform", "seed")
 def method_names() -> list[str]:
     """Return the names of all methods, sorted: every policy, and with "-p" every policy that uses contexts."""
     names = policies.names()
-    reduced = [f"{name}{_PCA_SUFFIX}" for name in names if name not in WITHOUT_CONTEXTS]
-    return sorted([*names, *reduced])
+    pca_names = [f"{name}{_PCA_SUFFIX}" for name in names if name not in WITHOUT_CONTEXTS]
+    return sorted([*names, *pca_names])
 
 
 def checked_method(method: str) -> str:
@@ -32,10 +35,10 @@ def checked_method(method: str) -> str:
     # Listing all names imports every policy and torch, which a comparison of linear methods does not need.
     base = method.removesuffix(_PCA_SUFFIX)
     if not policies.is_registered(base) or (base != method and base in WITHOUT_CONTEXTS):
-        known = method_names()
-        if method in known:
+        known_names = method_names()
+        if method in known_names:
             return method
-        raise unknown_name("method", method, known, with_neural=True)
+        raise unknown_name("method", method, known_names, with_neural=True)
     return method
 
 

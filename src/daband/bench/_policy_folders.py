@@ -11,7 +11,7 @@ from typing import Any
 from daband._files import read_bytes, read_json, read_npz, write_bytes, write_json
 from daband.bench._methods import WITHOUT_CONTEXTS
 from daband.bench._records import Record
-from daband.bench._run import Prepared, conclude, finished_runs, read_spec
+from daband.bench._run import PreparedRun, conclude, finished_runs, read_spec
 from daband.bench._settings import RunSpec
 from daband.domains._contract import Pair
 from daband.domains._registry import load
@@ -39,8 +39,11 @@ AUDIT_FOLDER = "audit"
 class PolicyFolder:
     """A policy on disk, and the pair that it was trained on."""
 
+    #: The folder of the run or the choice.
     path: Path
+    #: Name of the pair.
     pair: str
+    #: Options of the pair, as in ``daband.domains.load``.
     pair_options: dict[str, Any]
     #: The decision rule of the policy in the target: "ucb" or "greedy".
     rule: str
@@ -70,7 +73,7 @@ class PolicyFolder:
 
     @property
     def arm_names(self) -> list[str] | None:
-        """The arm names that the run or the choice stored: available without the data."""
+        """The arm names that the run or the choice stored; they can be read without the data."""
         for name in ("result.json", CHOICE_FILE):
             if (self.path / name).is_file():
                 return read_json(self.path / name).get("class_names")
@@ -89,7 +92,7 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
     if (folder / CHOICE_FILE).is_file():
         choice = read_json(folder / CHOICE_FILE)
         try:
-            policy = PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
+            result = PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
     else:
@@ -97,16 +100,16 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
         if len(runs) > 1:
             raise InvalidInput(f"{folder} has {len(runs)} finished runs, e.g. {runs[0]}; use the folder of one")
         spec = read_spec(runs[0])
-        policy = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
-    if not policy.policy_file.is_file():
+        result = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
+    if not result.policy_file.is_file():
         raise InvalidInput(f"{folder} has no policy.safetensors; use the folder of one run")
-    return policy
+    return result
 
 
 def begin_audit(
     folder: str | Path, *, budget: int, seed: int = 0, confidence: float = 0.95, incumbent: Any = None
 ) -> Audit:
-    """Write the questions of an audit of a folder's policy into its subfolder ``audit``; a started audit is read.
+    """Start an audit of a folder's policy in the subfolder ``audit``. If it was started before, it is read.
 
     The incumbent is the one in the policy's ``assessment.json``, unless another is given.
     """
@@ -142,10 +145,11 @@ def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = Fal
     result = answer_audit(audit_folder, answers, replace=replace)
     if policy_files.assessment_file is None or not result.finished:
         return result, None
-    before = audit_folder / "before.json"  # the assessment without these rewards: answers may be added or replaced
-    if not before.is_file():
-        write_bytes(before, read_bytes(policy_files.assessment_file))
-    assessment = read_assessment(before).with_rewards(result.interval, result.value_interval, result.answered)
+    # The assessment without these rewards is kept, because answers may be added or replaced.
+    earlier_file = audit_folder / "before.json"
+    if not earlier_file.is_file():
+        write_bytes(earlier_file, read_bytes(policy_files.assessment_file))
+    assessment = read_assessment(earlier_file).with_rewards(result.interval, result.value_interval, result.answered)
     assessment.save(policy_files.assessment_file)
     return result, assessment
 
@@ -177,7 +181,7 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
                 write_bytes(folder / name, read_bytes(path.parent / name))
             config["run"] = spec.model_dump(mode="json")
             write_json(folder / "config.json", config, sort_keys=True)
-            conclude(Prepared(spec, pair, policy, folder), run)
+            conclude(PreparedRun(spec, pair, policy, folder), run)
             return
 
 
@@ -196,7 +200,7 @@ def _read_run(folder: Path) -> Run:
 
 @dataclass(frozen=True)
 class AssessedRun:
-    """A run and its assessment; its record has the true value if the target has labels."""
+    """A run and its assessment. The record has the true value if the target has labels."""
 
     path: Path
     spec: RunSpec
@@ -207,39 +211,39 @@ class AssessedRun:
 def assess_runs(folder: str | Path, *, incumbent: Any = None) -> list[AssessedRun]:
     """Assess every finished run of a folder, and write ``assessment.json`` into each.
 
-    The assessment of a choice is kept, because it may be based on target rewards; it is repeated only for another
-    incumbent. Methods that ignore contexts are not assessed. If some runs cannot be assessed, a warning gives the
-    reason; if none can, an error does.
+    The assessment of a choice is kept, because it may be based on target rewards. It is repeated only for another
+    incumbent. Methods that ignore contexts are not assessed. Runs that cannot be assessed cause a warning with the
+    reason. If no run can be assessed, the reason is raised as an error.
 
     Args:
         folder: a run, a choice, or a folder of runs.
         incumbent: the policy used today, as in ``daband.assess``.
     """
     folder = Path(folder)
-    assessed: list[AssessedRun] = []
-    rejected: dict[str, InvalidInput | NotFitted] = {}
+    assessed_runs: list[AssessedRun] = []
+    errors_by_run: dict[str, InvalidInput | NotFitted] = {}
     for path in finished_runs(folder):
         spec = read_spec(path)
-        chosen = (path / CHOICE_FILE).is_file()
-        if not chosen and spec.method in WITHOUT_CONTEXTS:
+        is_choice = (path / CHOICE_FILE).is_file()
+        if not is_choice and spec.method in WITHOUT_CONTEXTS:
             continue
         try:
-            keep = chosen and incumbent is None
-            assessment = read_assessment(path / "assessment.json") if keep else _assess(path, spec, incumbent)
+            is_kept = is_choice and incumbent is None
+            assessment = read_assessment(path / "assessment.json") if is_kept else _assess_run(path, spec, incumbent)
         except (InvalidInput, NotFitted) as error:
-            rejected[spec.label] = error
+            errors_by_run[spec.label] = error
             continue
-        assessed.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
-    if not assessed:
-        for first_reason in rejected.values():
+        assessed_runs.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
+    if not assessed_runs:
+        for first_reason in errors_by_run.values():
             raise first_reason
         raise InvalidInput(f"{folder} has no run of a method that uses contexts, so nothing can be assessed")
-    for name, reason in rejected.items():
+    for name, reason in errors_by_run.items():
         warnings.warn(f"{name} cannot be assessed: {reason}", stacklevel=2)
-    return assessed
+    return assessed_runs
 
 
-def _assess(path: Path, spec: RunSpec, incumbent: Any) -> Assessment:
+def _assess_run(path: Path, spec: RunSpec, incumbent: Any) -> Assessment:
     """Assess a run, and write the assessment into its folder."""
     pair = load(spec.pair, **spec.pair_options)
     if pair.source_test is None:

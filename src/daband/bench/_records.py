@@ -1,7 +1,7 @@
-"""The record of a finished run, the metric by which methods are compared, and their paired comparison.
+"""Define the record of a finished run and the metric of methods, and compare methods by paired tests.
 
-Methods with one seed see the same contexts in the same order and get rewards from the same table. So results are
-compared seed by seed: the effect of the seed on both cancels in the difference.
+Methods with the same seed see the same contexts in the same order and get rewards from the same table. Therefore
+results are compared seed by seed. The effect of the seed on both methods cancels in the difference.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Metric:
     name: str
 
     def digits(self, *values: float | None, significant: int = 3) -> int:
-        """Return the decimals to print ``values`` with: fixed for accuracies, by magnitude for other values."""
+        """Return the number of decimals for printing ``values``: fixed for accuracies, otherwise by magnitude."""
         return significant if self is TARGET_ACCURACY else decimals(*values, significant=significant)
 
 
@@ -52,12 +52,12 @@ TARGET_VALUE = Metric("target_value", "target value")
 
 def metric_of(records: Sequence[Record]) -> Metric:
     """Return the accuracy if exactly one arm has reward 1 in all these records, else the mean expected reward."""
-    one_hot = all(record.get("feedback", "one_hot") == "one_hot" for record in records)
-    return TARGET_ACCURACY if one_hot else TARGET_VALUE
+    is_one_hot = all(record.get("feedback", "one_hot") == "one_hot" for record in records)
+    return TARGET_ACCURACY if is_one_hot else TARGET_VALUE
 
 
 def decimals(*values: float | None, significant: int = 3) -> int:
-    """Return the decimals that give the largest of these numbers ``significant`` significant digits."""
+    """Return the number of decimals with which the largest of these numbers has ``significant`` digits."""
     largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
     if largest == 0.0:
         return significant
@@ -65,7 +65,7 @@ def decimals(*values: float | None, significant: int = 3) -> int:
 
 
 def group_by(items: Iterable[ItemT], key: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:
-    """Group items by their key, both in the order of first appearance."""
+    """Return lists of items by key. Keys and items are in the order of first appearance."""
     groups: dict[KeyT, list[ItemT]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -73,7 +73,7 @@ def group_by(items: Iterable[ItemT], key: Callable[[ItemT], KeyT]) -> dict[KeyT,
 
 
 def read_results(out: str | Path) -> list[Record]:
-    """Return the records of a bench."""
+    """Return the records in ``results.json`` of a folder of runs."""
     path = Path(out) / "results.json"
     records = read_json(path)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
@@ -96,15 +96,14 @@ class Paired:
     low: float
     #: The upper end of this interval.
     high: float
-    #: Two-sided paired t test of the hypothesis of no difference.
+    #: The p-value of the two-sided paired t test.
     p_value: float
 
 
 def compare_paired(first: Sequence[float], second: Sequence[float]) -> Paired:
     """Compare two lists of results, (n,) each, whose i-th entries have the same seed.
 
-    If all differences are equal, their standard deviation is 0: the interval is that number, and the p-value is 1 if
-    it is 0, else 0.
+    If all differences are equal, the interval is this difference. The p-value is then 1 if the difference is 0, else 0.
     """
     a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if a.ndim != 1 or a.shape != b.shape or len(a) == 0:
@@ -127,17 +126,18 @@ def compare_paired(first: Sequence[float], second: Sequence[float]) -> Paired:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values, in the order given: below 0.05, the family-wise error is at most 0.05.
+    """Return p-values adjusted by Holm's method, in the order given.
 
-    NaN (no test was possible) stays NaN and does not count as a test.
+    If adjusted values below 0.05 are called significant, the family-wise error is at most 0.05. NaN, which means that
+    no test was possible, stays NaN and does not count as a test.
     """
     values = np.asarray(p_values, np.float64)
-    tested = np.flatnonzero(~np.isnan(values))
-    if ((values[tested] < 0) | (values[tested] > 1)).any():
+    tested_rows = np.flatnonzero(~np.isnan(values))
+    if ((values[tested_rows] < 0) | (values[tested_rows] > 1)).any():
         raise InvalidInput(f"p-values must be in [0, 1], got {list(p_values)}")
     adjusted = values.copy()
     largest = 0.0
-    for rank, index in enumerate(tested[np.argsort(values[tested], kind="stable")]):
-        largest = max(largest, min(1.0, (len(tested) - rank) * float(values[index])))
+    for rank, index in enumerate(tested_rows[np.argsort(values[tested_rows], kind="stable")]):
+        largest = max(largest, min(1.0, (len(tested_rows) - rank) * float(values[index])))
         adjusted[index] = largest
     return [float(value) for value in adjusted]

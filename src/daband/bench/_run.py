@@ -1,4 +1,7 @@
-"""Execute one run of an experiment, from settings to a finished folder: prepare, train, evaluate, continue."""
+"""Execute one run of an experiment, from its settings to a finished folder.
+
+``execute`` prepares, trains and evaluates a run. ``continue_run`` continues a finished run with target rewards.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daband._files import finish_folder, locked, read_json, write_json
-from daband.bench._environment import environment
+from daband.bench._environment import describe_environment
 from daband.bench._methods import build_policy
 from daband.bench._records import Record, read_results
 from daband.bench._settings import RunSpec
@@ -52,16 +55,16 @@ def read_spec(folder: str | Path) -> RunSpec:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A run that is ready for training: the pair is loaded, the policy built, the folder named."""
+class PreparedRun:
+    """A run that is ready for training, with its pair, its untrained policy and its folder."""
 
     spec: RunSpec
     pair: Pair
     policy: Policy
     folder: Path
 
-    def phase(self, progress: Progress | None = None) -> Phase:
-        """Return the phase to train; ``progress`` gets the record of every episode, in which ``of`` is their number."""
+    def build_phase(self, progress: Progress | None = None) -> Phase:
+        """Return the training phase. ``progress`` gets a record per episode, with the number of episodes as ``of``."""
         spec, source = self.spec, self.pair.source
         complete_episodes = max(1, source.rounds_available // spec.episode_length)
         episodes = None if spec.episodes == "auto" else complete_episodes if spec.episodes == "all" else spec.episodes
@@ -78,11 +81,11 @@ class Prepared:
         return phase
 
 
-def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:
+def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> PreparedRun:
     """Load the pair, unless it is given, and build the policy of a run."""
     pair = load(spec.pair, **spec.pair_options) if pair is None else pair
     policy = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, components=spec.components)
-    return Prepared(spec, pair, policy, out / spec.folder_name)
+    return PreparedRun(spec, pair, policy, out / spec.folder_name)
 
 
 def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Record:
@@ -95,13 +98,13 @@ def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Re
     def work() -> Record:
         """Train and evaluate the policy."""
         prepared = prepare(spec, out)
-        return conclude(prepared, run_phase(prepared.phase(progress)))
+        return conclude(prepared, run_phase(prepared.build_phase(progress)))
 
     return _run_once(folder, lambda: finished_record(spec, out), work)
 
 
 def _run_once(folder: Path, read: Callable[[], Record | None], work: Callable[[], Record]) -> Record:
-    """Return the record of a folder: read it, wait for another process that works on it, or do the work."""
+    """Return the record of a folder. If it is not finished, do the work, or wait for the process that does it."""
     while True:
         record = read()
         if record is not None:
@@ -113,7 +116,7 @@ def _run_once(folder: Path, read: Callable[[], Record | None], work: Callable[[]
                 pass
 
 
-def conclude(prepared: Prepared, run: Run) -> Record:
+def conclude(prepared: PreparedRun, run: Run) -> Record:
     """Evaluate a trained policy, write the remaining files, and mark the folder as done.
 
     If the target has no labels, every field that needs them is None.
@@ -138,11 +141,11 @@ def conclude(prepared: Prepared, run: Run) -> Record:
     }  # fmt: skip
     if run.note:
         record["note"] = run.note
-    return _finish(folder, record, environment(policy))
+    return _write_record(folder, record, describe_environment(policy))
 
 
-def _finish(folder: Path, record: Record, environment_record: Record | None = None) -> Record:
-    """Write the record and mark the folder as done; if another process was faster, use its record."""
+def _write_record(folder: Path, record: Record, environment_record: Record | None = None) -> Record:
+    """Write the record, mark the folder as done, and return the record; that of another process if it was faster."""
     with locked(folder, wait=True):
         if (folder / "done").exists():
             return read_json(folder / "result.json")
@@ -154,14 +157,17 @@ def _finish(folder: Path, record: Record, environment_record: Record | None = No
 
 
 def _target_fields(result: Evaluation | None) -> Record:
-    """Return the target fields of the evaluation; all are None without one."""
+    """Return the target fields of an evaluation; all are None if there is no evaluation."""
     names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
     fields = {f"target_{name}": None if result is None else getattr(result, name) for name in names}
     return {**fields, "per_class": None if result is None else result.per_class}
 
 
 def continued_record(folder: Path, rounds: int) -> Record | None:
-    """Return the record of a run's continuation in the target, None if it is not done; raise for other settings."""
+    """Return the record of a run's continuation in the target; None if it is not done.
+
+    A continuation with another number of rounds is an error.
+    """
     continued_folder = folder / CONTINUED_FOLDER
     if not (continued_folder / "done").exists():
         return None
@@ -174,12 +180,12 @@ def continued_record(folder: Path, rounds: int) -> Record | None:
 
 
 def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress | None = None) -> Record:
-    """Continue one finished run on target rewards, in its subfolder ``continued``; a finished one is read.
+    """Continue one finished run on target rewards, in its subfolder ``continued``, and return its record.
 
-    The run itself is not changed. ``zero_shot_regret`` is the regret of the fixed policy on the evaluation contexts
-    (``zero_shot_contexts`` of them), ``continued_regret`` the regret of the rounds played here, ``total_regret`` their
-    sum. ``zero_shot_value`` and ``continued_reward`` are the mean rewards of a context and of a round, all in the
-    user's unit. Fields that need labels are None if there are none.
+    The run itself is not changed. A finished continuation is read, not repeated. In the record, ``zero_shot_regret``
+    is the regret of the fixed policy on ``zero_shot_contexts`` evaluation contexts, ``continued_regret`` the regret of
+    the rounds played here, and ``total_regret`` their sum. ``zero_shot_value`` and ``continued_reward`` are the mean
+    rewards of a context and of a round. All are in the user's unit. Fields that need labels are None if there are none.
     """
     folder = Path(folder)
     continued_folder = folder / CONTINUED_FOLDER
@@ -187,48 +193,48 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
     def work() -> Record:
         """Continue the run and return its record."""
         spec = read_spec(folder)
-        length = read_json(folder / "config.json")["training"]["episode_length"]
+        episode_length = read_json(folder / "config.json")["training"]["episode_length"]
         pair = load(spec.pair, **spec.pair_options)
         if pair.target_labelled is None:
             raise DataError(
                 f"the pair {spec.pair!r} has no target contexts with rewards to continue on; a log of the target is "
                 f"learned by `daband learn {folder} LOG.csv`"
             )
-        episodes = -(-min(rounds, pair.target_labelled.rounds_available) // length)
+        episodes = -(-min(rounds, pair.target_labelled.rounds_available) // episode_length)
         run = continue_on_target(
             load_policy(folder / "policy.safetensors"),
             target=pair.target_labelled,
             rounds=rounds,
-            episode_length=length,
+            episode_length=episode_length,
             seed=spec.seed,
             directory=continued_folder,
             config={"continued_from": spec.config_hash, "rounds": rounds},
             progress=None if progress is None else lambda record: progress({**record, "of": episodes}),
         )
-        before = read_json(folder / "result.json")
-        zero_shot, continued = before["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
+        trained = read_json(folder / "result.json")
+        zero_shot, continued = trained["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
         record = {
             "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed, "rounds": run.rounds,
             "rounds_asked": rounds, "zero_shot_regret": zero_shot,
-            "zero_shot_contexts": before.get("target_contexts"), "zero_shot_value": before.get("target_value"),
+            "zero_shot_contexts": trained.get("target_contexts"), "zero_shot_value": trained.get("target_value"),
             "continued_regret": continued, "continued_reward": float(run.reward.mean()),
             "total_regret": None if zero_shot is None or continued is None else zero_shot + continued,
-            "feedback": before.get("feedback", "one_hot"), "wall_seconds": run.seconds,
+            "feedback": trained.get("feedback", "one_hot"), "wall_seconds": run.seconds,
             "config_hash": spec.config_hash, "folder": folder.name,
         }  # fmt: skip
-        return _finish(continued_folder, record)
+        return _write_record(continued_folder, record)
 
     return _run_once(continued_folder, lambda: continued_record(folder, rounds), work)
 
 
 def finished_runs(folder: str | Path) -> list[Path]:
-    """Return the finished runs of a folder: itself if it is one, those of its ``results.json``, else all below it."""
+    """Return the folders of finished runs: the folder itself, the runs in its ``results.json``, or else all in it."""
     folder = Path(folder)
     if (folder / "done").exists():
         return [folder]
     # A bench that was started again with other settings also has old runs, which do not count.
-    listed = (folder / "results.json").is_file()
-    names = {str(record.get("folder")) for record in read_results(folder)} if listed else None
+    has_results = (folder / "results.json").is_file()
+    names = {str(record.get("folder")) for record in read_results(folder)} if has_results else None
     runs = sorted(path.parent for path in folder.glob("*/done") if names is None or path.parent.name in names)
     if not runs:
         raise DataError(f"{folder} has no finished run; start one with `daband run NAME` or `daband bench NAME`")

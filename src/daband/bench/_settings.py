@@ -1,4 +1,7 @@
-"""Experiments: a pair, methods, seeds and a budget, read from a preset, a TOML file and overrides."""
+"""Read experiments from presets, TOML files and overrides.
+
+An ``Experiment`` has a pair, methods, seeds and a budget. It consists of runs, each with a ``RunSpec``.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ from daband.errors import InvalidInput, did_you_mean
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
-#: The number of episodes; "all": as many complete ones as the source's contexts and ``passes`` allow; or "auto": the
-#: default of ``train``, 300, with up to five passes over a small source.
+#: The number of episodes. "all" is the largest number of complete episodes that the source's contexts and ``passes``
+#: allow. "auto" is the default of ``train``: 300, with up to five passes over a small source.
 Episodes = Count | Literal["all", "auto"]
 #: The decision rule for the evaluation in the target; the argument ``rule`` of ``evaluate``.
 DecisionRule = Literal["ucb", "greedy"]
@@ -36,12 +39,15 @@ class _Settings(BaseModel):
 
 
 class RunSpec(_Settings):
-    """All settings of one run: its result depends on nothing else."""
+    """All settings of one run. Its result depends on nothing else. ``Experiment`` describes the common fields."""
 
     pair: str
+    #: Options of the pair, with defaults that depend on the data.
     pair_options: dict[str, Any]
     method: str
+    #: "default", or a change of the method such as "paper:RP" in an ablation.
     variant: str
+    #: Keyword arguments of the policy.
     policy: dict[str, Any]
     components: int
     episodes: Episodes
@@ -75,7 +81,7 @@ class RunSpec(_Settings):
 
 
 class Experiment(_Settings):
-    """Methods x seeds on one pair, or on several: ``pair = "amazon/*"`` means every pair whose name matches.
+    """Methods and seeds to compare on one pair, or on several: ``pair = "amazon/*"`` is every pair that matches.
 
     Args:
         summary: describes the experiment in one line.
@@ -106,7 +112,9 @@ class Experiment(_Settings):
     selection: str = "none"
 
     def runs(self, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[RunSpec]:
-        """Return every run; for each pair seed after seed, so that methods can be compared early.
+        """Return the settings of every run.
+
+        They are ordered by pair, then by seed, so that all methods of the first seed finish early.
 
         An unknown method, setting of a method, or option of a pair is an error here, not in the first run.
         """
@@ -114,10 +122,10 @@ class Experiment(_Settings):
         for method in (*method_list, *self.methods):
             policy_arguments(checked_method(method), self.policy_settings(method) if method in method_list else {})
         options = {pair: pairs.get(pair).resolve_options(self.pair_options) for pair in self.pairs()}
-        common = self.model_dump(include={"components", "episodes", "episode_length", "rule", "selection"})
+        shared_settings = self.model_dump(include={"components", "episodes", "episode_length", "rule", "selection"})
         runs = []
         for pair, seed, method in product(options, self.seeds if seeds is None else seeds, method_list):
-            settings = {"pair_options": options[pair], "policy": self.policy_settings(method), **common}
+            settings = {"pair_options": options[pair], "policy": self.policy_settings(method), **shared_settings}
             runs.append(RunSpec(pair=pair, method=method, variant="default", seed=seed, **settings))
         return runs
 
@@ -143,7 +151,7 @@ class Experiment(_Settings):
 
 
 def preset_names() -> list[str]:
-    """Return every preset: the shipped files, and one for each pair by its name."""
+    """Return the names of presets: the files of this package, and every pair."""
     return sorted(_preset_files().keys() | set(pairs.names()))
 
 
@@ -160,9 +168,9 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
         path = check_path(name_or_file, "the file of settings")
         if not path.is_file():
             raise InvalidInput(f"there is no file {path}")
-        settings = _parse(read_bytes(path), str(path))
+        settings = _parse_toml(read_bytes(path), str(path))
     elif name_or_file in files:
-        settings = _parse(files[name_or_file], name_or_file)
+        settings = _parse_toml(files[name_or_file], name_or_file)
     elif name_or_file in pairs:
         settings = {"pair": name_or_file}
     else:
@@ -174,7 +182,7 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
         hint = did_you_mean(name_or_file, preset_names())
         raise InvalidInput(f"unknown preset {name_or_file!r}{hint} (`daband presets` lists them, or give a .toml file)")
     for override in overrides:
-        _apply(settings, override)
+        _apply_override(settings, override)
     try:
         return Experiment(**settings)
     except ValidationError as error:
@@ -182,18 +190,18 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
 
 
 def _describe_problem(error: ValidationError) -> str:
-    """Describe the first problem of invalid settings, by the setting's name as the user wrote it."""
+    """Return a message about the first invalid setting, with its name as the user wrote it."""
     problem = error.errors()[0]
     # If a setting may have several types, pydantic adds the type to the path; the user did not write it.
-    where = ".".join(str(part) for part in problem["loc"] if part != "constrained-int")
+    setting = ".".join(str(part) for part in problem["loc"] if part != "constrained-int")
     if problem["type"] == "extra_forbidden":
         known = list(Experiment.model_fields)
-        return f"unknown setting {where!r}{did_you_mean(where, known)} (known: {', '.join(known)})"
-    what = "it must be a list, e.g. [0, 1]" if problem["type"] == "tuple_type" else problem["msg"]
-    return f"setting {where!r}: {what}, got {problem['input']!r}"
+        return f"unknown setting {setting!r}{did_you_mean(setting, known)} (known: {', '.join(known)})"
+    reason = "it must be a list, e.g. [0, 1]" if problem["type"] == "tuple_type" else problem["msg"]
+    return f"setting {setting!r}: {reason}, got {problem['input']!r}"
 
 
-def _apply(settings: dict[str, Any], override: str) -> None:
+def _apply_override(settings: dict[str, Any], override: str) -> None:
     """Change settings by a text ``key=value``. The value is read as TOML, or as text if it is not valid TOML."""
     key, separator, text = override.partition("=")
     if not separator or not key:
@@ -211,14 +219,14 @@ def _apply(settings: dict[str, Any], override: str) -> None:
         settings[name] = text
 
 
-def _parse(content: bytes, where: str) -> dict[str, Any]:
+def _parse_toml(content: bytes, name: str) -> dict[str, Any]:
     """Return the settings in the content of a TOML file."""
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError:
-        raise InvalidInput(f"{where} is not a text file in UTF-8") from None
+        raise InvalidInput(f"{name} is not a text file in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"{where} is not TOML: {error}") from None
+        raise InvalidInput(f"{name} is not TOML: {error}") from None
 
 
 def _preset_files() -> dict[str, bytes]:

@@ -1,8 +1,8 @@
-"""Run variants of one method: the paper's ablation of R, P and D.
+"""Run the paper's ablation of the terms R, P and D.
 
-R is the regression error, P the predicted reward, D the divergence. The three letters together are all that DABand adds
-to Neural-LinUCB, so ``none`` equals Neural-LinUCB with the same recipe, bit for bit. In the paper D is the adversarial
-term. The default recipe aligns domains with further target terms, which belong to D.
+R is the regression error, P the predicted reward, D the divergence. DABand adds these three to Neural-LinUCB. Without
+them (``none``), it equals Neural-LinUCB with the same recipe, bit for bit. In the paper, D is the adversarial term. The
+default recipe aligns domains with further target terms, which belong to D.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def ablation_runs(
 ) -> list[RunSpec]:
     """Return all eight combinations on each base, with method "daband" and variant ``base:letters``.
 
-    The experiment's settings for DABand apply; if they change the recipe of a base, that base is changed.
+    The experiment's settings for DABand apply. Changes of a recipe apply to the base with the same name.
     """
     for base in bases:
         if base not in ABLATION_BASES:
@@ -55,24 +55,24 @@ def ablation_runs(
 
 
 def _remove_terms(base: str, letters: str, recipe: object) -> dict[str, Any]:
-    """Return the base, as the experiment changes it, with weight 0 for the terms whose letters are missing."""
-    changed = isinstance(recipe, Mapping) and recipe.get("base") == base
-    changes: dict[str, Any] = dict(recipe) if changed and isinstance(recipe, Mapping) else {"base": base}
-    removed = {
+    """Return the base recipe with the experiment's changes, and weight 0 for the terms whose letters are missing."""
+    is_changed = isinstance(recipe, Mapping) and recipe.get("base") == base
+    changes: dict[str, Any] = dict(recipe) if is_changed and isinstance(recipe, Mapping) else {"base": base}
+    zero_weights = {
         term: 0.0
         for letter, letter_terms in ABLATION_BASES[base].items()
         if letter not in letters
         for term in letter_terms
     }
-    return {**changes, "weights": {**changes.get("weights", {}), **removed}}
+    return {**changes, "weights": {**changes.get("weights", {}), **zero_weights}}
 
 
 def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
     """Return the table of an ablation from records of its runs; other records are ignored."""
     full = ABLATION_LETTERS[-1]
     rows = []
-    ablated = [record for record in records if summaries.role_of(record) == "ablation"]
-    groups = group_by(ablated, lambda record: (record["pair"], record["variant"].partition(":")[0]))
+    ablation_records = [record for record in records if summaries.role_of(record) == "ablation"]
+    groups = group_by(ablation_records, lambda record: (record["pair"], record["variant"].partition(":")[0]))
     for (_, base), base_records in groups.items():
         by_letters = {row.variant.partition(":")[2]: row for row in summaries.summarise(base_records)}
         present = [letters for letters in ABLATION_LETTERS if letters in by_letters]
@@ -84,9 +84,9 @@ def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
             name: summaries.paired_difference(scores[name], scores.get(full, {})) for name in present if name != full
         }
         tested = {name: test for name, test in tests.items() if test is not None}
-        corrected = dict(zip(tested, holm([test.p_value for test in tested.values()]), strict=True))
+        adjusted = dict(zip(tested, holm([test.p_value for test in tested.values()]), strict=True))
         for name in present:
-            p_holm = float(corrected.get(name, math.nan))
+            p_holm = float(adjusted.get(name, math.nan))
             test = (tests.get(name), None if math.isnan(p_holm) else p_holm)
             rows.append(AblationRow(by_letters[name], base, name, *test))
     return rows

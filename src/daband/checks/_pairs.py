@@ -1,4 +1,4 @@
-"""Checks for every pair of domains; ``check_pair`` runs them."""
+"""Check pairs of domains: ``check_pair`` runs every function that is registered in ``PAIR_CHECKS``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from daband._registry import Checks
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
 from daband.errors import InvalidInput
 
+#: The checks of a pair, in the order in which they run.
 PAIR_CHECKS = Checks()
 
 #: Number of contexts of each domain that are checked.
 _SAMPLE_SIZE = 64
 #: Maximum number of source contexts that ``source_test`` is compared with.
-_MAX_COMPARED = 20_000
+_MAX_COMPARED_CONTEXTS = 20_000
 
 
 @PAIR_CHECKS.add
@@ -33,7 +34,7 @@ def check_names(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_shapes(pair: Pair) -> None:
-    """Check that contexts have the pair's shape and one type in every domain; (K, *shape) with shared arms."""
+    """Check that contexts of every domain have one type and the pair's shape, or (K, *shape) with shared arms."""
     expected_shape = (pair.n_arms, *pair.context_shape) if pair.arms == "shared" else pair.context_shape
     dtypes = {}
     for name, batch in _batches(pair):
@@ -41,8 +42,8 @@ def check_shapes(pair: Pair) -> None:
             batch.shape[1:] == expected_shape,
             f"{name} contexts have shape {batch.shape[1:]}, expected {expected_shape}",
         )
-        floats = batch.dtype == np.uint8 or batch.dtype.kind == "f"
-        _require(floats, f"{name} contexts are {batch.dtype}, not uint8 or floats")
+        has_valid_type = batch.dtype == np.uint8 or batch.dtype.kind == "f"
+        _require(has_valid_type, f"{name} contexts are {batch.dtype}, not uint8 or floats")
         dtypes[name] = batch.dtype
     _require(len(set(dtypes.values())) == 1, f"contexts are of different types: {dtypes}")
     for name, domain in _domains(pair):
@@ -77,13 +78,13 @@ def check_reward_values(pair: Pair) -> None:
         _require(table.ndim == 2 and table.shape[1] == pair.n_arms, f"{name} rewards have shape {table.shape}")
         _require(np.isfinite(table).all(), f"{name} has a reward that is not finite")
         if pair.feedback == "one_hot":
-            right = np.isin(table, (0.0, 1.0)).all() and (table.sum(axis=1) == 1).all()
-            _require(right, f"{name}: exactly one arm must have reward 1 and the others 0")
+            is_one_hot = np.isin(table, (0.0, 1.0)).all() and (table.sum(axis=1) == 1).all()
+            _require(is_one_hot, f"{name}: exactly one arm must have reward 1 and the others 0")
 
 
 @PAIR_CHECKS.add
 def check_order(pair: Pair) -> None:
-    """Check that a pass has every context once, in an order set by the seed, and that too many rounds fail."""
+    """Check that a pass has every context once, in an order set by the seed, and that too many rounds are an error."""
     for name, domain in _domains(pair):
         if isinstance(domain, EvaluationDomain):
             continue
@@ -93,9 +94,9 @@ def check_order(pair: Pair) -> None:
         _require((order == domain.order(0, n, seed=0)).all(), f"{name}: one seed gave two orders")
         if n > 20:
             _require((order != domain.order(0, n, seed=1)).any(), f"{name}: two seeds gave one order")
-        n_some = min(n, _SAMPLE_SIZE)
-        batch = domain.batch(0, n_some, seed=3)
-        halves = np.concatenate([domain.batch(0, n_some // 2, seed=3), domain.batch(n_some // 2, n_some, seed=3)])
+        n_rows = min(n, _SAMPLE_SIZE)
+        batch = domain.batch(0, n_rows, seed=3)
+        halves = np.concatenate([domain.batch(0, n_rows // 2, seed=3), domain.batch(n_rows // 2, n_rows, seed=3)])
         _require((batch == halves).all(), f"{name}: a batch differs from its two halves")
         try:
             domain.batch(0, domain.rounds_available + 1, seed=0)
@@ -106,17 +107,20 @@ def check_order(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_source_test(pair: Pair) -> None:
-    """Check that ``source_test`` holds rounds that training does not use.
+    """Check that ``source_test`` has rounds that training does not use.
 
-    Rounds have no ids, so contexts are compared: at most as many may be common as the source itself repeats.
+    Rounds have no ids, so contexts are compared. The source may repeat contexts. Then a similar fraction of
+    ``source_test`` may also be in the source.
     """
     if pair.source_test is None:
         return
-    used = [hash(row.tobytes()) for row in _first_contexts(pair.source, _MAX_COMPARED)]
-    held_out = {hash(row.tobytes()) for row in _first_contexts(pair.source_test, _SAMPLE_SIZE)}
-    repeated = 1.0 - len(set(used)) / len(used)
-    common = len(held_out & set(used)) / len(held_out)
-    text = f"{common:.0%} of source_test's contexts are contexts of source, which repeats {repeated:.0%} of its own"
+    source_hashes = [hash(row.tobytes()) for row in _first_contexts(pair.source, _MAX_COMPARED_CONTEXTS)]
+    test_hashes = {hash(row.tobytes()) for row in _first_contexts(pair.source_test, _SAMPLE_SIZE)}
+    repeated = 1.0 - len(set(source_hashes)) / len(source_hashes)
+    common = len(test_hashes & set(source_hashes)) / len(test_hashes)
+    text = (
+        f"{common:.0%} of source_test's contexts are contexts of source, which repeats {repeated:.0%} of its contexts"
+    )
     _require(common <= 2.0 * repeated + 0.05, text)
 
 
@@ -139,13 +143,13 @@ def _require(condition: bool | np.bool_, message: str) -> None:
 
 
 def _domains(pair: Pair) -> list[tuple[str, Contexts | EvaluationDomain]]:
-    """Return the domains of the pair, by name."""
+    """Return the names and the domains of the pair, without domains that are None."""
     names = ("source", "target", "target_test", "target_labelled", "source_test")
     return [(name, domain) for name in names if (domain := getattr(pair, name)) is not None]
 
 
 def _batches(pair: Pair) -> list[tuple[str, AnyArray]]:
-    """Return the first contexts of each domain, by name."""
+    """Return the name and the first contexts of each domain."""
     return [(name, _first_contexts(domain, _SAMPLE_SIZE)) for name, domain in _domains(pair)]
 
 

@@ -1,4 +1,4 @@
-"""Checks for every policy. Each check takes a function that returns a new policy of given sizes.
+"""Check policies. Each check takes a function that returns a new policy of given sizes.
 
     from daband.checks import check_policy
     check_policy(lambda **sizes: MyPolicy(**sizes))
@@ -28,12 +28,13 @@ from daband.policies._checkpoints import load_policy
 from daband.policies._pair_defaults import setting_defaults
 from daband.policies._policy import Policy, RewardedDecision
 
+#: The checks of a policy, in the order in which they run.
 POLICY_CHECKS = Checks()
 T = TypeVar("T")
 
 
-#: Makes a fresh policy from the keywords ``context_shape``, ``n_arms``, ``arms`` and ``seed``. The same arguments
-#: must make the same policy.
+#: A function that returns a new policy, called with the keywords ``context_shape``, ``n_arms``, ``arms`` and ``seed``.
+#: The same arguments must give the same policy.
 MakePolicy: TypeAlias = Callable[..., Policy]
 
 #: Shape of contexts in checks.
@@ -43,7 +44,7 @@ N_ARMS = 4
 
 
 def _with_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[[MakePolicy], None]:
-    """Register a check that runs with disjoint arms, and with shared arms if the policy supports them."""
+    """Register a check that is run with disjoint arms, and with shared arms if the policy supports them."""
 
     @functools.wraps(check)
     def check_both(make: MakePolicy) -> None:
@@ -64,22 +65,22 @@ def random_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N
     return rng.uniform(-1.0, 1.0, shape)
 
 
-def fresh(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
+def new_policy(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
     """Return a policy that has learned nothing."""
-    offered = {"arms": arms} if _offers_shared_arms(make) else {}
-    return make(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, **offered)
+    arm_settings = {"arms": arms} if _offers_shared_arms(make) else {}
+    return make(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, **arm_settings)
 
 
-def experienced(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
-    """Return a policy that has played, received late rewards, observed the target and adapted."""
+def trained_policy(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
+    """Return a policy that has played rounds, received late rewards, observed the target and adapted."""
     rng = np.random.default_rng(5)
-    policy = fresh(make, arms, seed)
+    policy = new_policy(make, arms, seed)
     policy.play(random_contexts(rng, 12, arms), rng.random((12, N_ARMS)))
-    late = random_contexts(rng, 5, arms)
-    policy.update(late, policy.select(late).arm, rng.random(5), ids=["a", "b", 7, 8, 9])
+    late_contexts = random_contexts(rng, 5, arms)
+    policy.update(late_contexts, policy.select(late_contexts).arm, rng.random(5), ids=["a", "b", 7, 8, 9])
     for _ in range(9):  # and round by round, which may use other code
-        single = random_contexts(rng, 1, arms)
-        policy.update(single, policy.select(single).arm, rng.random(1))
+        single_context = random_contexts(rng, 1, arms)
+        policy.update(single_context, policy.select(single_context).arm, rng.random(1))
     policy.observe_target(random_contexts(rng, 6, arms))
     policy.adapt(steps=2)
     return policy
@@ -104,7 +105,7 @@ def fingerprint(policy: Policy) -> bytes:
 
 
 def assert_same(left: AnyArray, right: AnyArray, name: str) -> None:
-    """Check that two arrays are equal to the bit."""
+    """Check that two arrays are exactly equal."""
     assert np.array_equal(left, right), f"{name} differ: {left} and {right}"
 
 
@@ -116,14 +117,14 @@ def assert_close_predictions(left: Decision, right: Decision, name: str) -> None
 
 def assert_close(left: AnyArray, right: AnyArray, name: str, *, rtol: float = 1e-6) -> None:
     """Check that two arrays are equal up to rounding."""
-    worst = float(np.max(np.abs(left - right)))
-    assert np.allclose(left, right, rtol=rtol, atol=1e-8), f"{name} differ by up to {worst:g}"
+    largest_difference = float(np.max(np.abs(left - right)))
+    assert np.allclose(left, right, rtol=rtol, atol=1e-8), f"{name} differ by up to {largest_difference:g}"
 
 
 @_with_both_arm_models
 def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
     """Check that decisions have the documented shapes, valid arms, and probabilities within (0, 1]."""
-    policy = experienced(make, arms)
+    policy = trained_policy(make, arms)
     decision = policy.select(random_contexts(np.random.default_rng(0), 7, arms))
     assert decision.arm.shape == (7,), decision.arm.shape
     assert decision.arm.dtype == np.int64, decision.arm.dtype
@@ -140,7 +141,7 @@ def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
     """Check that ``probabilities`` is a distribution over available arms that agrees with ``decide``'s propensity."""
     contexts = random_contexts(np.random.default_rng(13), 9, arms)
     mask = np.array([True, False, True, True])
-    for policy in (fresh(make, arms), experienced(make, arms)):
+    for policy in (new_policy(make, arms), trained_policy(make, arms)):
         before = fingerprint(policy)
         probabilities, decision = (
             policy.probabilities(contexts, available=mask),
@@ -156,23 +157,23 @@ def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
 @_with_both_arm_models
 def check_weights_count_rounds(make: MakePolicy, arms: str) -> None:
     """Check that a round of weight 2 counts as two rounds, weight 0 as none, and weight 1 changes nothing."""
-    if fresh(make, arms).weights_are_importance:
+    if new_policy(make, arms).weights_are_importance:
         return
     rng = np.random.default_rng(14)
     contexts, chosen, reward = random_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
     weights = np.repeat([1.0, 2.0, 0.0], 8)
-    times = weights.astype(np.int64)
-    weighted, repeated = fresh(make, arms), fresh(make, arms)
+    counts = weights.astype(np.int64)
+    weighted, repeated = new_policy(make, arms), new_policy(make, arms)
     weighted.update(contexts, chosen, reward, weights=weights)
-    repeated.update(contexts.repeat(times, axis=0), chosen.repeat(times), reward.repeat(times))
+    repeated.update(contexts.repeat(counts, axis=0), chosen.repeat(counts), reward.repeat(counts))
     if not weighted.order_matters:
         assert_close(weighted.decide(contexts).mean, repeated.decide(contexts).mean, "means of weighted rounds")
     assert weighted.rounds_learned == 24, weighted.rounds_learned
-    plain, ones = fresh(make, arms), fresh(make, arms)
+    plain, ones = new_policy(make, arms), new_policy(make, arms)
     plain.update(contexts, chosen, reward)
     ones.update(contexts, chosen, reward, weights=np.ones(24))
     assert_close_predictions(plain.decide(contexts), ones.decide(contexts), "rounds of weight 1")
-    played = [fresh(make, arms).play(contexts, rng.random((24, N_ARMS)), weights=weights) for _ in range(2)]
+    played = [new_policy(make, arms).play(contexts, rng.random((24, N_ARMS)), weights=weights) for _ in range(2)]
     assert np.isfinite(played[0].mean).all()
 
 
@@ -181,7 +182,7 @@ def check_same_seed_same_choices(make: MakePolicy, arms: str) -> None:
     """Check that two policies with the same seed make the same choices; seed 0 is a seed like any other."""
     contexts = random_contexts(np.random.default_rng(1), 40, arms)
     for seed in (0, 3):
-        first, second = experienced(make, arms, seed), experienced(make, arms, seed)
+        first, second = trained_policy(make, arms, seed), trained_policy(make, arms, seed)
         assert_same(first.select(contexts).arm, second.select(contexts).arm, f"seed {seed}")
 
 
@@ -189,7 +190,7 @@ def check_same_seed_same_choices(make: MakePolicy, arms: str) -> None:
 def check_ties_follow_the_seed(make: MakePolicy) -> None:
     """Check that ties before learning follow the seed: not always the lowest arm, and not the same for all seeds."""
     contexts = random_contexts(np.random.default_rng(2), 30, "disjoint")
-    choices = [fresh(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
+    choices = [new_policy(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
     for seed, arms in enumerate(choices):
         remedy = "break ties by a draw from the seed and the round"
         assert len(np.unique(arms)) > 1, f"seed {seed} gives every tied context to arm {arms[0]}; {remedy}"
@@ -198,8 +199,8 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
 
 @_with_both_arm_models
 def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
-    """Check that ``decide`` leaves the policy unchanged, to the bit."""
-    policy = experienced(make, arms)
+    """Check that ``decide`` leaves every number of the policy unchanged."""
+    policy = trained_policy(make, arms)
     before = fingerprint(policy)
     policy.decide(random_contexts(np.random.default_rng(3), 9, arms), "target")
     assert fingerprint(policy) == before, "decide changed the policy"
@@ -210,8 +211,8 @@ def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
     """Check that selecting for a batch equals selecting for its contexts one by one."""
     for domain in ("source", "target"):
         contexts = random_contexts(np.random.default_rng(4), 10, arms)
-        batch = experienced(make, arms).select(contexts, domain)
-        one_by_one = experienced(make, arms)
+        batch = trained_policy(make, arms).select(contexts, domain)
+        one_by_one = trained_policy(make, arms)
         singles = [one_by_one.select(contexts[i : i + 1], domain) for i in range(10)]
         joined = join_decisions(singles)
         assert_close_predictions(batch, joined, "a batch and its singles")
@@ -225,8 +226,8 @@ def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
     contexts, rewards = random_contexts(rng, 20, arms), rng.random((20, N_ARMS))
     mask = rng.random((20, N_ARMS)) < 0.7
     mask[np.arange(20), rng.integers(0, N_ARMS, 20)] = True
-    played = experienced(make, arms).play(contexts, rewards, available=mask)
-    policy = experienced(make, arms)
+    played = trained_policy(make, arms).play(contexts, rewards, available=mask)
+    policy = trained_policy(make, arms)
     for i in range(20):
         decision = policy.select(contexts[i : i + 1], available=mask[i])
         assert decision.arm[0] == played.arm[i], f"round {i}: {decision.arm[0]} by turns, {played.arm[i]} in play"
@@ -237,21 +238,24 @@ def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
 @_with_both_arm_models
 def check_masks_are_obeyed(make: MakePolicy, arms: str) -> None:
     """Check that an unavailable arm is never chosen, and that the only available arm has propensity 1."""
-    policy = experienced(make, arms)
+    policy = trained_policy(make, arms)
     contexts = random_contexts(np.random.default_rng(7), 50, arms)
     assert (policy.select(contexts, available=[True, False, True, False]).arm % 2 == 0).all()
-    only = policy.select(contexts, available=[False, False, True, False])
-    assert (only.arm == 2).all()
-    assert_close(only.propensity, np.ones(50), "propensity of the only arm")
+    decision = policy.select(contexts, available=[False, False, True, False])
+    assert (decision.arm == 2).all()
+    assert_close(decision.propensity, np.ones(50), "propensity of the only arm")
 
 
 @_with_both_arm_models
 def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
-    """Check that rewards may be late, missing, single or in batches, in any order unless the policy depends on it."""
+    """Check that rewards may be late or missing, and arrive one by one or in batches.
+
+    Unless ``order_matters``, their order does not change predictions.
+    """
     rng = np.random.default_rng(8)
     contexts, chosen, reward = random_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
     rewarded = rng.permutation(16)[:11]
-    at_once, by_turns = fresh(make, arms), fresh(make, arms)
+    at_once, by_turns = new_policy(make, arms), new_policy(make, arms)
     at_once.update(contexts[rewarded], chosen[rewarded], reward[rewarded])
     for i in rewarded[::-1]:
         by_turns.update(contexts[i : i + 1], chosen[i : i + 1], reward[i : i + 1])
@@ -264,7 +268,7 @@ def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
 @_with_both_arm_models
 def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
     """Check that a loaded policy continues exactly as the saved one, through more learning."""
-    policy = experienced(make, arms)
+    policy = trained_policy(make, arms)
     loaded = reload_policy(policy)
     assert type(loaded) is type(policy)
     assert fingerprint(loaded) == fingerprint(policy), "saving a loaded policy gives another file"
@@ -281,16 +285,16 @@ def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
 @_with_both_arm_models
 def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
     """Check that a copy and an unpickled policy learn exactly as the original does, and independently of it."""
-    policy = experienced(make, arms)
+    policy = trained_policy(make, arms)
     copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - its own
     before = fingerprint(policy)
     after = []
-    for each_policy in (*copies, policy):
-        assert fingerprint(each_policy) == before, "a copy differs, or changed with another"
+    for learner in (*copies, policy):
+        assert fingerprint(learner) == before, "a copy differs, or changed with another"
         rng = np.random.default_rng(11)
-        each_policy.play(random_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
-        each_policy.adapt(steps=2)
-        after.append(fingerprint(each_policy))
+        learner.play(random_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
+        learner.adapt(steps=2)
+        after.append(fingerprint(learner))
     assert after[0] == after[1] == after[2], "a copy learned otherwise than the original"
 
 
@@ -298,7 +302,7 @@ def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
 def check_arms_can_be_added(make: MakePolicy) -> None:
     """Check that a new arm can be chosen and learns, and that the predictions of other arms do not change."""
     rng = np.random.default_rng(11)
-    policy = experienced(make, "disjoint")
+    policy = trained_policy(make, "disjoint")
     contexts = random_contexts(rng, 8, "disjoint")
     before = policy.decide(contexts)
     assert policy.add_arm() == N_ARMS
@@ -306,12 +310,12 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
     after = policy.decide(contexts)
     assert_close(after.mean[:, :N_ARMS], before.mean, "means of the old arms")
     assert_close(after.bonus[:, :N_ARMS], before.bonus, "bonuses of the old arms")
-    only = policy.select(contexts, available=[False] * N_ARMS + [True])
-    assert (only.arm == N_ARMS).all()
-    policy.update(contexts, only.arm, np.ones(8))
+    choice = policy.select(contexts, available=[False] * N_ARMS + [True])
+    assert (choice.arm == N_ARMS).all()
+    policy.update(contexts, choice.arm, np.ones(8))
     if not _offers_shared_arms(make):
         return
-    shared = experienced(make, "shared")
+    shared = trained_policy(make, "shared")
     shared.add_arm()
     decision = shared.select(random_contexts(rng, 3, "shared", N_ARMS + 1))
     assert decision.mean.shape == (3, N_ARMS + 1)
@@ -320,7 +324,7 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
 def _play_in_units(make: MakePolicy, arms: str, *, factor: float, offset: float) -> RewardedDecision:
     """Return the decisions of a policy whose rewards are multiplied by ``factor`` and moved by ``offset``."""
     rng = np.random.default_rng(20)
-    policy = fresh(make, arms)
+    policy = new_policy(make, arms)
     first, second = factor * rng.random((2, 60, N_ARMS)) + offset
     policy.play(random_contexts(rng, 60, arms), first)
     policy.observe_target(random_contexts(rng, 10, arms))
@@ -342,7 +346,7 @@ def check_units_change_no_decision(make: MakePolicy, arms: str) -> None:
 def check_bonus_never_grows(make: MakePolicy) -> None:
     """Check that no bonus, in standard deviations of rewards, grows with more rounds."""
     rng = np.random.default_rng(21)
-    policy, probe = fresh(make, "disjoint"), random_contexts(rng, 9, "disjoint")
+    policy, probe = new_policy(make, "disjoint"), random_contexts(rng, 9, "disjoint")
     before = np.full((9, N_ARMS), np.inf)
     for _ in range(6):
         policy.update(random_contexts(rng, 5, "disjoint"), rng.integers(0, N_ARMS, 5), 10.0 * rng.random(5))
@@ -353,8 +357,11 @@ def check_bonus_never_grows(make: MakePolicy) -> None:
 
 @POLICY_CHECKS.add
 def check_deployed_in_the_target(make: MakePolicy) -> None:
-    """Check that the default domain is the source before ``deploy("target")`` and the target after, also in files."""
-    policy = experienced(make, "disjoint")
+    """Check that the default domain is the source before ``deploy("target")`` and the target after it.
+
+    A saved file and a copy have the same default domain.
+    """
+    policy = trained_policy(make, "disjoint")
     contexts = random_contexts(np.random.default_rng(15), 8, "disjoint")
     assert_same(policy.decide(contexts).mean, policy.decide(contexts, "source").mean, "means in the source")
     policy.deploy("target")
@@ -369,9 +376,10 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
     rng = np.random.default_rng(17)
     contexts = random_contexts(rng, threads * rounds, "disjoint")
     chosen, reward = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))
-    policy, sequential = fresh(make, "disjoint"), fresh(make, "disjoint")
+    policy, sequential = new_policy(make, "disjoint"), new_policy(make, "disjoint")
 
     def serve_rounds(first: int) -> int:
+        """Serve every fourth round twice, as two threads do, and return the number of rounds learned."""
         n_learned = 0
         for i in [*range(first, len(contexts), threads), *range((first + 1) % threads, len(contexts), threads)]:
             policy.select(contexts[i : i + 1])
@@ -379,13 +387,13 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
             n_learned += not policy.update(contexts[row], chosen[row], reward[row], ids=[i], on_duplicate="skip")
         return n_learned
 
-    before = sys.getswitchinterval()
+    switch_interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(threads) as pool:
             n_learned = sum(pool.map(serve_rounds, range(threads)))
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(switch_interval)
     assert n_learned == policy.rounds_learned == len(contexts), (n_learned, policy.rounds_learned, len(contexts))
     assert policy.rounds_decided == 2 * len(contexts), policy.rounds_decided
     sequential.update(contexts, chosen, reward)

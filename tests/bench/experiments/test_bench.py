@@ -14,7 +14,7 @@ import pytest
 
 from daband.bench import _bench as bench_module
 from daband.bench._bench import BenchError, bench
-from daband.bench._executors import _execute_in_processes, _in_worker, execute_all
+from daband.bench._executors import _execute_in_processes, _execute_in_worker, execute_all
 from daband.bench._methods import build_policy
 from daband.bench._records import read_results
 from daband.bench._run import conclude, prepare
@@ -191,9 +191,9 @@ def test_who_concludes_a_run_second_takes_the_record_of_the_first(small, tmp_pat
     """Before: results.json had the wall_seconds of one process, the run's folder those of the other: "damaged"."""
     (spec,) = small.runs(["linucb"], [0])
     first, second = prepare(spec, tmp_path), prepare(spec, tmp_path)
-    record = conclude(first, run_phase(first.phase()))
+    record = conclude(first, run_phase(first.build_phase()))
     files = {path: path.read_bytes() for path in first.folder.iterdir()}
-    assert conclude(second, run_phase(second.phase())) == record
+    assert conclude(second, run_phase(second.build_phase())) == record
     assert {path: path.read_bytes() for path in first.folder.iterdir()} == files
 
 
@@ -332,7 +332,7 @@ class TestWarnings:
         (spec,) = small.runs(["random"], [0])
         with warnings.catch_warnings():
             warnings.simplefilter("always")  # here they are errors; in a worker they are not
-            _in_worker(partial(odd, out=tmp_path), [spec], mailbox)
+            _execute_in_worker(partial(odd, out=tmp_path), [spec], mailbox)
         assert mailbox.get_nowait() == (spec, "synthetic, random, seed 0: something is odd")
 
 

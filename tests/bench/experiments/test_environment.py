@@ -29,7 +29,7 @@ def test_a_run_names_versions_and_device(tmp_path, method):
 def test_the_commit_is_recorded_where_there_is_no_git_directory(tmp_path):
     package = Path(daband.__file__).parent
     shutil.copytree(package, tmp_path / "src" / "daband", ignore=shutil.ignore_patterns("embedded", "__pycache__"))
-    code = "from daband.bench._environment import _commit; print(_commit())"
+    code = "from daband.bench._environment import _source_commit; print(_source_commit())"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "DABAND_COMMIT": "0123abc"}
     for told, expected in ((environment, "0123abc"), ({**environment, "DABAND_COMMIT": ""}, "None")):
         done = subprocess.run(

@@ -22,7 +22,7 @@ def specs():
 
 def test_groups_hold_the_seeds_of_a_method(specs, monkeypatch):
     assert all(len(group) == 1 for group in group_runs(specs))  # on the CPU nothing is gained
-    monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method != "linucb")
+    monkeypatch.setattr(module, "_is_on_gpu", lambda spec: spec.method != "linucb")
     groups = group_runs(specs)
     assert sorted((group[0].method, len(group)) for group in groups) == [
         ("daband", 3),
@@ -37,7 +37,7 @@ def test_groups_hold_the_seeds_of_a_method(specs, monkeypatch):
 def test_results_are_those_of_runs_one_after_the_other(specs, tmp_path, monkeypatch, jobs):
     events = []
     plain = bench(specs, tmp_path / "plain")
-    monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method != "linucb")
+    monkeypatch.setattr(module, "_is_on_gpu", lambda spec: spec.method != "linucb")
     beside = bench(specs, tmp_path / "stacked", jobs=jobs, on_event=events.append)
     for one, other in zip(plain, beside, strict=True):
         assert one["folder"] == other["folder"]
@@ -56,7 +56,7 @@ def test_results_are_those_of_runs_one_after_the_other(specs, tmp_path, monkeypa
 def test_a_seed_that_fails_is_told_and_the_others_are_kept(specs, tmp_path, monkeypatch):
     from daband.bench._bench import BenchError
 
-    monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method == "daband")
+    monkeypatch.setattr(module, "_is_on_gpu", lambda spec: spec.method == "daband")
     build = prepared.build_policy
 
     def broken(method, pair, *, seed, **settings):
@@ -75,7 +75,7 @@ def test_a_seed_that_fails_is_told_and_the_others_are_kept(specs, tmp_path, monk
 def test_a_stack_that_cannot_be_prepared_does_not_end_the_others(specs, tmp_path, monkeypatch):
     from daband.bench._bench import BenchError
 
-    monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method == "daband")
+    monkeypatch.setattr(module, "_is_on_gpu", lambda spec: spec.method == "daband")
 
     def missing(*_, **__):
         raise OSError("the data are not there")
@@ -88,7 +88,7 @@ def test_a_stack_that_cannot_be_prepared_does_not_end_the_others(specs, tmp_path
 
 @pytest.fixture
 def mine(specs, monkeypatch):
-    monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method == "daband")
+    monkeypatch.setattr(module, "_is_on_gpu", lambda spec: spec.method == "daband")
     return [spec for spec in specs if spec.method == "daband"]
 
 

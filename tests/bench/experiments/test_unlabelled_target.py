@@ -23,7 +23,7 @@ def finished(out, method, *, labels):
     (spec,) = experiment.runs([method])
     pair = daband.domains.load("synthetic", tiny=True)
     prepared = prepare(spec, out, pair=pair if labels else replace(pair, target_test=None))
-    run = run_phase(prepared.phase())
+    run = run_phase(prepared.build_phase())
     return conclude(prepared, run), run, out / spec.folder_name, pair
 
 

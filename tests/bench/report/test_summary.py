@@ -3,7 +3,7 @@ import warnings
 import numpy as np
 import pytest
 
-from daband.bench.report._figures import regret_figure, style_of
+from daband.bench.report._figures import draw_regret, style_of
 from daband.bench.report._method_summaries import role_of
 from daband.bench.report._run_files import Curve, common_curve
 from daband.bench.report._sections import Bold, Table
@@ -50,4 +50,4 @@ def test_the_figure_of_runs_without_regret():
     nothing = Curve(np.array([1, 10, 20]), np.zeros((2, 3)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert regret_figure({("linucb", "default"): nothing}, where="source").axes[0].get_ylim() == (0.0, 1.0)
+        assert draw_regret({("linucb", "default"): nothing}, where="source").axes[0].get_ylim() == (0.0, 1.0)

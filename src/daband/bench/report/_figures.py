@@ -1,4 +1,4 @@
-"""Draw the figures of a report: scores and regret."""
+"""Draw the figures of a report: the scores of methods, and their regret over rounds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from daband.bench.report._run_files import Curve
 
 #: Matplotlib's settings for every figure of a report.
 MPLSTYLE = Path(__file__).with_name("figures.mplstyle")
-#: Inches: readable on a phone, and one column of a printed page.
-_WIDTH = 4.5
+#: Width of a figure: readable on a phone, and one column of a printed page.
+_WIDTH_INCHES = 4.5
 #: Okabe and Ito's palette, distinct with any kind of colour vision, and four more.
 COLOURS = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b3a100", "#7b5cc4", "#8c510a", "#7a7f87",
 )  # fmt: skip
+#: Colour of dots and outlines.
 _INK = "#1b1f24"
 #: Colour and line style by method.
 _STYLES = {
@@ -35,32 +36,35 @@ _STYLES = {
 
 
 def style_of(method: str, variant: str = "default") -> tuple[str, str]:
-    """Return colour and line style, the same in every figure; an unknown method or a variant gets them by its name."""
+    """Return the colour and the line style of a method in all figures; for unknown methods, by a hash of the name."""
     if method in _STYLES and variant == "default":
         return _STYLES[method]
-    number = hashlib.sha256(f"{method} {variant}".encode()).digest()[0]
-    return COLOURS[number % len(COLOURS)], ("-", "--", "-.")[number % 3]
+    hash_byte = hashlib.sha256(f"{method} {variant}".encode()).digest()[0]
+    return COLOURS[hash_byte % len(COLOURS)], ("-", "--", "-.")[hash_byte % 3]
 
 
-def figure_text(text: str, length: int) -> str:
-    """Return a text in one line of at most ``length`` characters; a dollar sign does not start a formula."""
+def shorten_text(text: str, length: int) -> str:
+    """Return a text in one line of at most ``length`` characters. Dollar signs, which start formulas, are escaped."""
     text = " ".join(text.split())
     return (text if len(text) <= length else f"{text[: length - 1]}…").replace("$", r"\$")
 
 
 @dataclass(frozen=True)
 class Group:
-    """A row of a figure: a method, a score per seed, and the paper's accuracy if there is one."""
+    """A row of a figure: a method with its scores."""
 
+    #: The method and its variant.
     key: Key
+    #: A score per seed.
     values: FloatArray
+    #: The paper's accuracy; None if the paper has none.
     paper: float | None = None
 
 
-def score_figure(groups: Sequence[Group], metric: Metric) -> Figure:
-    """Draw the target score: a bar for the mean, a dot per seed, a diamond for the paper; the best on top."""
+def draw_scores(groups: Sequence[Group], metric: Metric) -> Figure:
+    """Draw target scores, the best method on top. A bar is a mean, a dot one seed, a diamond the paper's accuracy."""
     ranked = sorted(groups, key=lambda group: float(group.values.mean()))
-    figure, axes = _figure(0.95 + 0.42 * len(ranked))
+    figure, axes = _new_figure(0.95 + 0.42 * len(ranked))
     for row, group in enumerate(ranked):
         mean, (colour, _) = float(group.values.mean()), style_of(*group.key)
         axes.barh(row, mean, height=0.62, color=colour, alpha=0.45, linewidth=0)
@@ -70,7 +74,7 @@ def score_figure(groups: Sequence[Group], metric: Metric) -> Figure:
             axes.plot(group.paper, row, "D", markersize=5.5, markerfacecolor="white", markeredgecolor=_INK, zorder=4)
         text = f"{mean:,.{metric.digits(mean)}f}"
         axes.text(1.01, row, text, transform=axes.get_yaxis_transform(), va="center", fontweight="bold", color=colour)
-    axes.set_yticks(range(len(ranked)), [figure_text(label(*group.key), 32) for group in ranked])
+    axes.set_yticks(range(len(ranked)), [shorten_text(label(*group.key), 32) for group in ranked])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
@@ -79,20 +83,21 @@ def score_figure(groups: Sequence[Group], metric: Metric) -> Figure:
     return figure
 
 
-def regret_figure(curves: Mapping[Key, Curve], *, where: str) -> Figure:
-    """Draw cumulative regret over rounds: the mean over seeds, and a band over their range.
+def draw_regret(curves: Mapping[Key, Curve], *, where: str) -> Figure:
+    """Draw cumulative regret over rounds in the source or the target: the mean over seeds, and a band for their range.
 
-    Random and the constant arm would hide all differences among the others, so the axis ends with the others.
+    The axis ends with the largest regret of methods that learn. The regret of random and constant arms is often so
+    large that it would hide all other differences.
     """
-    figure, axes = _figure(3.2)
-    learned = [curve for (method, _), curve in curves.items() if method not in ("random", "constant")]
-    top = 1.08 * max(float(curve.values[:, -1].max()) for curve in learned or curves.values()) or 1.0  # no regret
+    figure, axes = _new_figure(3.2)
+    learners = [curve for (method, _), curve in curves.items() if method not in ("random", "constant")]
+    top = 1.08 * max(float(curve.values[:, -1].max()) for curve in learners or curves.values()) or 1.0  # no regret
     axes.set_xlim(0, max(int(curve.rounds[-1]) for curve in curves.values()))
     axes.set_ylim(0, top)
     for key, curve in curves.items():
-        colour, dashes = style_of(*key)
-        name = figure_text(label(*key), 32)
-        axes.plot(curve.rounds, curve.values.mean(axis=0), color=colour, linestyle=dashes, label=name)
+        colour, line_style = style_of(*key)
+        name = shorten_text(label(*key), 32)
+        axes.plot(curve.rounds, curve.values.mean(axis=0), color=colour, linestyle=line_style, label=name)
         low, high = curve.values.min(axis=0), curve.values.max(axis=0)
         axes.fill_between(curve.rounds, low, high, color=colour, alpha=0.18, linewidth=0)
     figure.legend(loc="outside upper center", ncols=3, handletextpad=0.5, columnspacing=1.2)
@@ -105,7 +110,7 @@ def regret_figure(curves: Mapping[Key, Curve], *, where: str) -> Figure:
     return figure
 
 
-def _figure(height: float) -> tuple[Figure, Any]:
+def _new_figure(height: float) -> tuple[Figure, Any]:
     """Return an empty figure with its axes."""
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
     return figure, figure.subplots()

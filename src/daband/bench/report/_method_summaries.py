@@ -1,4 +1,4 @@
-"""Summarise records of runs: means over seeds by method, the best method, paired differences, the paper's numbers."""
+"""Summarise records of runs: means over seeds by method, the best method, paired differences, the paper's results."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ import numpy as np
 
 from daband.bench._records import Metric, Paired, Record, compare_paired, group_by, metric_of
 
+#: The text for a value that is not known.
 UNKNOWN = "unknown"
 #: A method and its variant.
 Key = tuple[str, str]
+#: The method that others are compared with.
 BASELINE: Key = ("nlinucb", "default")
 #: The combinations of terms that an ablation keeps; the last is the full method.
 ABLATION_LETTERS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
+#: Terms of the letter R.
 _R = ("regression_error",)
+#: Terms of the letter P.
 _P = ("predicted_reward",)
 #: The recipes that can be ablated, and the terms of the objective for each letter.
 ABLATION_BASES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -41,20 +45,23 @@ def label(method: str, variant: str = "default") -> str:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds and its sample standard deviation, 0 for a single seed; None if a seed has no value."""
+    """A mean over seeds and its standard deviation."""
 
+    #: The mean; None if a seed has no value.
     value: float | None
+    #: The sample standard deviation; 0 for a single seed.
     deviation: float
+    #: The number of seeds.
     seeds: int
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Mean:
         """Return the mean of one value per seed."""
-        numbers = [value for value in values if value is not None]
-        if not numbers or len(numbers) < len(values):
+        known_values = [value for value in values if value is not None]
+        if not known_values or len(known_values) < len(values):
             return cls(None, 0.0, len(values))
-        deviation = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else 0.0
-        return cls(float(np.mean(numbers)), deviation, len(numbers))
+        deviation = float(np.std(known_values, ddof=1)) if len(known_values) > 1 else 0.0
+        return cls(float(np.mean(known_values)), deviation, len(known_values))
 
     def text(self, digits: int) -> str:
         """Return the mean as text, with its standard deviation over several seeds; "unknown" without a value."""
@@ -95,12 +102,12 @@ class MethodSummary:
 
     @property
     def score(self) -> Mean:
-        """The metric."""
+        """The mean of the ranking metric."""
         return self.accuracy if self.metric.field == "target_accuracy" else self.value
 
     @property
     def rank(self) -> float:
-        """The mean of the metric, minus infinity if it is unknown."""
+        """A key to sort by: the mean of the ranking metric, or minus infinity if it is unknown."""
         return -np.inf if self.score.value is None else self.score.value
 
 
@@ -109,13 +116,13 @@ def key_of(record: Record) -> Key:
     return record["method"], record["variant"]
 
 
-def labelled(records: Sequence[Record]) -> list[Record]:
+def filter_labelled(records: Sequence[Record]) -> list[Record]:
     """Return the records whose target has labels."""
     return [record for record in records if record["target_accuracy"] is not None]
 
 
 def summarise(records: Sequence[Record]) -> list[MethodSummary]:
-    """Return a row per pair, method and variant, in the order of first appearance."""
+    """Return a summary per pair, method and variant, in the order of first appearance."""
     rows = []
     for (pair, method, variant), group in group_by(records, lambda record: (record["pair"], *key_of(record))).items():
 
@@ -137,10 +144,10 @@ def summarise(records: Sequence[Record]) -> list[MethodSummary]:
 
 def _arm_fractions(group: Sequence[Record]) -> tuple[float, ...]:
     """Return how often each arm was chosen in the target, as fractions; empty if it was not counted."""
-    counted = [record["target_arm_counts"] for record in group if record.get("target_arm_counts")]
-    if not counted or len({len(counts) for counts in counted}) > 1:
+    count_lists = [record["target_arm_counts"] for record in group if record.get("target_arm_counts")]
+    if not count_lists or len({len(counts) for counts in count_lists}) > 1:
         return ()
-    counts = np.sum(counted, axis=0)
+    counts = np.sum(count_lists, axis=0)
     return tuple((counts / counts.sum()).tolist())
 
 
@@ -171,7 +178,7 @@ class MethodComparison:
 
 
 def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[int, float]:
-    """Return a method's score by seed, a mean over its pairs; seeds that lack one of its pairs are dropped."""
+    """Return the mean score of a method over its pairs, by seed. Seeds that lack one of its pairs are dropped."""
     runs = [record for record in records if key_of(record) == key]
     pairs = {record["pair"] for record in runs}
     by_seed: dict[int, dict[str, float]] = {}
@@ -181,8 +188,8 @@ def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[i
     return {seed: float(np.mean(list(scores.values()))) for seed, scores in by_seed.items() if scores.keys() == pairs}
 
 
-def verdict(records: Sequence[Record]) -> MethodComparison | None:
-    """Return the best of the methods that ran on all pairs; None if none did, or if no target has labels."""
+def find_best_method(records: Sequence[Record]) -> MethodComparison | None:
+    """Return the best of the methods that ran on all pairs; None if there is none, or if no target has labels."""
     pairs = {record["pair"] for record in records}
     metric = metric_of(records)
     by_key: dict[Key, dict[int, float]] = {}
@@ -206,11 +213,14 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
 
 @dataclass(frozen=True)
 class PaperAccuracy:
-    """One method in one of the paper's accuracy tables: by class name, and its average as printed."""
+    """The accuracy of one method in a table of the paper, as printed."""
 
     average: float
+    #: Standard deviation of ``average``.
     average_deviation: float
+    #: Accuracy by class name.
     per_class: dict[str, float]
+    #: Standard deviation by class name.
     deviation: dict[str, float]
 
 

@@ -26,8 +26,9 @@ from daband.bench.report._run_files import RunFiles, load_runs
 from daband.bench.report._sections import Section, Table, caption
 from daband.errors import InvalidInput
 
+#: File formats of figures.
 FORMATS = ("svg", "png", "pdf")
-#: Variants of an ablation that are shown in detail.
+#: Maximum number of variants of an ablation that are shown in detail.
 _MAX_VARIANTS = 4
 
 
@@ -52,9 +53,9 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
         for drawing in (drawing for section in content["sections"] for drawing in section.drawings):
             files = {"svg": _figure_bytes(drawing.figure, "svg")}
             drawing.figure.set_layout_engine("none")  # the layout is computed; other formats reuse it
-            files |= {ending: _figure_bytes(drawing.figure, ending) for ending in formats if ending != "svg"}
-            for ending in formats:
-                (figures / f"{drawing.name}.{ending}").write_bytes(files[ending])
+            files |= {suffix: _figure_bytes(drawing.figure, suffix) for suffix in formats if suffix != "svg"}
+            for suffix in formats:
+                (figures / f"{drawing.name}.{suffix}").write_bytes(files[suffix])
             images[drawing.name] = base64.b64encode(files["svg"]).decode()
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -70,18 +71,17 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
     return folder / "report.html"
 
 
-def _figure_bytes(figure: Figure, ending: str) -> bytes:
+def _figure_bytes(figure: Figure, suffix: str) -> bytes:
     """Return a figure as the content of a file."""
     content = io.BytesIO()
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[
-        ending
-    ]  # without dates, so that equal runs give equal files
-    figure.savefig(content, format=ending, dpi=200, metadata=metadata)
+    # Without dates, so that equal runs give equal files.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[suffix]
+    figure.savefig(content, format=suffix, dpi=200, metadata=metadata)
     return content.getvalue()
 
 
 def assemble(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
-    """Return the title, the headline, the lead and the sections of a report."""
+    """Return the values of the page template: the title, the headline, the lead and the sections of a report."""
     runs = load_runs(folder)
     pairs = list(dict.fromkeys(run.record["pair"] for run in runs))
     if pair is not None and pair not in pairs:
@@ -122,7 +122,7 @@ def _data_set_sections(family: str, runs: Sequence[RunFiles], detailed: str) -> 
 
 
 def _runs_to_show(runs: Sequence[RunFiles]) -> list[RunFiles]:
-    """Return the comparison's runs, or else those of the best variants."""
+    """Return the runs of the comparison; without one, the runs of the best variants."""
     compared = [run for run in runs if summaries.role_of(run.record) == "comparison"]
     if compared:
         return compared
@@ -132,21 +132,21 @@ def _runs_to_show(runs: Sequence[RunFiles]) -> list[RunFiles]:
 
 
 def _describe_result(records: Sequence[Record], family: str) -> tuple[str, str]:
-    """Return the result of one data set as a headline and its qualification."""
-    if not summaries.labelled(records):
+    """Return the result on one data set as two texts: a headline, and a detail that qualifies it."""
+    if not summaries.filter_labelled(records):
         methods = len({summaries.key_of(record) for record in records})
         return caption("unknown", methods=methods, family=family), caption("unknown_detail")
     roles = group_by(records, summaries.role_of)
-    result = summaries.verdict(roles.get("comparison") or records)
+    result = summaries.find_best_method(roles.get("comparison") or records)
     if result is None:
         return f"No method ran on every pair of {family}, so there is no winner yet.", ""
-    chosen = "" if "comparison" in roles else " " + caption("chosen_in_the_target")
+    remark = "" if "comparison" in roles else " " + caption("chosen_in_the_target")
     headline, detail = _describe_comparison(family, result, len({record["pair"] for record in records}))
-    return headline, detail + chosen
+    return headline, detail + remark
 
 
 def _lead(records: Sequence[Record]) -> str:
-    """Return a description of the runs."""
+    """Return a sentence with the number of runs, seeds and rounds."""
     rounds = sorted({record["rounds"] for record in records})
     budget = f"{rounds[0]:,}" if len(rounds) == 1 else f"{rounds[0]:,} to {rounds[-1]:,}"
     rules = sorted({str(record.get("selection", "none")) for record in records} - {"none"})
@@ -155,7 +155,7 @@ def _lead(records: Sequence[Record]) -> str:
 
 
 def _describe_comparison(family: str, result: MethodComparison, pairs: int) -> tuple[str, str]:
-    """Return the best method as a headline, and its difference to the rival."""
+    """Return a headline with the best method, and a detail with its difference to the rival."""
     digits, paired = result.metric.digits(result.mean.value), result.paired
     values: dict[str, Any] = {
         "kind": "alone", "family": family, "name": label(*result.best), "metric": result.metric.name,
@@ -163,10 +163,10 @@ def _describe_comparison(family: str, result: MethodComparison, pairs: int) -> t
     }  # fmt: skip
     if paired is None or result.rival is None:
         return caption("winner", **values), ""
-    equal = abs(paired.difference) < 0.5 * 10.0**-digits
-    clear = "equal" if equal else "clear" if paired.low > 0 else "not clear"
+    is_equal = abs(paired.difference) < 0.5 * 10.0**-digits
+    kind = "equal" if is_equal else "clear" if paired.low > 0 else "not clear"
     values |= {
-        "kind": "one seed" if math.isnan(paired.low) else clear, "rival": label(*result.rival), "paired": paired.n,
+        "kind": "one seed" if math.isnan(paired.low) else kind, "rival": label(*result.rival), "paired": paired.n,
         "ahead": f"{paired.difference:,.{digits}f}",
         "between": f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}",
     }  # fmt: skip

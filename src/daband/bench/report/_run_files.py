@@ -1,4 +1,4 @@
-"""Read run folders for reports, and as data frames (polars) for notebooks; a damaged file is named in the error."""
+"""Read run folders for reports, and as polars data frames for notebooks."""
 
 from __future__ import annotations
 
@@ -17,28 +17,33 @@ from daband.bench._records import Record
 from daband.errors import DataError, InvalidInput
 from daband.trust._assessment import Assessment, read_assessment
 
+#: The folder of a run or of runs, or several of them.
 Folders = str | Path | Sequence[str | Path]
-_REQUIRED = (
+#: Fields that every record must have.
+_REQUIRED_FIELDS = (
     "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_value", "target_regret",
     "source_regret", "rounds",
 )  # fmt: skip
-#: Points of a drawn curve: more than a figure can show, fewer than a run has rounds.
-_POINTS = 240
+#: Maximum number of points of a drawn curve. This is more than a figure can show, and fewer than a run has rounds.
+_MAX_POINTS = 240
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A number over rounds: ``rounds`` (n,) and ``values`` (runs, n)."""
+    """Curves of several runs over common rounds."""
 
+    #: Numbers of rounds, (n,).
     rounds: AnyArray
+    #: The value of each run after these rounds, (runs, n).
     values: FloatArray
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """One finished run: its record, and its folder, or None if only the record is left."""
+    """The record and the files of one finished run."""
 
     record: Record
+    #: The folder of the run; None if only the record is left.
     path: Path | None
 
     @property
@@ -51,7 +56,7 @@ class RunFiles:
         """The pair, the method and the seed."""
         return f"{self.record['pair']}, {' '.join(self.key).removesuffix(' default')}, seed {self.record['seed']}"
 
-    def json(self, name: str) -> dict[str, Any]:
+    def read_json_file(self, name: str) -> dict[str, Any]:
         """Return the content of a JSON file of the run; empty if there is none."""
         path = self._existing_path(name)
         content = {} if path is None else read_json(path)
@@ -59,7 +64,7 @@ class RunFiles:
             raise DataError(f"{path} was not written by daband: a JSON object was expected")
         return content
 
-    def episodes(self) -> list[dict[str, Any]]:
+    def read_episodes(self) -> list[dict[str, Any]]:
         """Return a record per episode; empty if the folder is missing."""
         path = self._existing_path("episodes.jsonl")
         if path is None:
@@ -73,22 +78,25 @@ class RunFiles:
             raise DataError(f"{path} is damaged: a record per line was expected; remove the run's folder")
         return records
 
-    def regret(self, where: str) -> tuple[AnyArray, FloatArray] | None:
-        """Return rounds and cumulative regret, thinned, in the source or in the continued target; None if unknown."""
+    def read_regret(self, where: str) -> tuple[AnyArray, FloatArray] | None:
+        """Return round numbers and cumulative regret, at most 240 points; None if unknown.
+
+        ``where`` is "source", or "target" for the continuation in the target.
+        """
         path = self._existing_path("rounds.npz" if where == "source" else "continued/rounds.npz")
         if where == "target" and self._existing_path("continued/done") is None:
             return None
         regret = None if path is None else read_npz(path, ("regret",)).get("regret")
         if regret is None or not len(regret) or not np.isfinite(regret).all():
             return None
-        indices = np.unique(np.linspace(0, len(regret) - 1, min(len(regret), _POINTS)).round().astype(np.int64))
+        indices = np.unique(np.linspace(0, len(regret) - 1, min(len(regret), _MAX_POINTS)).round().astype(np.int64))
         return indices + 1, np.cumsum(regret)[indices]
 
-    def continued(self) -> Record:
+    def read_continued(self) -> Record:
         """Return the record of the run's continuation in the target; empty if there is none."""
-        return self.json("continued/result.json") if self._existing_path("continued/done") else {}
+        return self.read_json_file("continued/result.json") if self._existing_path("continued/done") else {}
 
-    def assessment(self) -> Assessment | None:
+    def read_assessment(self) -> Assessment | None:
         """Return the assessment that ``daband assess`` wrote, or None."""
         path = self._existing_path("assessment.json")
         return None if path is None else read_assessment(path)
@@ -100,7 +108,7 @@ class RunFiles:
 
 
 def load_runs(folder: str | Path) -> list[RunFiles]:
-    """Return the finished runs of a bench, of any folder of runs, or of a single run's folder."""
+    """Return the finished runs of a folder: that of a bench, of any runs, or of a single run."""
     folder = Path(folder)
     records = read_records(folder)
     if (folder / "done").exists():
@@ -110,7 +118,7 @@ def load_runs(folder: str | Path) -> list[RunFiles]:
 
 
 def read_records(folder: str | Path) -> list[Record]:
-    """Return the records in a folder's ``results.json``, or else those of the finished runs in it."""
+    """Return the records in a folder's ``results.json``, or else the records of the finished runs in the folder."""
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}")
@@ -120,18 +128,18 @@ def read_records(folder: str | Path) -> list[Record]:
         if isinstance(records, list) and not records:
             raise DataError(f"{path} has no finished run yet")
         return _check_records(records, path)
-    done = [folder / "done"] if (folder / "done").exists() else sorted(folder.glob("*/done"))
-    if not done:
+    done_files = [folder / "done"] if (folder / "done").exists() else sorted(folder.glob("*/done"))
+    if not done_files:
         raise DataError(
             f"{folder} has no results.json and no finished run; `daband bench NAME --out {folder}` makes some"
         )
-    return _check_records([read_json(mark.with_name("result.json")) for mark in done], folder)
+    return _check_records([read_json(path.with_name("result.json")) for path in done_files], folder)
 
 
 def _check_records(records: Any, path: Path) -> list[Record]:
     """Return records. Raise an error if a field is missing."""
     if not isinstance(records, list) or not all(
-        isinstance(record, dict) and all(name in record for name in _REQUIRED) for record in records
+        isinstance(record, dict) and all(name in record for name in _REQUIRED_FIELDS) for record in records
     ):
         raise DataError(f"{path} is not a list of results that daband wrote")
     return records
@@ -139,16 +147,16 @@ def _check_records(records: Any, path: Path) -> list[Record]:
 
 def common_curve(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> Curve | None:
     """Return the curves of several runs over the rounds that all of them have; None if no run has one."""
-    measured = [curve for curve in curves if curve is not None and len(curve[0])]
-    if not measured:
+    known_curves = [curve for curve in curves if curve is not None and len(curve[0])]
+    if not known_curves:
         return None
-    last = min(int(rounds[-1]) for rounds, _ in measured)
-    grid = next(rounds[rounds <= last] for rounds, _ in measured if int(rounds[-1]) == last)
-    return Curve(grid, np.stack([np.interp(grid, rounds, values) for rounds, values in measured]))
+    last_round = min(int(rounds[-1]) for rounds, _ in known_curves)
+    grid = next(rounds[rounds <= last_round] for rounds, _ in known_curves if int(rounds[-1]) == last_round)
+    return Curve(grid, np.stack([np.interp(grid, rounds, values) for rounds, values in known_curves]))
 
 
 def frame(folders: Folders) -> pl.DataFrame:
-    """Return a row per finished run: its record, and its folder in ``run_folder``; ``.to_pandas()`` needs pandas.
+    """Return a row per finished run, with its record, and its folder in the column ``run_folder``.
 
     Args:
         folders: a run's folder, a folder of runs, or several of either.

@@ -1,4 +1,8 @@
-"""Build the sections of a report: methods by pair and class, ablations, learning curves, and warnings."""
+"""Build the sections of a report: methods by pair and class, ablations, learning curves, and warnings.
+
+A ``Section`` has texts, tables and drawings. Functions named ``*_sections`` and ``*_tables`` build them from runs and
+records. Their captions are templates in ``captions.toml``.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,13 @@ from daband.evaluation._collapse_watch import CollapseWatch
 
 #: With more classes, the table of classes is folded.
 _MAX_OPEN_CLASSES = 16
-#: Curves in a figure; more cannot be distinguished.
+#: Maximum number of curves in a figure; more cannot be distinguished.
 _MAX_CURVES = 8
+#: Maximum number of warnings that are shown.
 _MAX_WARNINGS = 12
+#: Fields of ``environment.json`` that are shown.
 _ENVIRONMENT = ("daband", "commit", "python", "numpy", "torch", "system", "processor", "cpus", "device", "accelerator")
-#: The observable terms of the bound, as training measures them.
+#: The observable terms of the bound, with their names in the table.
 _TERMS = {
     "source_regret": "source regret", "regression_error": "regression error", "divergence": "divergence",
     "predicted_reward_target": "predicted reward, target", "predicted_reward_source": "predicted reward, source",
@@ -45,8 +51,9 @@ class Bold(str):
 
 @dataclass(frozen=True)
 class Table:
-    """Columns with headings, and rows of texts. ``name`` is the id of the table on the page."""
+    """Columns with headings, and rows of texts."""
 
+    #: The id of the table on the page.
     name: str
     caption: str
     headings: Sequence[str]
@@ -66,24 +73,27 @@ class Table:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure: its file name, its caption, and a description for screen readers."""
+    """A figure with its texts."""
 
+    #: The file name without a suffix.
     name: str
     figure: Figure
     caption: str
+    #: The description for screen readers.
     alt: str
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and its content; ``level`` 2 for a data set, 3 for a part of it."""
+    """A heading and its content."""
 
     title: str
     texts: Sequence[str] = ()
     drawings: Sequence[Drawing] = ()
     tables: Sequence[Table] = ()
+    #: The level of the heading: 2 for a data set, 3 for a part of it.
     level: int = 3
-    #: The section opens on a click.
+    #: True if the section opens only on a click.
     folded: bool = False
 
 
@@ -111,21 +121,21 @@ def result_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     roles = group_by([run.record for run in runs], summaries.role_of)
     sections = []
     if "comparison" in roles:
-        sections += _comparison_sections(pair, roles["comparison"], by_class=not _shared_arms(runs[0]))
+        sections += _comparison_sections(pair, roles["comparison"], by_class=not _has_shared_arms(runs[0]))
     if "ablation" in roles:
         sections.append(Section("Ablation of R, P and D", tables=ablation_tables(pair, roles["ablation"])))
     return sections
 
 
-def _shared_arms(run: RunFiles) -> bool:
-    """Return True if each arm has its own context: then an arm index has a different meaning in every round."""
-    return bool(run.json("config.json").get("policy", {}).get("arms") == "shared")
+def _has_shared_arms(run: RunFiles) -> bool:
+    """Return True if each arm has its own context, so that an arm index has another meaning in every round."""
+    return bool(run.read_json_file("config.json").get("policy", {}).get("arms") == "shared")
 
 
 def _comparison_sections(pair: str, records: Records, *, by_class: bool) -> list[Section]:
     """Return the sections that compare methods on a pair."""
-    rows, tables = _ranked(records), comparison_tables(pair, records)
-    if not summaries.labelled(records):
+    rows, tables = _rank_methods(records), comparison_tables(pair, records)
+    if not summaries.filter_labelled(records):
         return [Section("Results without target labels", tables=tables)]
     metric, paper = rows[0].metric, summaries.paper_accuracy(pair)
     groups = []
@@ -136,7 +146,7 @@ def _comparison_sections(pair: str, records: Records, *, by_class: bool) -> list
     listed = "; ".join(f"{label(*row.key)} {row.score.text(metric.digits(row.score.value))}" for row in rows)
     drawing = Drawing(
         f"{slug(pair)}-{metric.field.removeprefix('target_')}",
-        figures.score_figure(groups, metric),
+        figures.draw_scores(groups, metric),
         caption("score", pair=pair, metric=metric.name),
         f"{metric.name.capitalize()} by method: {listed}.",
     )
@@ -147,11 +157,11 @@ def _comparison_sections(pair: str, records: Records, *, by_class: bool) -> list
     class_table = _class_table(pair, rows, records, classes)
     if len(classes) <= _MAX_OPEN_CLASSES:
         return [Section(metric.name.capitalize(), texts, [drawing], [*tables, class_table])]
-    folded = Section(f"Every class ({len(classes)})", tables=[class_table], folded=True)
-    return [Section(metric.name.capitalize(), texts, [drawing], tables), folded]
+    class_section = Section(f"Every class ({len(classes)})", tables=[class_table], folded=True)
+    return [Section(metric.name.capitalize(), texts, [drawing], tables), class_section]
 
 
-def _ranked(records: Records) -> list[MethodSummary]:
+def _rank_methods(records: Records) -> list[MethodSummary]:
     """Return the summaries of methods, the best first."""
     return sorted(summaries.summarise(records), key=lambda row: -row.rank)
 
@@ -159,19 +169,19 @@ def _ranked(records: Records) -> list[MethodSummary]:
 def comparison_tables(pair: str, records: Records) -> list[Table]:
     """Return the table of methods on one pair: target score, its gain, the paper's accuracy, source regret.
 
-    The score is the accuracy if exactly one arm is right, with the gain over Neural-LinUCB; otherwise it is the value
-    in the rewards' unit, with the regret and the gain over the best constant arm. If the target has no labels, the
-    tables show source results and the chosen arms.
+    If exactly one arm is right, the score is the accuracy, with the gain over Neural-LinUCB. Otherwise it is the value
+    in the unit of the rewards, with the regret and the gain over the best constant arm. If the target has no labels,
+    the tables show source results and the chosen arms.
     """
-    rows = _ranked(records)
-    if not summaries.labelled(records):
+    rows = _rank_methods(records)
+    if not summaries.filter_labelled(records):
         return _unlabelled_tables(pair, rows, records)
     metric = rows[0].metric
-    accuracy = metric is TARGET_ACCURACY
+    is_accuracy = metric is TARGET_ACCURACY
     paper = summaries.paper_accuracy(pair)
-    theirs = [paper.get(row.method) if row.variant == "default" else None for row in rows]
+    paper_rows = [paper.get(row.method) if row.variant == "default" else None for row in rows]
     digits = metric.digits(*(row.score.value for row in rows), significant=4)
-    gains = [_gain(records, row.key, metric) for row in rows]
+    gains = [_paired_gain(records, row.key, metric) for row in rows]
     values = {"best constant arm": rows[0].constant_value, "best arm": rows[0].best_value}
     texts = [
         f"the {name} has {value:,.{decimals(value, significant=4)}f}"
@@ -182,32 +192,32 @@ def comparison_tables(pair: str, records: Records) -> list[Table]:
     columns = {
         "method": [label(*row.key) for row in rows],
         metric.name: _score_cells(rows, digits),
-        "by class": [Mean(row.accuracy_macro.value, 0.0, 1).text(4) if accuracy else "" for row in rows],
-        "target regret": ["" if accuracy else row.regret.text(regret_digits) for row in rows],
-        "over NLinUCB" if accuracy else "over the best constant arm": [_difference(gain, digits) for gain in gains],
+        "by class": [Mean(row.accuracy_macro.value, 0.0, 1).text(4) if is_accuracy else "" for row in rows],
+        "target regret": ["" if is_accuracy else row.regret.text(regret_digits) for row in rows],
+        "over NLinUCB" if is_accuracy else "over the best constant arm": [_difference(gain, digits) for gain in gains],
         "95% interval": [_interval(gain, digits) for gain in gains],
-        "paper": ["" if one is None else _printed(one.average, one.average_deviation) for one in theirs],
-        "source regret": [row.source_regret.text(0 if accuracy else _source_digits(rows)) for row in rows],
+        "paper": ["" if row is None else _paper_text(row.average, row.average_deviation) for row in paper_rows],
+        "source regret": [row.source_regret.text(0 if is_accuracy else _source_digits(rows)) for row in rows],
         **_budget_columns(rows),
     }
-    about = caption("methods", pair=pair, accuracy=accuracy, references=" and ".join(texts))
+    about = caption("methods", pair=pair, accuracy=is_accuracy, references=" and ".join(texts))
     return [Table.of_columns(f"{slug(pair)}-methods", about, columns)]
 
 
-def _gain(records: Records, key: Key, metric: Metric) -> Paired | None:
+def _paired_gain(records: Records, key: Key, metric: Metric) -> Paired | None:
     """Return the gain over Neural-LinUCB (accuracy) or the best constant arm (value), paired by seed."""
-    own = summaries.score_by_seed(records, key, metric)
+    scores = summaries.score_by_seed(records, key, metric)
     if metric is TARGET_ACCURACY:
-        other = {} if key == BASELINE else summaries.score_by_seed(records, BASELINE, metric)
+        reference_scores = {} if key == BASELINE else summaries.score_by_seed(records, BASELINE, metric)
     else:
         field = "target_constant_value"
         runs = [record for record in records if summaries.key_of(record) == key and record.get(field) is not None]
-        other = {run["seed"]: run[field] for run in runs}
-    return summaries.paired_difference(own, other)
+        reference_scores = {run["seed"]: run[field] for run in runs}
+    return summaries.paired_difference(scores, reference_scores)
 
 
 def _unlabelled_tables(pair: str, rows: Sequence[MethodSummary], records: Records) -> list[Table]:
-    """Return source results and the chosen arms, for a target without labels."""
+    """Return tables of source results and of the chosen arms, for a target without labels."""
     digits = decimals(*(row.source_reward.value for row in rows))
     logger_values = [row.logger_value.text(digits) for row in rows if row.logger_value.value is not None]
     logged = logger_values[0].partition(" ")[0] if logger_values else None  # does not depend on the method
@@ -219,11 +229,11 @@ def _unlabelled_tables(pair: str, rows: Sequence[MethodSummary], records: Record
     }
     tables = [Table.of_columns(f"{slug(pair)}-methods", caption("unlabelled", pair=pair, logged=logged), columns)]
     classes = _class_names(records)
-    counted = {label(*row.key): row.arm_fractions for row in rows if len(row.arm_fractions) == len(classes) > 0}
-    if counted:
-        chosen = {name: [f"{fraction:.3f}" for fraction in fractions] for name, fractions in counted.items()}
+    fractions = {label(*row.key): row.arm_fractions for row in rows if len(row.arm_fractions) == len(classes) > 0}
+    if fractions:
+        texts = {name: [f"{fraction:.3f}" for fraction in values] for name, values in fractions.items()}
         about = caption("arms", pair=pair)
-        tables.append(Table.of_columns(f"{slug(pair)}-arms", about, {"arm": classes, **chosen}))
+        tables.append(Table.of_columns(f"{slug(pair)}-arms", about, {"arm": classes, **texts}))
     return tables
 
 
@@ -237,30 +247,32 @@ def _class_names(records: Records) -> list[str]:
 
 
 def _class_table(pair: str, rows: Sequence[MethodSummary], records: Records, classes: Sequence[str]) -> Table:
-    """Return the accuracy by class, next to the paper's."""
+    """Return the table of accuracies by class, with the paper's accuracies."""
     paper = summaries.paper_accuracy(pair)
     columns: dict[str, list[str]] = {"class": [*classes, "all"]}
     for row in rows:
-        of_method = [record.get("per_class") or [] for record in records if summaries.key_of(record) == row.key]
-        by_class = list(zip(*(each for each in of_method if len(each) == len(classes)), strict=True))
-        known = [[share for share in shares if share is not None] for shares in by_class or [()] * len(classes)]
-        means = [Mean.of(shares) for shares in known]
+        per_run = [record.get("per_class") or [] for record in records if summaries.key_of(record) == row.key]
+        by_class = list(zip(*(values for values in per_run if len(values) == len(classes)), strict=True))
+        per_class = [[value for value in values if value is not None] for values in by_class or [()] * len(classes)]
+        means = [Mean.of(values) for values in per_class]
         texts = ["-" if mean.value is None else mean.text(3) for mean in means]
         columns[label(*row.key)] = [*texts, row.accuracy.text(4)]
-        theirs = paper.get(row.method) if row.variant == "default" else None
-        if theirs is not None:
-            printed = {name: _printed(value, theirs.deviation[name]) for name, value in theirs.per_class.items()}
-            average = _printed(theirs.average, theirs.average_deviation)
-            columns[f"paper: {label(row.method)}"] = [*(printed.get(name, "-") for name in classes), average]
+        paper_row = paper.get(row.method) if row.variant == "default" else None
+        if paper_row is not None:
+            paper_texts = {
+                name: _paper_text(value, paper_row.deviation[name]) for name, value in paper_row.per_class.items()
+            }
+            average = _paper_text(paper_row.average, paper_row.average_deviation)
+            columns[f"paper: {label(row.method)}"] = [*(paper_texts.get(name, "-") for name in classes), average]
     return Table.of_columns(f"{slug(pair)}-classes", caption("classes", pair=pair, paper=paper), columns)
 
 
 def pairs_tables(family: str, records: Records) -> list[Table]:
-    """Return the comparison on a data set of several pairs: a row per pair, a column per method, and their mean.
+    """Return a table for a data set of several pairs: a row per pair and for their mean, a column per method.
 
-    Empty if the targets have no labels.
+    The list is empty if the targets have no labels.
     """
-    records = summaries.labelled(records)
+    records = summaries.filter_labelled(records)
     if not records:
         return []
     metric, rows = metric_of(records), summaries.summarise(records)
@@ -268,38 +280,41 @@ def pairs_tables(family: str, records: Records) -> list[Table]:
     means: dict[Key, list[Mean]] = {}
     for key in dict.fromkeys(row.key for row in rows):
         by_pair = {row.pair: row.score for row in rows if row.key == key}
-        whole = summaries.score_by_seed(records, key, metric) if len(by_pair) == len(pairs) else {}
-        means[key] = [*(by_pair.get(pair, Mean.of([])) for pair in pairs), Mean.of(list(whole.values()))]
+        scores = summaries.score_by_seed(records, key, metric) if len(by_pair) == len(pairs) else {}
+        means[key] = [*(by_pair.get(pair, Mean.of([])) for pair in pairs), Mean.of(list(scores.values()))]
     digits = metric.digits(*(row.score.value for row in rows), significant=4)
     by_row = zip(*means.values(), strict=True)
     best = [max((mean.value for mean in row if mean.value is not None), default=None) for row in by_row]
     columns = {"source-target": [*(pair.partition("/")[2] or pair for pair in pairs), "mean of pairs"]}
-    for key, of_key in means.items():
-        texts = ["-" if mean.value is None else mean.text(digits) for mean in of_key]
-        wins = [mean.value is not None and mean.value == top for mean, top in zip(of_key, best, strict=True)]
-        columns[label(*key)] = [Bold(text) if won else text for text, won in zip(texts, wins, strict=True)]
+    for key, row_means in means.items():
+        texts = ["-" if mean.value is None else mean.text(digits) for mean in row_means]
+        is_best = [mean.value is not None and mean.value == top for mean, top in zip(row_means, best, strict=True)]
+        columns[label(*key)] = [Bold(text) if bold else text for text, bold in zip(texts, is_best, strict=True)]
     about = caption("pairs", family=family, metric=metric.name)
     return [Table.of_columns(f"{slug(family)}-pairs", about, columns)]
 
 
 def ablation_tables(pair: str, records: Records) -> list[Table]:
-    """Return every combination of R, P and D next to the full method, with Holm's correction, and the paper's."""
+    """Return a table per recipe with every combination of R, P and D, compared with the full method.
+
+    p-values have Holm's correction. The paper's accuracies are a column if there are any.
+    """
     paper = summaries.paper_ablation(pair)
     tables = []
     for base, rows in group_by(ablation_rows(records), lambda row: row.base).items():
-        summed = [row.summary for row in rows]
-        metric = summed[0].metric
-        digits = metric.digits(*(row.score.value for row in summed), significant=4)
+        summary_rows = [row.summary for row in rows]
+        metric = summary_rows[0].metric
+        digits = metric.digits(*(row.score.value for row in summary_rows), significant=4)
         tests = [row.paired for row in rows]
         columns = {
             "terms kept": ["none of them" if row.letters == "none" else " + ".join(row.letters) for row in rows],
-            metric.name: _score_cells(summed, digits),
+            metric.name: _score_cells(summary_rows, digits),
             "against all three": [_difference(test, digits) for test in tests],
             "95% interval": [_interval(test, digits) for test in tests],
             "p (Holm)": [p_text(row.p_holm) for row in rows],
-            "source regret": [Mean(row.source_regret.value, 0.0, 1).text(0) for row in summed],
-            "seeds": [str(len(row.seeds)) for row in summed],
-            "paper": [_printed(*paper[row.letters]) if row.letters in paper else "" for row in rows],
+            "source regret": [Mean(row.source_regret.value, 0.0, 1).text(0) for row in summary_rows],
+            "seeds": [str(len(row.seeds)) for row in summary_rows],
+            "paper": [_paper_text(*paper[row.letters]) if row.letters in paper else "" for row in rows],
         }
         about = caption("ablation", pair=pair, base=base, tests=sum(test is not None for test in tests))
         tables.append(Table.of_columns(f"{slug(pair)}-ablation-{slug(base)}", about, columns))
@@ -307,14 +322,14 @@ def ablation_tables(pair: str, records: Records) -> list[Table]:
 
 
 def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
-    """Return the advantages of runs over the incumbent; empty if no run was assessed."""
-    texts = [f"{run.name}: {one.sentence}" for run in runs if (one := run.assessment()) is not None]
+    """Return a section with the advantages of runs over the incumbent; empty if no run was assessed."""
+    texts = [f"{run.name}: {assessment.sentence}" for run in runs if (assessment := run.read_assessment()) is not None]
     return [Section("Advantage over the incumbent", texts, level=2)] if texts else []
 
 
 def detail_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
-    """Return continued training and learning curves of one pair, if there are any."""
-    records = [record for run in runs if (record := run.continued())]
+    """Return the sections on continued training and on learning curves of one pair, if there are any."""
+    records = [record for run in runs if (record := run.read_continued())]
     sections = (
         Section(
             "Continued in the target",
@@ -331,44 +346,44 @@ def detail_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
 
 
 def continued_table(pair: str, records: Records) -> Table:
-    """Return target regret before and with target rewards, by method, from records of ``continue_run``."""
+    """Return a table of target regret before and with target rewards, by method, from records of ``continue_run``."""
     groups = group_by(records, summaries.key_of)
     in_unit = metric_of(records) is not TARGET_ACCURACY
     fields = {"continued regret": "continued_regret", "zero-shot regret": "zero_shot_regret", "total": "total_regret"}
     fields = {"reward a round": "continued_reward", **fields} if in_unit else fields
     columns = {
         "method": [label(*key) for key in groups],
-        "target rounds": [f"{of[0]['rounds']:,}" for of in groups.values()],
+        "target rounds": [f"{group[0]['rounds']:,}" for group in groups.values()],
     }
     for heading, field in fields.items():
         digits = decimals(*(record[field] for record in records), significant=4) if in_unit else 1
-        columns[heading] = [Mean.of([record[field] for record in of]).text(digits) for of in groups.values()]
-    columns["seeds"] = [str(len(of)) for of in groups.values()]
+        columns[heading] = [Mean.of([record[field] for record in group]).text(digits) for group in groups.values()]
+    columns["seeds"] = [str(len(group)) for group in groups.values()]
     return Table.of_columns(f"{slug(pair)}-continued", caption("continued", pair=pair), columns)
 
 
 def _regret_drawings(pair: str, runs: Sequence[RunFiles], where: str) -> list[Drawing]:
-    """Return cumulative regret over the rounds in a domain; empty if no run has one."""
+    """Return a drawing of cumulative regret over the rounds in a domain; empty if no run has one."""
     curves = {}
-    for key, of in list(group_by(runs, lambda run: run.key).items())[:_MAX_CURVES]:
-        curve = common_curve([run.regret(where) for run in of])
+    for key, group in list(group_by(runs, lambda run: run.key).items())[:_MAX_CURVES]:
+        curve = common_curve([run.read_regret(where) for run in group])
         if curve is not None:
             curves[key] = curve
     if not curves:
         return []
     listed = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():,.0f}" for key, curve in curves.items())
-    figure, alt = figures.regret_figure(curves, where=where), f"Cumulative {where} regret after all rounds: {listed}."
+    figure, alt = figures.draw_regret(curves, where=where), f"Cumulative {where} regret after all rounds: {listed}."
     return [Drawing(f"{slug(pair)}-{where}-regret", figure, caption(f"{where}_regret", pair=pair), alt)]
 
 
 def _bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
-    """Return the observable terms of the bound per round at the end of training; empty if no method measures them."""
+    """Return a table of the bound's observable terms per round after training; empty if no method measures them."""
     columns: dict[str, list[str]] = {}
-    for key, of in group_by(runs, lambda run: run.key).items():
-        last = [episodes[-1] for run in of if (episodes := run.episodes()) and "bound_rounds" in episodes[-1]]
+    for key, group in group_by(runs, lambda run: run.key).items():
+        last = [records[-1] for run in group if (records := run.read_episodes()) and "bound_rounds" in records[-1]]
         if last:
-            sums = {name: [end.get(f"bound_{name}") for end in last] for name in _TERMS}
-            rounds = [end["bound_rounds"] for end in last]
+            sums = {name: [record.get(f"bound_{name}") for record in last] for name in _TERMS}
+            rounds = [record["bound_rounds"] for record in last]
             columns[label(*key)] = [
                 UNKNOWN if None in values else Mean.of([v / n for v, n in zip(values, rounds, strict=True)]).text(3)
                 for values in sums.values()
@@ -380,13 +395,13 @@ def _bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
 
 
 def setup_section(runs: Sequence[RunFiles]) -> Section:
-    """Return versions and hardware, and the location of each run's settings."""
-    about = [run.json("environment.json") for run in runs]
-    kinds = group_by(
-        [one for one in about if one],
-        lambda one: ", ".join(f"{name} {one[name]}" for name in _ENVIRONMENT if one.get(name)),
+    """Return the section with versions, hardware and the location of each run's settings."""
+    environments = [run.read_json_file("environment.json") for run in runs]
+    groups = group_by(
+        [fields for fields in environments if fields],
+        lambda fields: ", ".join(f"{name} {fields[name]}" for name in _ENVIRONMENT if fields.get(name)),
     )
-    lines = [f"{len(of)} run{'s' if len(of) > 1 else ''}: {kind}." for kind, of in kinds.items()]
+    lines = [f"{len(group)} run{'s' if len(group) > 1 else ''}: {text}." for text, group in groups.items()]
     missing = "The run folders are missing, so versions are unknown."
     return Section(
         "Versions and settings", [*(lines or [missing]), "config.json in each run's folder has all settings."], level=2
@@ -394,25 +409,28 @@ def setup_section(runs: Sequence[RunFiles]) -> Section:
 
 
 def warning_sections(runs: Sequence[RunFiles]) -> list[Section]:
-    """Return warnings about the numbers, each message once with some of the runs; empty if there are none."""
+    """Return a section with warnings about the results; empty if there are none.
+
+    Each message appears once, with at most three of the runs.
+    """
     messages: dict[str, list[str]] = {}
-    for pair, of_pair in group_by(runs, lambda run: run.record["pair"]).items():
-        by_method = group_by(of_pair, lambda run: run.key).values()
-        if len({frozenset(run.record["seed"] for run in of) for of in by_method}) > 1:
+    for pair, pair_runs in group_by(runs, lambda run: run.record["pair"]).items():
+        by_method = group_by(pair_runs, lambda run: run.key).values()
+        if len({frozenset(run.record["seed"] for run in group) for group in by_method}) > 1:
             messages.setdefault("Methods ran on different seeds; differences use common seeds.", []).append(pair)
-        if len({run.record["rounds"] for run in of_pair}) > 1:
+        if len({run.record["rounds"] for run in pair_runs}) > 1:
             messages.setdefault("Runs with different budgets are compared.", []).append(pair)
     for run in runs:
         if run.path is None:
             messages.setdefault("The run's folder is missing, so curves and images leave it out.", []).append(run.name)
         watch = CollapseWatch()
-        for message in (message for record in run.episodes() for message in watch.observe(record)):
+        for message in (message for record in run.read_episodes() for message in watch.observe(record)):
             sign = f"Training showed a sign of collapse: {message.partition(':')[0]}."
             messages.setdefault(sign, []).append(run.name)
     texts = []
     for message, names in messages.items():
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        texts.append(f"{message} ({'; '.join(names[:3])}{more})")
+        others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        texts.append(f"{message} ({'; '.join(names[:3])}{others})")
     return [Section("Warnings", texts[:_MAX_WARNINGS], level=2)] if texts else []
 
 
@@ -437,7 +455,7 @@ def _source_digits(rows: Sequence[MethodSummary]) -> int:
     return decimals(*(row.source_regret.value for row in rows), significant=4)
 
 
-def _printed(value: float, deviation: float) -> str:
+def _paper_text(value: float, deviation: float) -> str:
     """Return a number of the paper as text."""
     return f"{value:.4f} ± {deviation:.2f}"
 
