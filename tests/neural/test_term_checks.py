@@ -6,10 +6,10 @@ import torch
 from daband.neural._checks import (
     _SHAPE,
     TERM_CHECKS,
-    _batch,
     check_rows_need_not_match,
     check_runs_can_be_mapped,
     check_term,
+    random_batch,
 )
 from daband.neural.objectives._objective import Objective, Weight
 from daband.neural.objectives._term import Term, terms
@@ -30,7 +30,7 @@ def test_weight_zero_is_the_term_removed(name):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             objective = Objective(weights=weights, shape=_SHAPE).double()
-            total, values = objective(_batch(), torch.ones(len(objective.weights), dtype=torch.float64))
+            total, values = objective(random_batch(), torch.ones(len(objective.weights), dtype=torch.float64))
             results.append((total, sorted(values), torch.rand(1)))
     assert torch.equal(results[0][0], results[1][0])
     assert results[0][1] == results[1][1]

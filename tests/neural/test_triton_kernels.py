@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from daband.neural.encoders import _domain_norm as domain_norm
-from daband.neural.encoders._conv import _patches
+from daband.neural.encoders._conv import _cut_patches
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.learning._flat_parameters import RowAdam, initial_moments
 
@@ -69,7 +69,7 @@ def test_running_statistics_pooling_and_relu_are_those_of_the_norm(kernels):
 @pytest.mark.parametrize("runs", [1, 3])
 def test_patches_are_those_of_torch(kernels, runs):
     images = torch.rand(runs, 4, 3, 9, 11).transpose(0, 1)  # as stacked runs have them
-    theirs = _patches(images, 5, 3, columns=48, dtype=torch.float32)
+    theirs = _cut_patches(images, 5, 3, columns=48, dtype=torch.float32)
     ours = kernels.patches(images.to(DEVICE), 5, 3, columns=48, dtype=torch.float32)
     assert torch.equal(ours.cpu(), theirs)
 
@@ -118,7 +118,7 @@ def test_the_kernels_normalise_in_training_by_own_statistics_of_equal_domains():
 def test_kernels_and_bfloat16_are_for_gpus_that_have_them(monkeypatch, device, capability, kernels_run, bfloat16):
     found = object()
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(domain_norm, "_capability", lambda _: capability)
+    monkeypatch.setattr(domain_norm, "_compute_capability", lambda _: capability)
     monkeypatch.setattr(domain_norm, "_triton_module", lambda: found)
     assert (domain_norm.triton_kernels(torch.device(device)) is found) == kernels_run
     assert domain_norm.has_bfloat16(torch.device(device)) == bfloat16

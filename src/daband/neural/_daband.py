@@ -1,7 +1,7 @@
 """Define DABand: Neural-LinUCB whose encoder also aligns target contexts with source contexts.
 
 "Towards Domain Adaptive Neural Contextual Bandits" (ICLR 2025). The objective adds the terms of the target-regret bound
-to the source regret. With all of these terms at weight 0 it is Neural-LinUCB, to the bit.
+to the source regret. With all of these terms at weight 0, it is exactly Neural-LinUCB.
 """
 
 from __future__ import annotations

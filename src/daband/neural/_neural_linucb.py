@@ -196,10 +196,10 @@ class NeuralLinUCB(Policy):
 
         A custom module as ``encoder`` gets contexts as the pair has them, without a transform unless one is given.
 
-        With ``members=5`` it is a ``Mixture`` of policies that differ in their seed only (``seed``, ``seed + 1``, ...).
-        All of them learn the same rounds. Their mean prediction decides, and determines the pseudo-labels of each
-        member, so the result depends less on the seed. ``members="auto"`` means 5 on a GPU and 1 on a CPU.
-        ``Mixture.student`` returns one network that decides nearly as they do.
+        With ``members=5``, return a ``Mixture`` of five policies that differ only in their seed (``seed``,
+        ``seed + 1``, ...). All of them learn the same rounds. Their mean prediction decides, and determines the
+        pseudo-labels of each member, so the result depends less on the seed. ``members="auto"`` is 5 on a GPU and 1 on
+        a CPU. ``Mixture.student`` returns one network that decides nearly like the mixture.
         """
         if isinstance(settings.get("encoder"), nn.Module):
             settings.setdefault("transform", None)
@@ -209,10 +209,11 @@ class NeuralLinUCB(Policy):
         members = check_int("members", members, minimum=1)
         if members == 1:
             return super().for_pair(pair, **settings)
-        first = settings.pop("seed", 0)
-        seeded = {f"seed-{seed}": cls.for_pair(pair, seed=seed, **settings) for seed in range(first, first + members)}
-        exploration = {name: settings[name] for name in ("explore", "epsilon") if name in settings}
-        return Mixture.for_pair(pair, members=seeded, transform=None, learn_weights=False, seed=first, **exploration)
+        seed = settings.pop("seed", 0)
+        policies_by_name = {f"seed-{n}": cls.for_pair(pair, seed=n, **settings) for n in range(seed, seed + members)}
+        options: dict[str, Any] = {"members": policies_by_name, "transform": None, "learn_weights": False}
+        options |= {name: settings[name] for name in ("explore", "epsilon") if name in settings}
+        return Mixture.for_pair(pair, seed=seed, **options)
 
     @property
     def counts(self) -> IntArray:
@@ -299,10 +300,10 @@ class NeuralLinUCB(Policy):
                 available=available,
                 weights=weights,
             )
-        received = rewards[np.arange(len(contexts)), decision.arm]
+        received_rewards = rewards[np.arange(len(contexts)), decision.arm]
         if self._counts_for_gate(domain):
-            self.learner.skill_gate.add(decision.mean, decision.arm, received)
-        self.buffers.rounds[domain].add_rounds(contexts, decision.arm, received, weights)
+            self.learner.skill_gate.add(decision.mean, decision.arm, received_rewards)
+        self.buffers.rounds[domain].add_rounds(contexts, decision.arm, received_rewards, weights)
         return decision
 
     def _counts_for_gate(self, domain: int) -> bool:
@@ -373,15 +374,15 @@ class NeuralLinUCB(Policy):
             raise InvalidInput("student() needs members that are neural policies of one context shape and one recipe")
         if members[0].arms == "shared":
             raise InvalidInput("student() is not available with one context per arm")
-        neural = [member for member in members if isinstance(member, NeuralLinUCB)]
-        student = copy.deepcopy(neural[int(np.argmax(weights))])
+        networks = [member for member in members if isinstance(member, NeuralLinUCB)]
+        student = copy.deepcopy(networks[int(np.argmax(weights))])
         domain_index = student.domains.first_target
-        stored = student.buffers.unlabelled[0]
-        if not len(stored):
+        target_buffer = student.buffers.unlabelled[0]
+        if not len(target_buffer):
             raise InvalidInput("student() needs target contexts, and the members have stored none")
-        contexts = stored.contexts[: len(stored)]
+        contexts = target_buffer.contexts[: len(target_buffer)]
         predicted = np.zeros((len(contexts), student.n_arms))
-        for member, weight in zip(neural, weights, strict=True):
+        for member, weight in zip(networks, weights, strict=True):
             features, moments = member._encoder.encode(contexts.cpu().numpy(), domain_index), member.reward_moments
             means, _ = member._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=False)
             predicted += weight * (means - moments.centre) / moments.scale
@@ -436,7 +437,10 @@ class NeuralLinUCB(Policy):
         return steps
 
     def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
-        """Use the trained encoder for decisions, unless the steps diverged."""
+        """Use the trained encoder for decisions, and return the measurements with the gate.
+
+        Steps that diverged are an error.
+        """
         streak = measured.pop("worst_streak", 0.0)
         if streak >= _MAX_BAD_STEPS:
             raise TrainingDiverged(
@@ -464,10 +468,10 @@ class NeuralLinUCB(Policy):
 
 
 def can_stack(members: Sequence[Policy]) -> bool:
-    """Return True if ``adapt_stacked`` can train these policies together: neural ones of one shape and recipe.
+    """Return True if ``adapt_stacked`` can train these policies together.
 
-    Seeds may differ. The weights of terms may differ too, if all policies have the same terms. Each policy may be given
-    only once.
+    They must be different neural policies of one shape and recipe. Seeds may differ. The weights of terms may differ
+    too, if all policies have the same terms.
     """
     learners = [policy.learner for policy in members if isinstance(policy, NeuralLinUCB)]
     if not learners or len({id(learner) for learner in learners}) < len(members):
@@ -480,11 +484,12 @@ def adapt_stacked(
 ) -> list[dict[str, float] | Exception]:
     """Adapt several policies with common gradient steps, in about half the time on a GPU; see ``can_stack``.
 
-    If a policy fails, its result is the exception, and the others are not affected. In a ``committee`` the mean
-    prediction of all EMA encoders gives the pseudo-labels of each; the policies must have observed the same contexts.
+    If a policy fails, its result is the exception, and the others are not affected. In a ``committee``, the mean
+    prediction of all EMA encoders gives the pseudo-labels of each policy. The policies of a committee must have
+    observed the same contexts.
     """
     results: list[dict[str, float] | Exception] = [{} for _ in members]
-    ready: dict[tuple[int, object], list[tuple[int, NeuralLinUCB]]] = {}
+    groups: dict[tuple[int, object], list[tuple[int, NeuralLinUCB]]] = {}
     with ExitStack() as locks:
         for policy in sorted(members, key=id):  # the same order in every thread that stacks them, against deadlocks
             locks.enter_context(policy._locks.write)
@@ -493,8 +498,8 @@ def adapt_stacked(
             # Steps differ between policies with and without target contexts or target rewards, so these are grouped.
             n_steps, kinds = policy.before_steps(steps), tuple(part.kind for part in policy.buffers.parts().values())
             if n_steps:
-                ready.setdefault((n_steps, kinds), []).append((index, policy))
-        for (n_steps, _), group in ready.items():
+                groups.setdefault((n_steps, kinds), []).append((index, policy))
+        for (n_steps, _), group in groups.items():
             stacked = [policy for _, policy in group]
             learners, buffers = [member.learner for member in stacked], [member.buffers for member in stacked]
             measured = take_steps(learners, n_steps, buffers, committee=committee)

@@ -50,12 +50,12 @@ _RAMP_FRACTION = 0.3125
 #: Gradient steps per episode on vectors if nothing is aligned. 32 steps overfit tables: on 44 pairs of the development
 #: data sets, 8 steps are better by 0.002 on average, and a run takes a third of the time.
 _UNALIGNED_STEPS = 8
-#: Minimum number of gradient steps of a run on small contexts.
+#: Minimum number of gradient steps of a run on small contexts with more than two arms.
 _MIN_RUN_STEPS = 1024
-#: The same with two arms: one function separates them, so that more steps overfit.
+#: Minimum number of gradient steps of a run on small contexts with two arms. More steps overfit.
 _MIN_RUN_STEPS_WITH_TWO_ARMS = 256
 #: Maximum number of dimensions of a small context.
-_MAX_SMALL_CONTEXT = 64
+_MAX_SMALL_DIMENSIONS = 64
 
 
 def resolve_recipe(
@@ -112,11 +112,11 @@ def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weight
     there is no term for equally frequent arms, and pseudo-labels are not corrected by frequencies. Networks normalise
     each domain by its own statistics if style or units differ, and otherwise by the statistics of the sources.
     """
-    kept = set(changed_weights) if isinstance(changed_weights, Mapping) else set()
+    kept_terms = set(changed_weights) if isinstance(changed_weights, Mapping) else set()
     dropped = {"target_diversity"} if shift.moves_labels else set()
     if not shift.aligns:
         dropped = {name for name in recipe.weights if not name.startswith("source_")}
-    weights = {name: weight for name, weight in recipe.weights.items() if name in kept or name not in dropped}
+    weights = {name: weight for name, weight in recipe.weights.items() if name in kept_terms or name not in dropped}
     options = dict(recipe.encoder.options)
     if not any(shift.own_statistics(n_inputs)):
         options["statistics"] = "source"
@@ -133,7 +133,7 @@ def _without_alignment(recipe: Recipe, n_inputs: int, n_arms: int, *, standardis
     learning = replace(
         recipe.learning,
         steps=min(recipe.learning.steps, _UNALIGNED_STEPS),
-        min_run_steps=min_run_steps if n_inputs <= _MAX_SMALL_CONTEXT else 0,
+        min_run_steps=min_run_steps if n_inputs <= _MAX_SMALL_DIMENSIONS else 0,
     )
     return replace(recipe, encoder=replace(recipe.encoder, options=options), learning=learning)
 
@@ -170,14 +170,14 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     >>> sorted(daband.recipe_for("default", context_shape=(8,)).weights)
     ['adversarial', 'source_cross_entropy']
     """
-    image = image_layout(context_shape) is not None
+    is_image = image_layout(context_shape) is not None
     if name == "paper":
-        return _paper(image)
+        return _paper_recipe(is_image)
     if name == "paper-target-choice":
-        return _paper(image, predicted_reward="predicted_reward_target_choice")
+        return _paper_recipe(is_image, predicted_reward="predicted_reward_target_choice")
     if name == "small":
-        return _small_image() if image else _small_vector()
-    default = _default_image() if image else _default_vector()
+        return _small_image() if is_image else _small_vector()
+    default = _default_image() if is_image else _default_vector()
     if name == "default":
         return default
     if name == "default-rpd":
@@ -235,11 +235,11 @@ def _small_vector() -> Recipe:
     return replace(default, learning=replace(default.learning, steps=16, batch=32, ema_decay=0.98, run_steps=4_800))
 
 
-def _paper(image: bool, *, predicted_reward: str = "predicted_reward") -> Recipe:
-    """Return Algorithm 1: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda.
+def _paper_recipe(is_image: bool, *, predicted_reward: str = "predicted_reward") -> Recipe:
+    """Return the recipe of Algorithm 1: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda.
 
-    The paper normalises images, which is taken to mean [-1, 1], and sums L_RS over all arms, which is taken to mean
-    those whose rewards are known.
+    The paper does not say to which range it normalises images; [-1, 1] is used here. It sums L_RS over all arms; here
+    the sum is over arms with a known reward.
     """
     return Recipe(
         weights={
@@ -249,9 +249,9 @@ def _paper(image: bool, *, predicted_reward: str = "predicted_reward") -> Recipe
             "adversarial": Weight(1.0),
         },
         encoder=EncoderSettings(
-            name="conv" if image else "mlp",
+            name="conv" if is_image else "mlp",
             options={"channels": (32, 48), "normalise": False, "pixels": "symmetric"}
-            if image
+            if is_image
             else {"widths": (256,), "normalise_input": False, "normalise_hidden": False},
             dense=DenseSettings(dimension=64, hidden=128, aligned="last"),
             initialisation="gaussian",

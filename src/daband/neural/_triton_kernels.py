@@ -27,7 +27,9 @@ _SUM_ROWS = 128
 _TILE_CHANNELS = 64
 #: The number of parameters that a program of Adam processes.
 _BLOCK_NUMBERS = 1024
+#: Options of kernels that process maps.
 _KERNEL_OPTIONS = {"pieces": _PIECES, "block_rows": _TILE_ROWS, "block_columns": _TILE_CHANNELS}
+#: Options of kernels that compute sums over maps.
 _SUM_KERNEL_OPTIONS = {**_KERNEL_OPTIONS, "block_rows": _SUM_ROWS, "num_warps": 8}
 
 # In the kernels, maps are matrices in channels-last order: a row is a pixel of an image, a column a channel. The images
@@ -39,9 +41,9 @@ def _moments(
     x, partial, n_rows, channels, rows_per_piece,
     pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
-    """Compute the mean and the sum of squared differences from it, for each piece of a domain's rows.
+    """Compute the mean of each piece of a domain's rows, and the sum of squared differences from it.
 
-    They are written to ``partial`` (domains, 2, pieces, C).
+    Both are written to ``partial`` (domains, 2, pieces, C).
     """
     piece, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
@@ -72,8 +74,9 @@ def _norm_pool(
 ):  # fmt: skip
     """Normalise, max-pool and apply ReLU, and update the running statistics.
 
-    ``max_index`` gets the index 0 to 3 of each maximum in its 2x2 window, or 4 if ReLU returns 0; ``max_value`` gets
-    the maximum before normalisation; ``moments`` (domains, 2, C) gets the mean and 1 / standard deviation.
+    The result is written to ``out``. ``max_index`` gets the index 0 to 3 of each maximum in its 2x2 window, or 4 if
+    ReLU returns 0. ``max_value`` gets the maximum before normalisation. ``moments`` (domains, 2, C) gets the mean and
+    1 / standard deviation.
     """
     tile, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
@@ -326,8 +329,8 @@ def norm_pool_relu(
 ) -> torch.Tensor:
     """Return maps (B, C, H, W) after batch norm, 2x2 max pooling and ReLU: (B, C, H / 2, W / 2). H and W must be even.
 
-    The batch has B / ``domains`` images of each domain in turn. Each domain is normalised by its own statistics. The
-    running statistics, (domains, C) or with further rows, are updated in place.
+    The batch has B / ``domains`` images of the first domain, followed by as many of the second, and so on. Each domain
+    is normalised by its own statistics. The running statistics (domains, C), or more rows, are updated in place.
     """
     return _NormPoolReLU.apply(maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon)
 

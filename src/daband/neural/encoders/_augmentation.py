@@ -1,7 +1,7 @@
 """Augment images without changing the right arm: affine maps, and changes of contrast and brightness.
 
-They make the encoder invariant to differences that are common between source and target domains. Pseudo-labels need
-them: the teacher sees the original image, the student the augmented one.
+Augmentation makes the encoder invariant to differences that are common between source and target domains. Pseudo-labels
+depend on it: the teacher sees the original image, the student the augmented one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from daband.errors import InvalidInput
-from daband.neural.encoders._encoder import unit_range
+from daband.neural.encoders._encoder import to_unit_range
 
 #: The number of random numbers of an affine map: two for the displacement, four for the matrix.
 _AFFINE_DRAWS = 6
@@ -20,16 +20,15 @@ _AFFINE_DRAWS = 6
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The strength of the augmentation of images in training; vectors are not augmented.
+    """The strength of the augmentation of images in training. Vectors are not augmented."""
 
-    ``shift`` is the largest displacement in pixels. ``affine`` 0.2 adds a number between -0.2 and 0.2 to each entry of
-    the 2 x 2 identity matrix, by which an image is mapped around its centre: its size, aspect ratio, angle and slant
-    change. ``contrast`` 0.4 multiplies an image's distance from its mean by 0.6 to 1.4 (each channel by a further half
-    of that), and moves its brightness by up to 0.2 of the full range (each channel by a further half of that).
-    """
-
+    #: The largest displacement in pixels.
     shift: int = 0
+    #: 0.4 multiplies the contrast of an image by 0.6 to 1.4, and that of each channel by a further 0.8 to 1.2. It
+    #: moves the brightness of an image by up to 0.2 of the full range, and that of each channel by a further 0.1.
     contrast: float = 0.0
+    #: 0.2 adds a number between -0.2 and 0.2 to each entry of the 2 x 2 identity matrix, by which an image is mapped
+    #: around its centre. This changes its size, aspect ratio, angle and slant.
     affine: float = 0.0
 
     def __post_init__(self) -> None:
@@ -41,16 +40,16 @@ class Augmentation:
             raise InvalidInput(f"affine must be in [0, 0.5), got {self.affine}")
 
     def __bool__(self) -> bool:
-        return self.moves or self.contrast > 0
+        return self.moves_pixels or self.contrast > 0
 
     def draws(self, context_shape: tuple[int, ...]) -> int:
         """Return the number of random numbers for one context."""
         if len(context_shape) != 3:
             return 0
-        return (_AFFINE_DRAWS if self.moves else 0) + (2 + 2 * context_shape[0] if self.contrast else 0)
+        return (_AFFINE_DRAWS if self.moves_pixels else 0) + (2 + 2 * context_shape[0] if self.contrast else 0)
 
     @property
-    def moves(self) -> bool:
+    def moves_pixels(self) -> bool:
         """True if pixels change their positions."""
         return self.shift > 0 or self.affine > 0
 
@@ -63,8 +62,8 @@ def augment(contexts: torch.Tensor, settings: Augmentation, draws: torch.Tensor)
     """
     if draws.shape[1] == 0:
         return contexts
-    images = unit_range(contexts)
-    if settings.moves:
+    images = to_unit_range(contexts)
+    if settings.moves_pixels:
         images = _apply_affine(images, settings, draws[:, :_AFFINE_DRAWS])
         draws = draws[:, _AFFINE_DRAWS:]
     if settings.contrast:

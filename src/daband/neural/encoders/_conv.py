@@ -1,4 +1,7 @@
-"""Define the network ``conv``: two 5x5 convolutions for small images."""
+"""Define the network ``conv``: two 5x5 convolutions for small images.
+
+``ConvFeatures`` is the network. The functions after it compute its convolutions, for one run or for stacked runs.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ class ConvFeatures(Features):
             inputs, height, width = outputs, (height - 4) // 2, (width - 4) // 2
             if min(height, width) < 1:
                 raise InvalidInput(f"images of shape {context_shape} are too small for {len(channels)} convolutions")
-        self.pools = max(height, width) > _MAX_MAP_SIDE
+        self.has_average_pool = max(height, width) > _MAX_MAP_SIDE
         self.map_shape = (min(height, _MAX_MAP_SIDE), min(width, _MAX_MAP_SIDE))
         self.width = inputs * math.prod(self.map_shape)
 
@@ -104,7 +107,7 @@ class ConvFeatures(Features):
                 maps = pool_relu(maps)
             else:
                 maps = norm.pool_relu(maps, domain_rows=domain_rows)
-        if self.pools:
+        if self.has_average_pool:
             maps = functional.adaptive_avg_pool2d(maps, self.map_shape)
         return maps.flatten(1).to(contexts.dtype)
 
@@ -126,19 +129,19 @@ def _convolve(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
         by_run = functional.pad(by_run, (0, 0, 0, 0, 0, pad_inputs))
     if pad_inputs or pad_outputs:
         weights = functional.pad(weights, (0, 0, 0, 0, 0, pad_inputs, 0, pad_outputs))
-    pieces = []
+    block_outputs = []
     for start in range(0, runs, runs_at_once):
         block_maps = by_run[:, start : start + runs_at_once].flatten(1, 2).contiguous(memory_format=torch.channels_last)
         block_weights = weights[start : start + runs_at_once]
-        pieces.append(_grouped_conv2d(block_maps, block_weights.flatten(0, 1), groups=len(block_weights)))
-    out = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+        block_outputs.append(_grouped_conv2d(block_maps, block_weights.flatten(0, 1), groups=len(block_weights)))
+    out = block_outputs[0] if len(block_outputs) == 1 else torch.cat(block_outputs, dim=1)
     if pad_outputs:
         out = out.view(len(out), runs, -1, *out.shape[2:])[:, :, :outputs].flatten(1, 2)
     return out if bias is None else out + bias.view(1, -1, 1, 1)
 
 
 def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) -> torch.Tensor:
-    """Return a grouped convolution; in training its backward pass is fast on a GPU."""
+    """Return a grouped convolution, on a GPU with the faster backward pass of ``GroupedConvolution``."""
     if not (maps.is_cuda and maps.requires_grad):
         return functional.conv2d(maps, weight, groups=groups)
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else maps.dtype
@@ -178,34 +181,37 @@ class GroupedConvolution(torch.autograd.Function):
 
 
 def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Return True if im2col is faster for images (B, runs, C, H, W): on a GPU, few channels, not too many images."""
+    """Return True if im2col is faster for images (B, runs, C, H, W).
+
+    It is faster on a GPU, for few channels and not too many images.
+    """
     if not images.is_cuda or images.requires_grad:
         return False
-    trains, patch = weight.requires_grad and torch.is_grad_enabled(), weight[0].numel()
+    is_training, patch = weight.requires_grad and torch.is_grad_enabled(), weight[0].numel()
     positions = (images.shape[-2] - weight.shape[-2] + 1) * (images.shape[-1] - weight.shape[-1] + 1)
-    max_numbers = _MAX_IM2COL_NUMBERS if trains else _MAX_IM2COL_NUMBERS // 8
+    max_numbers = _MAX_IM2COL_NUMBERS if is_training else _MAX_IM2COL_NUMBERS // 8
     fits = patch < _MAX_PATCH_NUMBERS and images.shape[0] * images.shape[1] * positions * (patch + 1) <= max_numbers
-    return fits and (trains or triton_kernels(images.device) is not None)
+    return fits and (is_training or triton_kernels(images.device) is not None)
 
 
 def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Convolve images (B, runs, C, H, W) with each run's weights (runs * K, C, h, w): (B, runs * K, H', W')."""
+    """Return images (B, runs, C, H, W) convolved with each run's weights (runs * K, C, h, w), (B, runs * K, H', W')."""
     runs, (height, width) = images.shape[1], weight.shape[2:]
-    flat = weight.flatten(1)
+    flat_weights = weight.flatten(1)
     device = images.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else images.dtype
-    padding = -(flat.shape[1] + (bias is not None)) % (_ROW_BYTES // dtype.itemsize)
+    padding = -(flat_weights.shape[1] + (bias is not None)) % (_ROW_BYTES // dtype.itemsize)
     if bias is not None:
-        flat = torch.cat([flat, bias[:, None]], dim=1)
+        flat_weights = torch.cat([flat_weights, bias[:, None]], dim=1)
     if padding:
-        flat = functional.pad(flat, (0, padding))
-    patches = _patches(images, height, width, columns=flat.shape[1], dtype=dtype)
-    weights = flat.view(runs, -1, flat.shape[1]).to(dtype)
+        flat_weights = functional.pad(flat_weights, (0, padding))
+    patches = _cut_patches(images, height, width, columns=flat_weights.shape[1], dtype=dtype)
+    weights = flat_weights.view(runs, -1, flat_weights.shape[1]).to(dtype)
     return _PatchProducts.apply(patches, weights)  # type: ignore[no-untyped-call]
 
 
-def _patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return every patch of every image as a row (runs, B, H', W', columns), filled up with ones."""
+def _cut_patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return every patch of every image as a row, (runs, B, H', W', columns). Rows are filled up with ones."""
     kernels = triton_kernels(images.device)
     if kernels is not None:
         return kernels.patches(images, height, width, columns=columns, dtype=dtype)

@@ -1,8 +1,8 @@
 """Define batch normalisation with statistics for each domain.
 
 Domains may differ in the mean and the standard deviation of every layer, so common statistics normalise none of them
-well. Training uses the statistics of a domain's part of the batch. Otherwise running statistics are
-used, so that a context has the same features alone as in a batch.
+well. Training uses the statistics of a domain's part of the batch. Otherwise running statistics are used, so that a
+context has the same features alone as in a batch.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def triton_kernels(device: torch.device) -> ModuleType | None:
 
 def has_bfloat16(device: torch.device) -> bool:
     """Return True if the device is a GPU with bfloat16, for which daband has Triton kernels."""
-    return device.type == "cuda" and _capability(device.index) >= _MIN_BFLOAT16_CAPABILITY
+    return device.type == "cuda" and _compute_capability(device.index) >= _MIN_BFLOAT16_CAPABILITY
 
 
 @cache
-def _capability(index: int | None) -> int:
+def _compute_capability(index: int | None) -> int:
     """Return the major compute capability of a GPU."""
     return torch.cuda.get_device_capability(index)[0]
 
@@ -73,10 +73,15 @@ class DomainNorm(nn.Module):
     normalised as in a single run.
     """
 
+    #: The running mean of each domain and channel, (domains, channels).
     running_mean: torch.Tensor
+    #: The running variance of each domain and channel, (domains, channels).
     running_variance: torch.Tensor
+    #: The number of training batches of each domain, (domains,).
     batches_seen: torch.Tensor
+    #: The weight of a batch in the running statistics.
     momentum = 0.1
+    #: The number that is added to variances.
     epsilon = 1e-5
 
     def __init__(
@@ -108,9 +113,9 @@ class DomainNorm(nn.Module):
         # The gradient of a slice is a full-size tensor of zeros, but that of a split is one concatenation.
         parts = []
         for domain, part in enumerate(torch.split(features, rows)):
-            by_batch = self.training and (domain == 0 or self.statistics == "own")
+            use_batch = self.training and (domain == 0 or self.statistics == "own")
             # One value per channel has no standard deviation; the running statistics are used then.
-            if by_batch and len(part) * math.prod(part.shape[2:]) > 1:
+            if use_batch and len(part) * math.prod(part.shape[2:]) > 1:
                 self.batches_seen.data[domain].add_(1)
                 parts.append(self._normalise(part, self.running_mean[domain], self.running_variance[domain], True))
             elif len(part):
@@ -134,8 +139,8 @@ class DomainNorm(nn.Module):
 
     def _can_fuse(self, domain_rows: Sequence[int]) -> bool:
         """Return True if the fused kernels can be used: in training, with own statistics and equal numbers of rows."""
-        by_batch = self.training and self.statistics == "own" and self.weight is not None
-        return by_batch and len(set(domain_rows)) == 1 and domain_rows[0] > 0
+        use_batch = self.training and self.statistics == "own" and self.weight is not None
+        return use_batch and len(set(domain_rows)) == 1 and domain_rows[0] > 0
 
     def folded(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scale and shift (channels,) that equal this layer with the running statistics of a domain.
@@ -154,10 +159,10 @@ class DomainNorm(nn.Module):
         return scale_and_shift
 
     def _normalise(
-        self, part: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, by_batch: bool
+        self, part: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, use_batch: bool
     ) -> torch.Tensor:
-        """Return normalised rows of one domain: by their own statistics if ``by_batch``, else by the given ones."""
-        settings = by_batch, self.momentum, self.epsilon
+        """Return the rows of one domain, normalised by their own statistics if ``use_batch``, else by those given."""
+        settings = use_batch, self.momentum, self.epsilon
         return functional.batch_norm(part, mean, variance, self.weight, self.bias, *settings)
 
     def _running_statistics(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -170,10 +175,10 @@ class DomainNorm(nn.Module):
             mean = means[: self.n_sources].mean(dim=0)
             variance = (variances[: self.n_sources] + (means[: self.n_sources] - mean).square()).mean(dim=0)
         # Selected by arithmetic, not by a branch on a tensor, so that a step can be recorded as a CUDA graph.
-        has_own = self._per_channel((self.batches_seen[domain] > 0).to(mean.dtype))
+        has_own = self._repeat_per_channel((self.batches_seen[domain] > 0).to(mean.dtype))
         return torch.lerp(mean, means[domain], has_own), torch.lerp(variance, variances[domain], has_own)
 
-    def _per_channel(self, value: torch.Tensor) -> torch.Tensor:
+    def _repeat_per_channel(self, value: torch.Tensor) -> torch.Tensor:
         """Return values (runs,) repeated for each channel, (runs * channels,); a single value is returned unchanged."""
         return value if value.numel() == 1 else value.reshape(-1, 1).expand(-1, self.channels).reshape(-1)
 

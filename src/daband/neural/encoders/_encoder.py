@@ -1,8 +1,11 @@
 """Define the interface of encoders, which map contexts to features of unit norm.
 
 A registered network (``Features``) returns *penultimate features*. ``Encoder`` appends the two dense layers of the
-paper. By default the penultimate features are aligned between the domains. This changes target accuracy far more than
-aligning the features after the dense layers, which are fewer.
+paper. By default the penultimate features are aligned between the domains. This improves target accuracy far more than
+aligning the features after the dense layers, of which there are fewer.
+
+Read ``Features`` and ``Encoder`` first. ``InferenceEncoder`` is the copy that decides, and ``build_encoder`` builds
+encoders from settings.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class Features(nn.Module):
         raise NotImplementedError
 
 
-def linear(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Tensor:
+def apply_linear(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Tensor:
     """Apply a linear layer of several runs to (B, runs * inputs), and return (B, runs * outputs)."""
     if runs == 1:
         return layer(rows)
@@ -119,24 +122,25 @@ class Encoder(nn.Module):
             raise InvalidInput(f"contexts must have shape (B, *{self.context_shape}), got {tuple(contexts.shape)}")
         domain_rows = (len(contexts),) if domain_rows is None else domain_rows
         options = {} if runs == 1 else {"runs": runs}
-        penultimate = self.features(unit_range(contexts), domain_rows=domain_rows, **options)
+        penultimate = self.features(to_unit_range(contexts), domain_rows=domain_rows, **options)
         penultimate, device = penultimate.to(self.first.weight.dtype), penultimate.device.type
         # The dense layers are too small to gain from lower precision.
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-            features = linear(self.second, functional.relu(linear(self.first, penultimate, runs=runs)), runs=runs)
+            hidden = functional.relu(apply_linear(self.first, penultimate, runs=runs))
+            features = apply_linear(self.second, hidden, runs=runs)
             if runs > 1:
                 features, penultimate = (part.view(len(part), runs, -1) for part in (features, penultimate))
-            features = unit_norm(features)
+            features = scale_to_unit_norm(features)
         return Encoded(features, penultimate if self.dense.aligned == "penultimate" else features)
 
 
-def unit_norm(rows: torch.Tensor) -> torch.Tensor:
+def scale_to_unit_norm(rows: torch.Tensor) -> torch.Tensor:
     """Return rows (..., d) divided by their norms; rows of zeros are unchanged."""
     return _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
 
 
 class _UnitNorm(torch.autograd.Function):
-    """Scale rows to unit norm, with an explicit gradient: autograd needs three times as many operations."""
+    """Scale rows to unit norm, with an explicit gradient. Autograd would need three times as many operations."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
@@ -148,19 +152,19 @@ class _UnitNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         unit, norm = ctx.saved_tensors
-        along = (gradients[0] * unit).sum(dim=-1, keepdim=True)
-        return torch.addcmul(gradients[0], along, unit, value=-1) / norm
+        radial = (gradients[0] * unit).sum(dim=-1, keepdim=True)
+        return torch.addcmul(gradients[0], radial, unit, value=-1) / norm
 
 
-def unit_range(contexts: torch.Tensor) -> torch.Tensor:
+def to_unit_range(contexts: torch.Tensor) -> torch.Tensor:
     """Return contexts as floats; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
     if contexts.dtype == torch.uint8:
-        return contexts / _BYTE  # in one pass, to float32 for any default type of torch
+        return contexts / _MAX_BYTE  # in one pass, to float32 for any default type of torch
     return contexts if contexts.is_floating_point() else contexts.to(torch.float32)
 
 
-#: The largest byte, by which images are divided.
-_BYTE = torch.tensor(255.0, dtype=torch.float32)
+#: The largest value of a byte, by which images are divided.
+_MAX_BYTE = torch.tensor(255.0, dtype=torch.float32)
 
 #: A function that builds a network: a class, or a function with its arguments.
 BuildFeatures = Callable[..., Features]
@@ -169,7 +173,7 @@ encoders: Registry[BuildFeatures] = Registry("encoder", "daband.neural.encoders"
 
 
 #: The maximum number of contexts that are encoded together.
-_MAX_ROWS = 2048
+_MAX_BATCH_ROWS = 2048
 #: The maximum size of the contexts encoded together on the CPU (rows times numbers), so that layers stay in the cache.
 _MAX_CPU_NUMBERS = 1 << 18
 
@@ -197,13 +201,13 @@ class InferenceEncoder:
             tensor = tensor.to(torch.float32)
         batch_shape = tensor.shape[:2] if self.shared else tensor.shape[:1]
         flat = tensor.reshape(-1, *tensor.shape[len(batch_shape) :])
-        rows = _MAX_ROWS
+        batch_rows = _MAX_BATCH_ROWS
         if self.device.type == "cpu":
-            rows = min(rows, max(64, _MAX_CPU_NUMBERS // math.prod(flat.shape[1:])))
+            batch_rows = min(batch_rows, max(64, _MAX_CPU_NUMBERS // math.prod(flat.shape[1:])))
         pieces = []
         with torch.no_grad():
-            for start in range(0, len(flat), rows):
-                part = flat[start : start + rows].to(self.device)
+            for start in range(0, len(flat), batch_rows):
+                part = flat[start : start + batch_rows].to(self.device)
                 padded = _pad_rows(part) if self.device.type == "cuda" else part
                 encoded = self.network(padded, domain_rows=domain_rows(domain, len(padded))).features
                 pieces.append(encoded[: len(part)])
@@ -213,9 +217,9 @@ class InferenceEncoder:
 
 
 def _pad_rows(contexts: torch.Tensor) -> torch.Tensor:
-    """Append copies of the first context up to a power of two: GPU libraries plan again for each number of rows."""
-    missing = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
-    return torch.cat([contexts, contexts[:1].expand(missing, *contexts.shape[1:])]) if missing else contexts
+    """Append copies of the first context up to a power of two, because GPU libraries plan each new number of rows."""
+    n_missing = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
+    return torch.cat([contexts, contexts[:1].expand(n_missing, *contexts.shape[1:])]) if n_missing else contexts
 
 
 def build_encoder(
@@ -243,10 +247,10 @@ def build_encoder(
             network = "conv" if image_layout(context_shape) == "channels_first" else "mlp"
         build_features = encoders.get(network)
         parameters = inspect.signature(build_features).parameters
-        accepted = [option for option in parameters if option not in ("context_shape", "domains")]
+        option_names = [option for option in parameters if option not in ("context_shape", "domains")]
         for option in options:
-            if option not in accepted:
-                hint = f"{did_you_mean(option, accepted)} (its options: {', '.join(accepted)})"
+            if option not in option_names:
+                hint = f"{did_you_mean(option, option_names)} (its options: {', '.join(option_names)})"
                 raise InvalidInput(f"encoder {network!r} has no option {option!r}{hint}")
         if "domains" in parameters:
             options["domains"] = domains

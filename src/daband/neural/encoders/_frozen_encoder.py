@@ -1,7 +1,7 @@
 """Freeze a trained encoder for one domain, as arrays for numpy or as an ONNX program.
 
-``freeze_encoder`` folds batch norms into the layers before them. Encoders without a numpy form, such as pretrained
-backbones and custom modules, become a ``TorchNetwork``. ``to_onnx`` converts a module.
+``freeze_encoder`` folds batch norms into the layers before them. Encoders that numpy cannot compute, such as pretrained
+backbones and custom modules, become a ``TorchNetwork``. ``to_onnx`` converts a module to ONNX.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def freeze_encoder(encoder: Encoder, *, domain: int) -> Network:
         first_dense = (weight.reshape(len(weight), -1), first_dense[1])
     layers = [*header.pop("layers"), first_dense, _fold_norm(encoder.second, None, domain)]
     for index, (weight, bias) in enumerate(layers):
-        arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"] = _single(weight), _single(bias)
+        arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"] = _float32(weight), _float32(bias)
     return load_network({**header, "layers": len(layers)}, arrays)
 
 
@@ -78,9 +78,9 @@ class TorchNetwork:
         return {"program": np.frombuffer(self._program.content, np.uint8)}
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
-        taken = tuple(self._encoder.network.context_shape)
-        if taken != shape:
-            raise ValueError(f"contexts must have shape {taken}, got {shape}")
+        expected_shape = tuple(self._encoder.network.context_shape)
+        if expected_shape != shape:
+            raise ValueError(f"contexts must have shape {expected_shape}, got {shape}")
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         return self._encoder.encode(contexts, self._domain)
@@ -103,7 +103,7 @@ def _freeze_mlp(features: MlpFeatures, domain: int) -> tuple[dict[str, Any], dic
     arrays: dict[str, AnyArray] = {}
     if features.normalise_input is not None:
         scale, shift = features.normalise_input.folded(domain)
-        arrays["input_scale"], arrays["input_shift"] = _double(scale), _double(shift)
+        arrays["input_scale"], arrays["input_shift"] = _float64(scale), _float64(shift)
     layers = [
         _fold_norm(layer, norm if isinstance(norm, DomainNorm) else None, domain)
         for layer, norm in zip(features.layers, features.norms, strict=True)
@@ -120,27 +120,27 @@ def _freeze_conv(features: ConvFeatures, domain: int) -> tuple[dict[str, Any], d
         weight, bias = _fold_norm(layer, norm if isinstance(norm, DomainNorm) else None, domain)
         if index == 0 and features.pixels == "symmetric":  # the first layer includes 2 x - 1
             weight, bias = 2 * weight, bias - weight.sum(axis=(1, 2, 3))
-        arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"] = _single(weight), _single(bias)
-    pooled = list(features.map_shape) if features.pools else None
+        arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"] = _float32(weight), _float32(bias)
+    pooled = list(features.map_shape) if features.has_average_pool else None
     return {"kind": "conv", "layers": [], "convolutions": len(features.layers), "pooled": pooled}, arrays
 
 
 def _fold_norm(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int) -> tuple[FloatArray, FloatArray]:
     """Return weights and biases of a layer that include the norm after it."""
-    weight = _double(layer.weight)
-    bias = np.zeros(len(weight)) if layer.bias is None else _double(layer.bias)
+    weight = _float64(layer.weight)
+    bias = np.zeros(len(weight)) if layer.bias is None else _float64(layer.bias)
     if norm is None:
         return weight, bias
-    scale, shift = (_double(part) for part in norm.folded(domain))
+    scale, shift = (_float64(part) for part in norm.folded(domain))
     return weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), bias * scale + shift
 
 
-def _double(tensor: torch.Tensor) -> FloatArray:
+def _float64(tensor: torch.Tensor) -> FloatArray:
     """Return a tensor as a float64 array."""
     return tensor.detach().cpu().double().numpy()
 
 
-def _single(array: FloatArray) -> AnyArray:
+def _float32(array: FloatArray) -> AnyArray:
     """Return an array as float32."""
     return array.astype(np.float32)
 
@@ -162,7 +162,8 @@ def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Seque
     reason = ""
     for any_rows in (True, False):
         try:
-            program = OnnxProgram(_export(module, samples[1 if any_rows else 0], names, any_rows), single=not any_rows)
+            content = _export_file(module, samples[1 if any_rows else 0], names, any_rows)
+            program = OnnxProgram(content, single=not any_rows)
             for sample, target in zip(samples, expected, strict=True):
                 output = torch.from_numpy(program(*(tensor.numpy() for tensor in sample)).copy())
                 difference = float((output - target).abs().max()) / max(1.0, float(target.abs().max()))
@@ -177,7 +178,7 @@ def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Seque
     raise InvalidInput(f"{type(module).__name__} cannot be converted to ONNX: {reason}")
 
 
-def _export(module: nn.Module, example: tuple[torch.Tensor, ...], names: Sequence[str], any_rows: bool) -> bytes:
+def _export_file(module: nn.Module, example: tuple[torch.Tensor, ...], names: Sequence[str], any_rows: bool) -> bytes:
     """Return the bytes of the ONNX file, for any number of rows or for one."""
     axes = ({0: "n"} if any_rows else {}) | ({1: "length"} if len(names) > 1 else {})
     content: Any = io.BytesIO()

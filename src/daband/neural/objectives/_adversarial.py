@@ -1,8 +1,8 @@
 """Define D, the data divergence: a discriminator learns to classify the domain, and the encoder learns to prevent it.
 
-The discriminator minimises the mean cross-entropy of the domain label (at chance: ln 2). The encoder receives the same
-gradient, reversed and times twice the weight: the paper adds the expectations of the two domains, and the mean halves
-them. Several sources are one mixture, and so are several targets.
+The discriminator minimises the mean cross-entropy of the domain label, which is ln 2 at chance. The encoder receives
+the same gradient, reversed and times twice the weight. The factor two corrects for the mean over both domains: the
+paper adds their expectations. Several sources are one mixture, and so are several targets.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ def domain_cross_entropy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Ten
 
     ``logits`` (B,) are positive for the target. The first ``rows[0]`` come from the source, the others from the target.
     """
-    first, second = torch.split(logits, list(rows))
-    if not len(first) or not len(second):
+    source_logits, target_logits = torch.split(logits, list(rows))
+    if not len(source_logits) or not len(target_logits):
         return logits.sum() * 0.0
-    if len(first) == len(second):  # the usual case, with half of the operations
-        return functional.softplus(torch.stack([first, -second])).mean()
-    return (functional.softplus(first).mean() + functional.softplus(-second).mean()) / 2
+    if len(source_logits) == len(target_logits):  # the usual case, with half of the operations
+        return functional.softplus(torch.stack([source_logits, -target_logits])).mean()
+    return (functional.softplus(source_logits).mean() + functional.softplus(-target_logits).mean()) / 2
 
 
 def domain_accuracy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     """Return the mean over both domains of the fraction of rows that ``logits`` (B,) classify correctly."""
-    first, second = torch.split(logits, list(rows))
-    return 0.5 + (torch.sign(second).mean() - torch.sign(first).mean()) / 4
+    source_logits, target_logits = torch.split(logits, list(rows))
+    return 0.5 + (torch.sign(target_logits).mean() - torch.sign(source_logits).mean()) / 4
 
 
 class Discriminator(nn.Module):

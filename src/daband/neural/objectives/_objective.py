@@ -26,8 +26,11 @@ class Weight:
     A ``value`` of 0 removes the term: it is not computed, and draws no random number.
     """
 
+    #: The final weight.
     value: float = 0.0
+    #: The step or the fraction of the run at which the weight starts to grow.
     start: float = 0
+    #: The number of steps or the fraction of the run in which it grows.
     ramp: float = 0
 
     def __post_init__(self) -> None:
@@ -105,7 +108,7 @@ class Objective(nn.Module):
             ends = [weight.at(step, run_steps) for step in (min(steps), max(steps))]
             # A weight never decreases: if its first and last values agree, it is constant between them.
             column = ends[:1] * len(steps) if ends[0] == ends[1] else [weight.at(step, run_steps) for step in steps]
-            columns.append([own * factor for own in column])
+            columns.append([value * factor for value in column])
         return columns
 
     def forward(
@@ -121,13 +124,14 @@ class Objective(nn.Module):
         weights = weights.to(batch.predicted.dtype)
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
-        free = itertools.cycle(self.streams[1:])
+        free_streams = itertools.cycle(self.streams[1:])
         for index, (name, term) in enumerate(self._named_terms()):
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
-            concurrent = term.shape.feedback in term.concurrent_feedback
-            chosen = next(iter(self.streams), None) if term.applies_weight else next(free, None) if concurrent else None
-            with torch.cuda.stream(chosen):
+            term_stream = next(iter(self.streams), None) if term.applies_weight else None
+            if not term.applies_weight and term.shape.feedback in term.concurrent_feedback:
+                term_stream = next(free_streams, None)
+            with torch.cuda.stream(term_stream):
                 value = values[name] = term(replace(batch, weight=weights[index]))
             if term.applies_weight:
                 weighted_values.append(value)
@@ -143,10 +147,10 @@ class Objective(nn.Module):
             parts.append(weights[indices[0]] * plain_values[0])
         elif plain_values:
             first, last = indices[0], indices[-1] + 1
-            own_weights = (
-                weights[first:last] if last - first == len(indices) else torch.stack([weights[one] for one in indices])
+            plain_weights = (
+                weights[first:last] if last - first == len(indices) else torch.stack([weights[i] for i in indices])
             )
-            parts.append(own_weights @ torch.stack(plain_values))
+            parts.append(plain_weights @ torch.stack(plain_values))
         total = sum(parts[1:], start=parts[0])
         measured = {name: value.detach() for name, value in values.items()}
         for _, term in self._named_terms() if measure else ():

@@ -19,25 +19,26 @@ def played_predictions(predicted: torch.Tensor, arm: torch.Tensor) -> torch.Tens
 
 
 def known_rewards(arm: torch.Tensor, reward: torch.Tensor, *, n_arms: int, feedback: str) -> tuple[torch.Tensor, ...]:
-    """Return a mask (B, K) of the arms whose reward is known, and these rewards (B, K), 0 if unknown."""
-    chosen = (arm[:, None] == torch.arange(n_arms, device=arm.device)).to(reward.dtype)
-    known = chosen
+    """Return a mask (B, K) of the arms whose reward is known, and the rewards (B, K), which are 0 if unknown."""
+    is_played = (arm[:, None] == torch.arange(n_arms, device=arm.device)).to(reward.dtype)
+    is_known = is_played
     if feedback == "one_hot":
-        known = torch.where(reward[:, None] == 1, torch.ones_like(chosen), chosen)
-    return known, chosen * reward[:, None]
+        is_known = torch.where(reward[:, None] == 1, torch.ones_like(is_played), is_played)
+    return is_known, is_played * reward[:, None]
 
 
 def squared_regret(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
-    """Return the paper's loss: squared errors summed over the arms of known reward (B, K), mean over rounds."""
-    known, rewards = known_rewards(arm, reward, n_arms=predicted.shape[1], feedback=feedback)
-    return (known * (predicted - rewards) ** 2).sum(dim=1).mean()
+    """Return the paper's loss: squared errors, summed over the arms with a known reward, and averaged over rounds."""
+    is_known, rewards = known_rewards(arm, reward, n_arms=predicted.shape[1], feedback=feedback)
+    return (is_known * (predicted - rewards) ** 2).sum(dim=1).mean()
 
 
 class _OneCorrectArm(WithGradient):
     """Cross-entropy of the event that the played arm is the right one, with probability ``reward``.
 
-    Its gradient with respect to the logits is the softmax over all arms, minus the reward at the played arm, minus the
-    softmax over the other arms times the rest. There is no logarithm of 0 if the policy is sure of a wrong arm.
+    Its gradient with respect to the logits is the softmax over all arms minus a target. The target is ``reward`` at the
+    played arm, and ``1 - reward`` times the softmax over the other arms at these. Logarithms of 0 do not occur, even if
+    the policy is sure of a wrong arm.
     """
 
     @staticmethod
@@ -45,18 +46,18 @@ class _OneCorrectArm(WithGradient):
         predicted: torch.Tensor, scale: float, arm: torch.Tensor, reward: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logs = functional.log_softmax(scale * predicted, dim=1)
-        chosen = arm[:, None] == torch.arange(logs.shape[1], device=arm.device)
-        others = logs.masked_fill(chosen, -torch.inf)
-        right, right_log = reward.clamp(0, 1)[:, None], logs.gather(1, arm[:, None])
-        wrong_log = others.logsumexp(dim=1, keepdim=True)
-        loss = -torch.lerp(wrong_log, right_log, right).mean()
-        return loss, logs.exp() - torch.where(chosen, right, (1 - right) * (others - wrong_log).exp())
+        is_played = arm[:, None] == torch.arange(logs.shape[1], device=arm.device)
+        others = logs.masked_fill(is_played, -torch.inf)
+        target, played_log = reward.clamp(0, 1)[:, None], logs.gather(1, arm[:, None])
+        others_log = others.logsumexp(dim=1, keepdim=True)
+        loss = -torch.lerp(others_log, played_log, target).mean()
+        return loss, logs.exp() - torch.where(is_played, target, (1 - target) * (others - others_log).exp())
 
 
 def cross_entropy_regret(
     predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str, scale: float
 ) -> torch.Tensor:
-    """Return the cross-entropy of the known rewards, mean over rounds.
+    """Return the cross-entropy of the known rewards, averaged over rounds.
 
     With one correct arm the predictions are logits of a softmax over arms. A reward of 1 uses the probability of
     the played arm, a reward of 0 the probability of all others together. Otherwise the played arm is a Bernoulli

@@ -1,16 +1,15 @@
 """Define the interface of a term of the objective (the loss), and the registry of terms.
 
-A term is a pure function of tensors, and a thin module that holds its parameters (a discriminator) and reads
-its inputs from a ``Batch``. The number of arms may grow during a run, so no parameter depends on it. A new term is one
-file:
+A term is a pure function of tensors, and a thin module that has its parameters (such as a discriminator) and reads its
+inputs from a ``Batch``. The number of arms may grow during a run, so no parameter depends on it. A new term is a file:
 
     @terms.register("mine")
     class Mine(Term):
         needs_target = True
         def forward(self, batch: Batch) -> torch.Tensor: ...
 
-Several runs may be trained together, with the term mapped over them by ``torch.vmap``. So a term holds only parameters
-and buffers, and does not branch on values. ``daband.checks.check_term(Mine)`` checks this.
+Several runs may be trained together, with the term mapped over them by ``torch.vmap``. Therefore a term has only
+parameters and buffers, and does not branch on values. ``daband.checks.check_term(Mine)`` checks this.
 """
 
 from __future__ import annotations
@@ -101,7 +100,8 @@ class Term(nn.Module):
 
     #: True if the term uses target contexts.
     needs_target: ClassVar[bool] = False
-    #: True if the weight is gated (``LearningSettings.gate_exponent``). None means: if the term needs the target.
+    #: True if the weight is gated (``LearningSettings.gate_exponent``). With None, it is gated if the term needs the
+    #: target.
     gated: ClassVar[bool | None] = None
     #: True if the term uses ``Batch.target_bonus``.
     needs_bonus: ClassVar[bool] = False
