@@ -54,7 +54,23 @@ def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]
     if unknown:
         hint = did_you_mean(unknown[0], [*known, "alpha"])
         raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (its settings: {', '.join(known)})")
+    if arguments.get("recipe") is not None:
+        _check_recipe(arguments["recipe"])
     return arguments
+
+
+def _check_recipe(recipe: Any) -> None:
+    """Raise an error for an unknown name in a recipe, before the first run, which may take hours."""
+    # Imported here, because methods without a network do not need torch.
+    from daband.neural._recipes import resolve_recipe
+    from daband.neural.encoders._encoder import encoders
+    from daband.neural.objectives._term import terms
+
+    resolved = resolve_recipe(recipe, context_shape=(8,))  # names do not depend on the shape
+    for name in resolved.weights:
+        terms.get(name)
+    if resolved.encoder.name != "auto":
+        encoders.get(str(resolved.encoder.name))
 
 
 def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], components: int) -> Policy:
