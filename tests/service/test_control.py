@@ -1,6 +1,7 @@
 """A control group that keeps the incumbent: its lift, the way back to the incumbent, and restarts."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def test_propensities_and_groups_are_logged(file, sqlite_log):
 
 
 @pytest.mark.parametrize(("worth", "verdict"), [(0.9, "better"), (0.1, "worse"), (0.5, "")])
-def test_the_service_follows_the_verdict(file, sqlite_log, worth, verdict):
+def test_the_service_follows_the_verdict(file, sqlite_log, caplog, worth, verdict):
     settings = Settings(control=0.5, widen=0.05)
     fraction = {"better": 0.05, "worse": 1.0, "": 0.5}[verdict]
     with served(file, sqlite_log, settings) as client, Client(str(client.base_url)) as api:
@@ -89,6 +90,10 @@ def test_the_service_follows_the_verdict(file, sqlite_log, worth, verdict):
         page = client.get("/").text
         assert ("The policy is worse than the incumbent" in page) is (verdict == "worse")
         assert ("The policy is better than the incumbent" in page) is (verdict == "better")
+        logged = re.search(
+            rf"the policy is {verdict} than the incumbent: lift -?0\.\d+ \[-?0\.\d+, -?0\.\d+\]", caplog.text
+        )
+        assert bool(logged) is bool(verdict)
         assert f"daband_lift_value {found['value']}" in client.get("/metrics").text
         modes = play(api, sqlite_log, {"call": 0.5, "visit": worth})
         assert (set(modes) == {"fallback"}) is (verdict == "worse")

@@ -268,9 +268,12 @@ class Worker:
         if self._clock.now() - self._snapshot_at < self._snapshot_seconds:
             return
         snapshot = self._statistics.snapshot(0.0)
-        if snapshot["lift"]["verdict"] != self._verdict:
-            self._verdict = snapshot["lift"]["verdict"]
-            _log.warning("the policy is %s than the incumbent: lift %s", self._verdict, snapshot["lift"])
+        lift = snapshot["lift"]
+        if lift["verdict"] != self._verdict:
+            self._verdict = lift["verdict"]
+            if self._verdict:
+                limits = lift["value"], lift["low"], lift["high"]
+                _log.warning("the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", self._verdict, *limits)
             self.store.write_note("verdict", f"{self._counted_from}/{self._file.number}/{self._verdict}")
         snapshot["learning"] = self._learner is not None
         text = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
