@@ -289,7 +289,7 @@ def test_arm_features_are_used_by_one_member_or_by_all():
         named = {str(index): member for index, member in enumerate(members)}
         policy = daband.Mixture.for_pair(pair, members=named, transform=None)
         assert policy.joint_member is policy.members["0"]
-    with pytest.raises(daband.InvalidInput, match="used by one member or by all"):
+    with pytest.raises(daband.InvalidInput, match=r"used by one member .*or by all"):
         daband.Mixture.for_pair(
             pair, members={"a": with_features[0], "b": with_features[1], "c": per_arm}, transform=None
         )
@@ -306,6 +306,30 @@ def test_a_mixture_for_images_uses_arm_features(network):
     daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=16)
     policy.add_arm("new", [0.5, 0.5])
     assert policy.decide(images[:3], "target").mean.shape == (3, 9)
+
+
+def test_a_mixture_of_a_mixture_and_a_regression_with_arm_features_exports(tmp_path):
+    pair = pair_of()
+    joint = [daband.LinUCB.for_pair(pair, transform=None, seed=seed) for seed in (0, 1)]
+    per_arm = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms)
+    inner = daband.Mixture.for_pair(pair, members={"joint": joint[0], "own": per_arm}, transform=None)
+    policy = daband.Mixture.for_pair(pair, members={"inner": inner, "joint": joint[1]}, transform=None)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=64)
+    daband.export(policy, tmp_path / "p.daband", domain="target", pair=pair)
+    contexts = pair.target.read(np.arange(9))
+    deployed, expected = daband.load_deployed(tmp_path / "p.daband").decide(contexts), policy.decide(contexts, "target")
+    np.testing.assert_allclose(deployed.mean, expected.mean, atol=1e-9)
+    np.testing.assert_allclose(deployed.bonus, expected.bonus, atol=1e-9)
+    with pytest.raises(daband.InvalidInput, match="one member that is not a mixture"):
+        daband.Mixture.for_pair(pair, members={"inner": inner, "own": per_arm}, transform=None)
+
+
+def test_a_named_arm_of_a_policy_without_names_keeps_its_name():
+    policy = daband.LinUCB(context_shape=(2,), n_arms=2)
+    policy.add_arm()
+    assert policy.arm_names is None
+    policy.add_arm("x")
+    assert policy.arm_names == ("0", "1", "2", "x")
 
 
 def test_the_name_of_a_new_arm_is_checked_before_anything_changes():

@@ -90,6 +90,13 @@ def test_distances_are_in_units_of_the_usual_neighbour():
     np.testing.assert_allclose(distances, [0, 0, 0, 4])
 
 
+def test_a_category_that_no_known_arm_has_is_infinitely_far():
+    kinds = np.eye(4)[[0, 0, 1, 1, 2, 2, 3]]  # many arms have equal features, so the usual distance was 0
+    catalogue = Catalogue.fit(list("abcdefg"), np.column_stack([kinds, [1.0, 1, 1, 1, 1, 2, 1]]))
+    distances = catalogue.distances(np.array([True, False, True, True, True, False, False]))
+    np.testing.assert_allclose(distances, [0, 0, 0, 0, 0, np.inf, np.inf])
+
+
 def informative(effect, noise, seed=1):
     """Rewards that depend on arm features by ``effect`` and on effects of each arm that no feature has."""
     draw = np.random.default_rng(seed)

@@ -22,6 +22,8 @@ from daband.errors import InvalidInput, did_you_mean
 _MAX_COMPONENTS = 32
 #: A feature with a smaller standard deviation is constant.
 _MIN_DEVIATION = 1e-9
+#: Arms have the same features if the squared distance of their vectors is smaller; vectors have norm 1 or so.
+_SAME_ARM = 1e-12
 #: Arm features are clipped at this many standard deviations, like context features.
 _MAX_DEVIATIONS = 5.0
 
@@ -171,15 +173,24 @@ class Catalogue:
     def distances(self, known: BoolArray) -> FloatArray:
         """Return the distance of each arm (K,) to the nearest arm in ``known``.
 
-        The unit is the median distance of a known arm to its nearest neighbour, so a typical distance is 1.
+        The unit is the median distance of a known arm to the nearest one with other features, so a typical distance is
+        1. The distance is infinite if an arm differs in a feature in which all known arms are equal: its effect is
+        unknown. So is the effect of a category that no known arm has.
         """
         if known.sum() < 2:
             return np.full(len(self.names), np.inf)
         learned = self.vectors[known]
-        squares = np.square(learned).sum(axis=1)
-        nearest_two = [np.partition(squares - 2.0 * (learned @ arm), 1)[:2] + arm @ arm for arm in self.vectors]
-        nearest, second = np.sqrt(np.maximum(nearest_two, 0.0)).T
-        return nearest / max(float(np.median(second[known])), _MIN_DEVIATION)
+        norms, nearest, nearest_other = np.square(learned).sum(axis=1), [], []
+        for arm in self.vectors:
+            squares = norms - 2.0 * (learned @ arm) + arm @ arm
+            squares[squares < _SAME_ARM] = 0.0
+            nearest.append(squares.min())
+            nearest_other.append(squares[squares > 0.0].min(initial=np.inf))
+        others = np.array(nearest_other)[known]
+        unit = np.median(others[np.isfinite(others)]) if np.isfinite(others).any() else 1.0
+        differs = np.square(self.vectors - learned[0]) > _SAME_ARM
+        unlike = differs[:, ~differs[known].any(axis=0)].any(axis=1)
+        return np.where(unlike, np.inf, np.sqrt(np.array(nearest) / unit))
 
     def state(self) -> dict[str, Any]:
         """Return the catalogue in JSON types, for ``from_state``."""

@@ -178,9 +178,12 @@ class Mixture(Policy):
         #: The index of the only member that uses arm features, or None. Predictions of the other members are averaged
         #: with its predictions (``_compute_arm_weights``).
         joint_indices = [index for index, member in enumerate(self.members.values()) if _uses_arm_features(member)]
-        if 1 < len(joint_indices) < len(self.members):
-            raise InvalidInput("members: arm features (catalogue=) may be used by one member or by all of them")
-        self._joint_index = joint_indices[0] if len(joint_indices) == 1 else None
+        is_single = len(joint_indices) == 1 and not isinstance(list(self.members.values())[joint_indices[0]], Mixture)
+        if joint_indices and not is_single and len(joint_indices) < len(self.members):
+            raise InvalidInput(
+                "members: arm features may be used by one member that is not a mixture, or by all members"
+            )
+        self._joint_index = joint_indices[0] if is_single else None
         catalogues = (member.catalogue for member in self.members.values())
         self.catalogue = next((catalogue for catalogue in catalogues if catalogue is not None), None)
         is_small = math.prod(self.feature_shape) <= _MAX_SMALL_CONTEXT
@@ -557,8 +560,9 @@ class Mixture(Policy):
 
 
 def _uses_arm_features(member: Policy) -> bool:
-    """Return True if the member is a regression on products with arm features."""
-    return isinstance(getattr(member, "_head", None), JointHead)
+    """Return True if the member is a regression on products with arm features, or a mixture with such a member."""
+    nested = member.joint_member is not None if isinstance(member, Mixture) else False
+    return nested or isinstance(getattr(member, "_head", None), JointHead)
 
 
 def _compute_checksums(contexts: AnyArray) -> list[int]:

@@ -638,7 +638,7 @@ class Policy(ABC):
             )
 
     def add_arm(self, name: str | None = None, features: Any = None) -> int:
-        """Add an arm without rounds, and return its index.
+        """Add an arm without rounds, and return its index. If arms have no names yet, theirs are "0", "1" and so on.
 
         A policy with a catalogue needs the arm's ``features``: a mapping from column to value, as in the catalogue.
         """
@@ -646,7 +646,8 @@ class Policy(ABC):
             if (features is None) != (self._catalogue is None):
                 requirement = "None without a catalogue" if self._catalogue is None else "given for a catalogue"
                 raise InvalidInput(f"features must be {requirement}")
-            default_name, names, old_catalogue = str(self.n_arms), self.arm_names or (), self._catalogue
+            default_name, old_catalogue = str(self.n_arms), self._catalogue
+            names = self.arm_names or (() if name is None else tuple(map(str, range(self.n_arms))))
             new_name = name or (f"arm {default_name}" if default_name in names else default_name)
             if not isinstance(new_name, str) or new_name in names:
                 problem = "is already an arm" if isinstance(new_name, str) else "is not a string"
@@ -659,7 +660,7 @@ class Policy(ABC):
                 self._catalogue = old_catalogue
                 raise
             self.n_arms += 1
-            if self.arm_names is not None:
+            if names:
                 self.arm_names = (*names, new_name)
             return self.n_arms - 1
 

@@ -287,6 +287,13 @@ def build_assessment(
         doubts.append(
             f"arms without any reward are chosen for {new_arm_fraction:.0%} of target contexts, without proof of a gain"
         )
+    unlike = [name for name, distance in new_arms.items() if math.isinf(distance)]
+    unlike_fraction = sum(target_arms[policy.catalogue.index[name]] for name in unlike)
+    if unlike_fraction > _MAX_NEW_ARM_FRACTION:
+        doubts.append(
+            f"arms with a feature value that no arm with rewards has ({', '.join(unlike[:3])}) are chosen for "
+            f"{unlike_fraction:.0%} of target contexts"
+        )
     assessment = Assessment(
         advantage=forecast.advantage if disagreement else 0.0,
         low=forecast.low if disagreement else 0.0,

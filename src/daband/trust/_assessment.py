@@ -107,7 +107,8 @@ class Assessment:
     #: Names of the arms, (K,) or empty.
     arm_names: list[str] = field(default_factory=list)
     #: Target arms without any reward, with the distance of their features to the nearest arm with rewards, in units of
-    #: the usual distance between neighbours. Empty without a catalogue.
+    #: the usual distance between neighbours; infinite if a feature value occurs in no arm with rewards. Empty without a
+    #: catalogue.
     new_arms: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -156,11 +157,13 @@ class Assessment:
             farthest = max(self.new_arms, key=self.new_arms.__getitem__)
             names = [*self.new_arms][:_MAX_NAMED_ARMS]
             chosen = sum(self.target_arms[self.arm_names.index(name)] for name in self.new_arms)
+            distance = self.new_arms[farthest]
+            text = f"is farthest from arms with rewards: {distance:.1f} times the usual distance of neighbours"
+            text = "has a feature value that no arm with rewards has" if math.isinf(distance) else text
             reasons.append(
                 f"{len(self.new_arms)} target arms have no reward anywhere ({', '.join(names)}"
                 f"{', ...' if len(self.new_arms) > len(names) else ''}); they are chosen for {chosen:.0%} of target "
-                f"contexts. {farthest} is farthest from arms with rewards: {self.new_arms[farthest]:.1f} times the "
-                "usual distance of neighbours."
+                f"contexts. {farthest} {text}."
             )
         if self.value is not None:
             limits = f"[{as_text(self.value_low)}, {as_text(self.value_high)}]"
