@@ -31,6 +31,13 @@ def test_an_uncertain_source_advantage_has_a_lower_limit():
     assert unsure.low < sure.low
 
 
+@pytest.mark.parametrize("advantage", [-0.1, 0.0, 0.2])
+def test_an_uncertain_source_advantage_is_not_expected_to_grow(advantage):
+    class_ = ReferenceClass.from_rows(rows_of(np.linspace(0.9, 1.5, 60)))  # most data sets kept more than 100%
+    forecast = class_.forecast(advantage, 0.3, 0.5)
+    assert forecast.low <= forecast.advantage == advantage
+
+
 def test_rows_of_one_data_set_count_once():
     rows = [*rows_of(np.linspace(0.1, 1.2, 60)), *([rows_of([-5.0])[0]] * 30)]
     rows[60:] = [{**row, "set": "the same"} for row in rows[60:]]

@@ -48,7 +48,7 @@ _MAX_TABLE_COLUMNS = 64
 class Forecast:
     """The target advantage expected from the reference class, in the unit of the rewards."""
 
-    #: Median of the target advantage.
+    #: Median of the target advantage, at most the source advantage: uncertainty of the source is not a gain.
     advantage: float
     #: Lower limit of the target advantage, true in 90 of 100 cases.
     low: float
@@ -116,8 +116,8 @@ class ReferenceClass:
         median_kept, tenth = (_quantile(fractions, weights[is_clear], level) for level in (0.5, 0.1))
         expected = _KEPT_FRACTION * advantage
         return Forecast(
-            advantage=expected + deviation * median_score,
-            low=expected + deviation * low_score,
+            advantage=min(expected + deviation * median_score, advantage),
+            low=min(expected + deviation * low_score, advantage),
             shifts=n,
             median_kept=median_kept,
             tenth_percentile_kept=tenth,
