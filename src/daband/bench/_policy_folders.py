@@ -161,8 +161,8 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     before ``done``.
     """
     row = next(row for row in choice.table if row["chosen"])
-    components = int(row.get("components", spec.components))
-    spec = spec.model_copy(update={"method": row["method"], "policy": dict(row["settings"]), "components": components})
+    chosen = {"method": row["method"], "policy": dict(row["settings"]), "components": row["components"]}
+    spec = spec.model_copy(update=chosen)
     policy = choice.policy
     source = Path(str(spec.pair_options.get("source")))
     if pair.feedback == "bandit" and source.is_file():  # an estimate from the same log would be too high

@@ -55,20 +55,19 @@ class MixtureWeights:
         #: The number of rounds when the weights were last computed.
         self._updated_at = 0
 
-    def add(self, predictions: FloatArray, rewards: FloatArray, *, scale: float = 1.0) -> bool:
+    def add(self, predictions: FloatArray, rewards: FloatArray, *, scale: float = 1.0) -> None:
         """Record the predictions (B, M) for rounds before they are learned, and the rewards (B,) of these rounds.
 
-        ``scale`` is the standard deviation of rewards. Return True if the weights were computed again.
+        ``scale`` is the standard deviation of rewards.
         """
         errors = predictions - rewards[:, None]
         self._errors += errors.T @ errors
         self.n_rounds += len(rewards)
         if self.n_rounds - self._updated_at < max(1, self._updated_at // _UPDATE_DIVISOR):
-            return False
+            return
         self._updated_at = self.n_rounds
         penalised = self._errors / (scale * scale) + _PRIOR_ROUNDS * np.eye(len(self.prior))
         self.weights = simplex_least_squares(penalised, _PRIOR_ROUNDS * self.prior)
-        return True
 
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""

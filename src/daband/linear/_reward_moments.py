@@ -30,24 +30,20 @@ class RewardMoments:
     (20.0, 10.0)
     """
 
-    __slots__ = ("_squares", "centre", "count", "high", "low", "mean", "scale", "standardise")
+    __slots__ = ("centre", "count", "high", "low", "mean", "scale", "squared_differences", "standardise")
 
     def __init__(self, *, standardise: bool) -> None:
         self.standardise = standardise
         self.count = 0.0
         self.mean = 0.0
-        self._squares = 0.0
+        #: The weighted sum of squared differences from the mean.
+        self.squared_differences = 0.0
         self.low = math.inf
         self.high = -math.inf
         #: The prior mean of a reward: the mean of all rewards; 0 before the first reward or without ``standardise``.
         self.centre = 0.0
         #: The unit of a bonus: the standard deviation of rewards, 1 before they differ or without ``standardise``.
         self.scale = 1.0
-
-    @property
-    def squared_differences(self) -> float:
-        """The weighted sum of squared differences from the mean."""
-        return self._squares
 
     @property
     def reward_range(self) -> tuple[float, float]:
@@ -71,25 +67,25 @@ class RewardMoments:
 
     def merge(self, other: RewardMoments) -> None:
         """Add the rewards of ``other``."""
-        self._combine(other.count, other.mean, other._squares, other.low, other.high)
+        self._combine(other.count, other.mean, other.squared_differences, other.low, other.high)
 
     def _combine(self, count: float, mean: float, squares: float, low: float, high: float) -> None:
         """Add the moments of other rewards; ``squares`` is the sum of squared differences from their mean."""
         if not count > 0.0:
             return
         total, difference = self.count + count, mean - self.mean
-        self._squares += squares + difference * difference * (self.count * count / total)
+        self.squared_differences += squares + difference * difference * (self.count * count / total)
         self.mean = mean if self.count == 0.0 else self.mean + difference * (count / total)
         self.count = total
         self.low, self.high = low if low < self.low else self.low, high if high > self.high else self.high
         if self.standardise:
             self.centre = self.mean
-            self.scale = (math.sqrt(self._squares / total) or 1.0) if self.low < self.high else 1.0
+            self.scale = (math.sqrt(self.squared_differences / total) or 1.0) if self.low < self.high else 1.0
 
     def state(self) -> FloatArray:
         """Return an array (5,) for kernels: count, mean, sum of squared differences, smallest and largest reward."""
         low, high = (self.low, self.high) if self.count else (0.0, 0.0)
-        return np.array([self.count, self.mean, self._squares, low, high])
+        return np.array([self.count, self.mean, self.squared_differences, low, high])
 
     def restore(self, state: AnyArray) -> None:
         """Restore the array that ``state`` returned."""

@@ -159,8 +159,6 @@ def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
     run, up to rounding, and each folder can be resumed separately. A run that fails has its exception in the returned
     list, and the others continue.
     """
-    if not phases:
-        return []
     if len(phases) > 1 and not can_train_stacked([phase.policy for phase in phases]):
         raise InvalidInput(
             "to be stacked, policies must be different neural policies of one shape and recipe; train them separately"

@@ -179,10 +179,10 @@ class Choice:
     policy: Policy
     #: The policy's advantage over the incumbent, estimated from the source and all target rewards.
     assessment: Assessment
-    #: A record per candidate, the simplest first, for greedy choices: ``candidate``, ``method`` and ``settings``; on
-    #: held-out source rounds the ``source_advantage`` over the incumbent and the ``source_value``; from target rewards
-    #: ``advantage``, ``low`` and ``high``, which are None without target rewards; ``target_fractions`` (how often each
-    #: arm is chosen); and ``chosen``.
+    #: A record per candidate, the simplest first, for greedy choices: ``candidate``, ``method``, ``settings`` and
+    #: ``components``; on held-out source rounds the ``source_advantage`` over the incumbent and the ``source_value``;
+    #: from target rewards ``advantage``, ``low`` and ``high``, which are None without target rewards;
+    #: ``target_fractions`` (how often each arm is chosen); and ``chosen``.
     table: list[dict[str, Any]]
     #: Name of the chosen candidate.
     candidate: str
@@ -434,6 +434,7 @@ class _Comparison:
                     "candidate": candidate.name,
                     "method": candidate.method,
                     "settings": dict(candidate.settings),
+                    "components": candidate.components,
                     "source_advantage": float((rewards - todays_rewards).mean()),
                     "source_value": float(rewards.mean()),
                     "advantage": intervals[index].value if answered else None,

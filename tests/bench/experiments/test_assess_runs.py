@@ -61,7 +61,7 @@ def chosen(tmp_path):
     """The folder of a choice, its choice and its pair."""
     options = pairs.get("synthetic").resolve_options({"tiny": True})
     pair = daband.domains.load("synthetic", **options)
-    candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb")]
+    candidates = [Candidate("constant", "constant"), Candidate("linucb-p", "linucb-p", components=4)]
     choice = daband.choose(pair, candidates=candidates, episodes=4, episode_length=16, directory=tmp_path)
     spec = RunSpec(
         pair="synthetic", pair_options=options, method="constant", variant="default", policy={}, components=64,
@@ -75,7 +75,7 @@ def test_the_folder_of_a_choice_is_a_finished_run(chosen):
     place, choice, _ = chosen
     assert policy_folder(place).pair == "synthetic"
     (assessed,) = assess_runs(place)
-    assert assessed.spec.method == choice.candidate
+    assert (assessed.spec.method, assessed.spec.components) == (choice.candidate, 4)
     assert assessed.assessment == choice.assessment
     assert continue_run(place, rounds=32)["rounds"] == 32
     assert write_report(place, formats=()).is_file()
