@@ -11,7 +11,7 @@ from daband.neural._daband import DABand
 from daband.neural._neural_linucb import adapt_stacked
 from daband.neural._recipes import recipe_for
 from daband.neural.encoders._augmentation import Augmentation
-from daband.neural.learning._batches import BLOCK, Batches, BatchShape
+from daband.neural.learning._batches import BLOCK_STEPS, Batches, BatchShape
 from daband.neural.learning._learner import Learner
 from daband.neural.learning._replay_buffer import ReplayBuffer, ReplayBuffers
 from daband.neural.learning._settings import ReplaySettings
@@ -126,7 +126,7 @@ def drawn(batches, steps):
     batches.load(steps)
     found = []
     for position in range(steps):
-        found.append([tensor.clone() for tensor in batches.at(torch.tensor([position]))])
+        found.append([tensor.clone() for tensor in batches.batch_at(torch.tensor([position]))])
     return found
 
 
@@ -275,5 +275,5 @@ def test_contexts_are_stored_on_the_host_if_they_would_fill_the_device(monkeypat
 def test_more_steps_than_a_block_are_taken():
     one = policy("device")
     episode(one, 0)
-    assert one.adapt(BLOCK + 1)["skipped_steps"] == 0
-    assert one.learner.step_number == BLOCK + 1
+    assert one.adapt(BLOCK_STEPS + 1)["skipped_steps"] == 0
+    assert one.learner.step_number == BLOCK_STEPS + 1

@@ -17,7 +17,7 @@ from daband.neural.encoders._augmentation import Augmentation, augment
 from daband.neural.learning._replay_buffer import ReplayBuffer, ReplayBuffers, as_float
 
 #: The maximum number of steps whose batches are drawn together.
-BLOCK = 64
+BLOCK_STEPS = 64
 #: The maximum size (rows times numbers) of the contexts that are gathered before the steps that use them.
 _MAX_PREPARED_NUMBERS = 1 << 27
 #: The maximum size of the contexts that are augmented together, which temporarily takes several times their memory.
@@ -30,7 +30,7 @@ class BatchShape:
 
     #: The number of rounds, or unlabelled contexts, drawn from each buffer.
     rounds: int
-    #: 1, or the number of arms if arms are shared.
+    #: The number of contexts of a round: 1, or the number of arms if arms are shared.
     contexts_per_round: int
     #: The shape of one context.
     context_shape: tuple[int, ...]
@@ -54,13 +54,13 @@ class BatchShape:
 class DrawnBatch(NamedTuple):
     """The batch of one step for all runs: R contexts, segment by segment (``Batches.segments``)."""
 
-    #: (runs, R, *context_shape), as they were stored.
+    #: (runs, R, *context_shape): the contexts as they were stored.
     contexts: torch.Tensor
-    #: The same, augmented if they are images.
+    #: (runs, R, *context_shape): the contexts, augmented if they are images.
     augmented: torch.Tensor
-    #: (runs, rounds), of the labelled segments.
+    #: (runs, rounds): the played arms of the labelled segments.
     arm: torch.Tensor
-    #: (runs, rounds).
+    #: (runs, rounds): the rewards of the labelled segments.
     reward: torch.Tensor
 
 
@@ -93,10 +93,10 @@ class Batches:
         #: The buffers that steps draw from, for each run.
         self._buffers = [
             [
-                (own if segment.labelled or not shape.committee else buffers[0]).parts()[segment]
+                (parts if segment.labelled or not shape.committee else buffers[0]).parts()[segment]
                 for segment in self.segments
             ]
-            for own in buffers
+            for parts in buffers
         ]
         numbered = list(enumerate(self.segments))
         #: The indices of segments with rewards, of segments without, and of source segments.
@@ -109,70 +109,70 @@ class Batches:
         labelled = rows * len(self.labelled)
         device = self._device
         self._lengths = torch.zeros(runs, len(self.segments), 1, dtype=torch.int64, device=device)
-        self._rows = torch.zeros(BLOCK, runs, len(self.segments), rows, dtype=torch.int64, device=device)
+        self._rows = torch.zeros(BLOCK_STEPS, runs, len(self.segments), rows, dtype=torch.int64, device=device)
         self._augmentation = torch.zeros(
-            BLOCK, runs, self.n_contexts, shape.augmentation_draws, dtype=torch.float32, device=device
+            BLOCK_STEPS, runs, self.n_contexts, shape.augmentation_draws, dtype=torch.float32, device=device
         )
-        self._arm = torch.zeros(BLOCK, runs, labelled, dtype=torch.int64, device=device)
-        self._reward = torch.zeros(BLOCK, runs, labelled, dtype=torch.float32, device=device)
-        types = {part.contexts.dtype for own in self._buffers for part in own}
-        self._type = types.pop() if len(types) == 1 else torch.float32
+        self._arm = torch.zeros(BLOCK_STEPS, runs, labelled, dtype=torch.int64, device=device)
+        self._reward = torch.zeros(BLOCK_STEPS, runs, labelled, dtype=torch.float32, device=device)
+        types = {part.contexts.dtype for parts in self._buffers for part in parts}
+        self._dtype = types.pop() if len(types) == 1 else torch.float32
         stored_shape = (runs, len(self.segments) * rows, *self._buffers[0][0].context_shape)
-        self._on_host = device.type == "cuda" and any(part.on_host for own in self._buffers for part in own)
-        fitting_steps = max(1, min(BLOCK, _MAX_PREPARED_NUMBERS // math.prod(stored_shape)))
+        self._on_host = device.type == "cuda" and any(part.on_host for parts in self._buffers for part in parts)
+        fitting_steps = max(1, min(BLOCK_STEPS, _MAX_PREPARED_NUMBERS // math.prod(stored_shape)))
         #: The maximum number of steps that are drawn together.
-        self.block = fitting_steps if self._on_host else BLOCK
+        self.block = fitting_steps if self._on_host else BLOCK_STEPS
         self.prepared_ahead = self.prepares_ahead(fitting_steps)
         step_axis = (self.block,) if self.prepared_ahead else ()
-        self._gathered = torch.zeros(*step_axis, *stored_shape, dtype=self._type, device=device)
+        self._gathered = torch.zeros(*step_axis, *stored_shape, dtype=self._dtype, device=device)
         self._prepared = self._gathered[:0]
         if self.prepared_ahead and shape.augmentation_draws:
             sizes = (self.block, runs, self.n_contexts, *shape.context_shape)
             self._prepared = torch.zeros(sizes, dtype=torch.float32, device=device)
 
-    def prepares_ahead(self, fit: int) -> bool:
-        """Return True if contexts of coming steps are gathered together, which needs memory for ``fit`` steps."""
-        return self._on_host or (self._device.type == "cuda" and fit == BLOCK)
+    def prepares_ahead(self, fitting_steps: int) -> bool:
+        """Return True if contexts of coming steps are gathered together; ``fitting_steps`` of them fit in memory."""
+        return self._on_host or (self._device.type == "cuda" and fitting_steps == BLOCK_STEPS)
 
     @property
     def recordable(self) -> bool:
         """True if ``draw`` for a full block can be recorded as a CUDA graph: it always performs the same operations."""
-        weighted = any(part.weighted for own in self._buffers for part in own)
-        return self.prepared_ahead and not (self._on_host or self.shape.latest or weighted)
+        has_weights = any(part.weighted for parts in self._buffers for part in parts)
+        return self.prepared_ahead and not (self._on_host or self.shape.latest or has_weights)
 
-    def load(self, steps: int, recorded: Callable[[], None] | None = None) -> None:
-        """Draw the batches of the coming steps, at most ``block``; ``recorded`` replays a recorded ``draw``."""
-        lengths = torch.tensor([[len(part) for part in own] for own in self._buffers])
+    def load(self, steps: int, replay_draw: Callable[[], None] | None = None) -> None:
+        """Draw the batches of the coming steps, at most ``block``. ``replay_draw`` is a recorded ``draw``, if any."""
+        lengths = torch.tensor([[len(part) for part in parts] for parts in self._buffers])
         self._lengths.copy_(lengths[:, :, None], non_blocking=True)
-        self.draw(steps) if recorded is None else recorded()
+        self.draw(steps) if replay_draw is None else replay_draw()
 
     def draw(self, steps: int) -> None:
         """Draw batches with the buffer lengths that ``load`` stored. Each run draws from its own generator."""
         rows, augmentation = self._rows[:steps], self._augmentation[:steps]
         n_rows = 0 if self.shape.latest else rows[0, 0].numel()
         sizes = (len(self._buffers), steps, n_rows + augmentation[0, 0].numel())
-        drawn = torch.empty(sizes, device=self._device, dtype=torch.float32)
-        for run_draws, generator in zip(drawn, self._generators, strict=True):
+        uniforms = torch.empty(sizes, device=self._device, dtype=torch.float32)
+        for run_draws, generator in zip(uniforms, self._generators, strict=True):
             torch.rand(run_draws.shape, generator=generator, out=run_draws)
-        drawn = drawn.transpose(0, 1)
-        augmentation.copy_(drawn[:, :, n_rows:].view(augmentation.shape))
-        uniform_draws = drawn[:, :, :n_rows].view(rows.shape) if n_rows else rows
+        uniforms = uniforms.transpose(0, 1)
+        augmentation.copy_(uniforms[:, :, n_rows:].view(augmentation.shape))
+        uniform_draws = uniforms[:, :, :n_rows].view(rows.shape) if n_rows else rows
         if n_rows:
             torch.minimum((uniform_draws * self._lengths).long(), self._lengths - 1, out=rows)
         if self.shape.committee:
             for index in self.unlabelled:
                 rows[:, 1:, index] = rows[:, :1, index]
-        for run, own in enumerate(self._buffers):
+        for run, parts in enumerate(self._buffers):
             if self.shape.latest:
-                rows[:, run] = torch.stack([_latest_rows(part, self.shape.rounds) for part in own]).to(self._device)
-            for index, part in enumerate(own):
+                rows[:, run] = torch.stack([_latest_rows(part, self.shape.rounds) for part in parts]).to(self._device)
+            for index, part in enumerate(parts):
                 if n_rows and part.weighted:
                     rows[:, run, index] = _weighted_rows(part, uniform_draws[:, run, index])
             for index, segment in enumerate(self.labelled):
-                columns_of_buffer, own_rows = own[segment].columns, rows[:, run, segment]
+                stored, chosen_rows = parts[segment].columns, rows[:, run, segment]
                 columns = slice(index * self.shape.rounds, (index + 1) * self.shape.rounds)
-                self._arm[:steps, run, columns] = columns_of_buffer["arms"][own_rows]
-                rewards = columns_of_buffer["rewards"][own_rows]
+                self._arm[:steps, run, columns] = stored["arms"][chosen_rows]
+                rewards = stored["rewards"][chosen_rows]
                 if self.shape.standardised:
                     rewards = (rewards - self._units[run][0]) / self._units[run][1]
                 self._reward[:steps, run, columns] = rewards.to(torch.float32)
@@ -182,16 +182,16 @@ class Batches:
     def _prepare(self, steps: int) -> None:
         """Gather and augment the contexts of the coming steps."""
         size = self.shape.rounds
-        for run, own in enumerate(self._buffers):
-            for index, part in enumerate(own):
+        for run, parts in enumerate(self._buffers):
+            for index, part in enumerate(parts):
                 rows = self._rows[:steps, run, index]
                 drawn = part.contexts.index_select(0, rows.flatten().to(part.contexts.device))
                 contexts = drawn.view(*rows.shape, *part.contexts.shape[1:])
                 columns = slice(index * size, (index + 1) * size)
-                self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._type else as_float(contexts)
-        at_once = max(1, _MAX_AUGMENTED_NUMBERS // math.prod(self._gathered.shape[1:]))
-        for start in range(0, steps if len(self._prepared) else 0, at_once):
-            block = slice(start, min(start + at_once, steps))
+                self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._dtype else as_float(contexts)
+        steps_at_once = max(1, _MAX_AUGMENTED_NUMBERS // math.prod(self._gathered.shape[1:]))
+        for start in range(0, steps if len(self._prepared) else 0, steps_at_once):
+            block = slice(start, min(start + steps_at_once, steps))
             stored = self._gathered[block].view(-1, self.n_contexts, *self.shape.context_shape)
             augmented = self._augment(stored, self._augmentation[block].flatten(0, 1))
             self._prepared[block] = augmented.view(self._prepared[block].shape)
@@ -201,37 +201,41 @@ class Batches:
         domains = [self.segments[index].domain for index in (range(len(self.segments)) if indices is None else indices)]
         return tuple(self.segment_rows * domains.count(domain) for domain in range(max(domains, default=0) + 1))
 
-    def labelled_apart(self) -> int:
-        """Return the number of contexts in labelled segments if these come first, in domains without others; else 0."""
-        domains = [{self.segments[index].domain for index in indices} for indices in (self.labelled, self.unlabelled)]
-        apart = self.labelled == list(range(len(self.labelled))) and not domains[0] & domains[1]
-        return self.segment_rows * len(self.labelled) if apart and self.labelled and self.unlabelled else 0
+    def count_labelled_apart(self) -> int:
+        """Return the number of contexts in labelled segments if the batch can be split after them, else 0.
 
-    def at(self, position: torch.Tensor) -> DrawnBatch:
+        They must come first, and their domains must have no unlabelled segments.
+        """
+        domains = [{self.segments[index].domain for index in indices} for indices in (self.labelled, self.unlabelled)]
+        is_apart = self.labelled == list(range(len(self.labelled))) and not domains[0] & domains[1]
+        return self.segment_rows * len(self.labelled) if is_apart and self.labelled and self.unlabelled else 0
+
+    def batch_at(self, position: torch.Tensor) -> DrawnBatch:
         """Return the batch of the step at ``position`` (1,), a tensor on the device."""
 
-        def now(table: torch.Tensor) -> torch.Tensor:
+        def pick(table: torch.Tensor) -> torch.Tensor:
+            """Return the entry of this step."""
             return table.index_select(0, position).squeeze(0)
 
         if self.prepared_ahead:
-            stored = now(self._gathered)
+            stored = pick(self._gathered)
         else:
             stored = self._gathered
-            self._gather(now(self._rows), stored)
+            self._gather(pick(self._rows), stored)
         contexts = stored.view(len(self._buffers), self.n_contexts, *self.shape.context_shape)
-        augmented = now(self._prepared) if len(self._prepared) else self._augment(contexts, now(self._augmentation))
-        return DrawnBatch(contexts, augmented, now(self._arm), now(self._reward))
+        augmented = pick(self._prepared) if len(self._prepared) else self._augment(contexts, pick(self._augmentation))
+        return DrawnBatch(contexts, augmented, pick(self._arm), pick(self._reward))
 
     def _augment(self, contexts: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-        """Augment contexts (a, b, ...) by draws (a, b, draws)."""
+        """Return contexts (a, b, ...), augmented by random draws (a, b, n)."""
         flat = augment(contexts.flatten(0, 1), self.shape.augmentation, draws.flatten(0, 1))
         return flat.view(*contexts.shape[:2], *flat.shape[1:])
 
     def _gather(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Copy the contexts of ``rows`` (runs, segments, size) to ``out`` (runs, segments * size, ...)."""
         size = self.shape.rounds
-        for own, run_rows, run_out in zip(self._buffers, rows.unbind(), out.unbind(), strict=True):
-            for part, buffer_rows, start in zip(own, run_rows.unbind(), range(0, len(run_out), size), strict=True):
+        for parts, run_rows, run_out in zip(self._buffers, rows.unbind(), out.unbind(), strict=True):
+            for part, buffer_rows, start in zip(parts, run_rows.unbind(), range(0, len(run_out), size), strict=True):
                 contexts, destination = part.contexts, run_out[start : start + size]
                 if contexts.dtype == destination.dtype and contexts.device == destination.device:
                     torch.index_select(contexts, 0, buffer_rows, out=destination)
@@ -248,5 +252,5 @@ def _weighted_rows(part: ReplayBuffer, uniform_draws: torch.Tensor) -> torch.Ten
 
 def _latest_rows(part: ReplayBuffer, size: int) -> torch.Tensor:
     """Return the rows (size,) of the latest contexts; a buffer with fewer contexts repeats its oldest."""
-    numbers = torch.arange(part.n_seen - size, part.n_seen).clamp(min=0)
-    return numbers % part.capacity  # a full buffer overwrites its oldest
+    item_numbers = torch.arange(part.n_seen - size, part.n_seen).clamp(min=0)
+    return item_numbers % part.capacity  # a full buffer overwrites its oldest

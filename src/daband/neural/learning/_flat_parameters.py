@@ -1,6 +1,6 @@
 """Store all parameters of a network in one vector, and all its running statistics in another.
 
-With one vector the optimiser (``RowAdam``), the EMA and the norm of the gradient are one operation each, not many.
+With one vector, the optimiser (``RowAdam``), the EMA and the norm of the gradient take one operation each.
 Stacked runs share a matrix of parameters, one row per run, and a vector of statistics in which the channels of the runs
 are adjacent. A step works on all runs together, while the modules of each run are views of its part.
 """
@@ -27,7 +27,7 @@ _REGISTER_NUMBERS = 16
 
 @dataclass(frozen=True)
 class _Slot:
-    """The place of one parameter in the vector."""
+    """The name and shape of one parameter in the vector."""
 
     #: The name of the module.
     part: str
@@ -40,7 +40,7 @@ class _Slot:
         """The number of numbers."""
         return math.prod(self.shape)
 
-    def shaped(self, numbers: torch.Tensor) -> torch.Tensor:
+    def to_parameter(self, numbers: torch.Tensor) -> torch.Tensor:
         """Return numbers (..., size) as a parameter (..., *shape). Weights of convolutions are stored channels last."""
         batch_shape = numbers.shape[:-1]
         if len(self.shape) != 4:
@@ -48,8 +48,8 @@ class _Slot:
         out, inputs, height, width = self.shape
         return numbers.view(*batch_shape, out, height, width, inputs).movedim(-1, -3)
 
-    def numbers(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Return a parameter as numbers (size,), a copy; the inverse of ``shaped``."""
+    def to_numbers(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Return a parameter as numbers (size,), a copy; the inverse of ``to_parameter``."""
         ordered = parameter.movedim(1, -1) if len(self.shape) == 4 else parameter
         return ordered.reshape(-1)
 
@@ -74,7 +74,7 @@ class FlatParameters:
         self._orders: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
 
     @classmethod
-    def of(cls, modules: Mapping[str, nn.Module]) -> FlatParameters:
+    def from_modules(cls, modules: Mapping[str, nn.Module]) -> FlatParameters:
         """Return the layout of these modules."""
         slots = []
         for part, module in modules.items():
@@ -91,7 +91,7 @@ class FlatParameters:
             slots += _padding(part, slots, _REGISTER_NUMBERS)
         return cls(slots)
 
-    def only(self, part: str) -> FlatParameters:
+    def select(self, part: str) -> FlatParameters:
         """Return the layout of one of the modules."""
         return FlatParameters([slot for slot in self.slots if slot.part == part])
 
@@ -101,21 +101,21 @@ class FlatParameters:
 
     def pack(self, modules: Mapping[str, nn.Module]) -> torch.Tensor:
         """Return the parameters as one vector, a copy."""
-        named = {part: dict(module.named_parameters()) for part, module in modules.items()}
+        parameters_by_part = {part: dict(module.named_parameters()) for part, module in modules.items()}
         pieces = []
         for slot in self.slots:
             if slot.name:
-                pieces.append(slot.numbers(named[slot.part][slot.name].detach()))
+                pieces.append(slot.to_numbers(parameters_by_part[slot.part][slot.name].detach()))
             else:
                 pieces.append(pieces[0].new_zeros(slot.size))
         return torch.cat(pieces)
 
     def install(self, modules: Mapping[str, nn.Module], vector: torch.Tensor) -> None:
         """Make the modules' parameters views of ``vector``."""
-        named = {part: dict(module.named_parameters()) for part, module in modules.items()}
+        parameters_by_part = {part: dict(module.named_parameters()) for part, module in modules.items()}
         for slot, numbers in zip(self.slots, torch.split(vector.detach(), self.sizes), strict=True):
             if slot.name:
-                named[slot.part][slot.name].data = slot.shaped(numbers)
+                parameters_by_part[slot.part][slot.name].data = slot.to_parameter(numbers)
 
     def parameters(self, rows: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
         """Return the parameters of all runs, by module and name, from (runs, size): each (runs, *shape).
@@ -131,7 +131,7 @@ class FlatParameters:
             pieces = tuple(piece.view(runs, -1) for piece in torch.split(adjacent, sizes))
         for slot, numbers in zip(self.slots, pieces, strict=True):
             if slot.name:
-                parameters_by_part[slot.part][slot.name] = slot.shaped(numbers)
+                parameters_by_part[slot.part][slot.name] = slot.to_parameter(numbers)
         return parameters_by_part
 
     def _order(self, runs: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,18 +144,18 @@ class FlatParameters:
 
 
 class _Reorder(torch.autograd.Function):
-    """Return the numbers of rows in another order. The backward pass copies in the inverse order."""
+    """Copy the numbers of rows in another order. The backward pass copies in the inverse order."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, order: torch.Tensor, back: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(back)
+    def forward(ctx: Any, rows: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(inverse)
         ctx.shape = rows.shape
         return rows.reshape(-1).index_select(0, order)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        (back,) = ctx.saved_tensors
-        return gradients[0].index_select(0, back).view(ctx.shape), None, None
+        (inverse,) = ctx.saved_tensors
+        return gradients[0].index_select(0, inverse).view(ctx.shape), None, None
 
 
 class FlatStatistics:
@@ -186,8 +186,8 @@ class FlatStatistics:
         """Return the buffers of all runs, by name, as views: (domains, runs * channels) or (domains, runs)."""
         return {name: part.flatten(1) for name, part in self._stacked(vector)}
 
-    def run_of(self, device: torch.device) -> torch.Tensor:
-        """Return the run to which each number belongs."""
+    def run_indices(self, device: torch.device) -> torch.Tensor:
+        """Return the index of the run to which each number of the vector belongs, (size,)."""
         vector = torch.zeros(self.size, device=device)
         for run in range(self.runs):
             for _, view in self._run_views(vector, run):

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import has_bfloat16
-from daband.neural.learning._batches import BLOCK, Batches
+from daband.neural.learning._batches import BLOCK_STEPS, Batches
 from daband.neural.learning._flat_parameters import RowAdam
 from daband.neural.learning._stacked_runs import Parameters, RunInputs, Stack
 from daband.neural.objectives._term import Batch
@@ -28,7 +28,7 @@ _MAX_MEASUREMENTS = 32
 
 
 class GradientStep:
-    """A gradient step of a stack of learners: each call takes the next batch, and adds measurements to ``totals``."""
+    """A gradient step of a stack of learners. Each call uses the next batch, and adds measurements to ``totals``."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -39,7 +39,7 @@ class GradientStep:
         self._encoder_size = stack.first.layout.size_of("encoder")
         n_weights = len(stack.first.objective.weights) + 1
         #: The weight of every term and the rate of the EMA, for each of the coming steps.
-        self.schedule = torch.zeros(BLOCK, runs, n_weights, dtype=torch.float32, device=device)
+        self.schedule = torch.zeros(BLOCK_STEPS, runs, n_weights, dtype=torch.float32, device=device)
         #: The number of scheduled steps that were taken, (1,).
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         #: Sums over measured steps: their number, and then the values of ``measured_names``.
@@ -55,7 +55,7 @@ class GradientStep:
         stack.first.objective.streams = [self._stream, *other_streams] if self._stream else []
 
     def __call__(self, measure: bool) -> None:
-        """Take one step."""
+        """Take one step for every run. Runs with a loss or gradient that is not finite do not change."""
         stack = self.stack
         scheduled = self.schedule.index_select(0, self.position).squeeze(0)
         statistics = stack.statistics.clone()
@@ -75,30 +75,30 @@ class GradientStep:
             torch.maximum(longest, streak, out=longest)
             if measure:
                 norms = torch.linalg.vector_norm(gradient[:, : self._encoder_size], dim=1)
-                found = torch.cat([torch.stack([torch.ones_like(losses), losses, norms], dim=1), measured], dim=1)
-                self.totals[:, : found.shape[1]].add_(torch.where(bad[:, None] > 0, 0.0, found))
+                values = torch.cat([torch.stack([torch.ones_like(losses), losses, norms], dim=1), measured], dim=1)
+                self.totals[:, : values.shape[1]].add_(torch.where(bad[:, None] > 0, 0.0, values))
             self.position += 1
 
     def _losses(self, weights: torch.Tensor, measure: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the losses (runs,) and measurements (runs, M) of the next batch."""
         stack, batches = self.stack, self.batches
         assert batches is not None
-        drawn = batches.at(self.position)
+        drawn = batches.batch_at(self.position)
         parameters = stack.by_module()
         rows, unlabelled = batches.segment_rows, batches.unlabelled
-        teaches = bool(unlabelled) and self._uses_teacher(weights, measure)
+        has_teacher = bool(unlabelled) and self._uses_teacher(weights, measure)
         with self._autocast_maps():
             with self._on_side_stream():
-                contexts = _segments_of(drawn.contexts, rows, unlabelled, dim=1) if teaches else drawn.contexts[:, :0]
-                teacher = stack.encode_by_teacher(contexts, batches.domain_rows(unlabelled)) if teaches else None
+                contexts = _select(drawn.contexts, rows, unlabelled, dim=1) if has_teacher else drawn.contexts[:, :0]
+                teacher = stack.encode_by_teacher(contexts, batches.domain_rows(unlabelled)) if has_teacher else None
             features, aligned = self._encode(parameters["encoder"], drawn.augmented, batches)
         self._join_side_stream()
         if self._stream is not None:  # the stream's backward pass reads it, so its memory must not be reused before
             aligned.record_stream(self._stream)
         if teacher is None:  # without an EMA encoder the encoder teaches itself
-            teacher = _segments_of(features, rows, unlabelled, dim=1).detach() if teaches else features[:, :0]
-        if teaches:
-            source = _segments_of(features, rows, batches.sources, dim=1)
+            teacher = _select(features, rows, unlabelled, dim=1).detach() if has_teacher else features[:, :0]
+        if has_teacher:
+            source = _select(features, rows, batches.sources, dim=1)
             teacher = self._teacher_predictions(teacher.detach(), source.detach(), common=batches.shape.committee)
         rounds = {"arm": drawn.arm, "reward": drawn.reward, "weights": weights}
         inputs = RunInputs(features, aligned, teacher, **rounds, **stack.constants)
@@ -117,10 +117,12 @@ class GradientStep:
         first, theta = self.stack.first, self.stack.constants["theta"]
 
         def predict(features: torch.Tensor) -> torch.Tensor:
+            """Return predicted rewards (runs, rounds, K)."""
             predicted = predict_rewards(features, theta)
             return predicted.view(len(features), -1, first.n_arms) if first.shared else predicted
 
         def average(values: torch.Tensor) -> torch.Tensor:
+            """Return the mean over runs for every run if ``common``, else the values."""
             return values.mean(dim=0, keepdim=True).expand_as(values) if common else values
 
         teacher = average(predict(target))
@@ -144,7 +146,7 @@ class GradientStep:
         self, parameters: Parameters, contexts: torch.Tensor, batches: Batches
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features and aligned features of all contexts. Rows that only norms use have no gradient."""
-        rows = batches.labelled_apart() if self._target_for_norms else 0
+        rows = batches.count_labelled_apart() if self._target_for_norms else 0
         if not rows:
             return self.stack.encode(parameters, contexts, batches.domain_rows())
         labelled = self.stack.encode(parameters, contexts[:, :rows], batches.domain_rows(batches.labelled))
@@ -155,9 +157,9 @@ class GradientStep:
 
     def _autocast_maps(self) -> AbstractContextManager[object]:
         """Return a context manager in which maps of images are bfloat16 on a GPU, if torch may use TF32."""
-        images = len(self.stack.first.encoder.context_shape) == 3
-        allowed = images and has_bfloat16(self.stack.device) and torch.backends.cudnn.allow_tf32
-        return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False) if allowed else nullcontext()
+        is_image = len(self.stack.first.encoder.context_shape) == 3
+        is_allowed = is_image and has_bfloat16(self.stack.device) and torch.backends.cudnn.allow_tf32
+        return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False) if is_allowed else nullcontext()
 
     def _on_side_stream(self) -> AbstractContextManager[object]:
         """Return a context manager in which a GPU computes concurrently, until ``_join_side_stream``."""
@@ -194,7 +196,7 @@ class GradientStep:
         aligned_indices = [*sources, *unlabelled]
         bonus = self._no_bonus.expand(target_predictions.shape)
         if unlabelled and objective.needs_bonus:
-            z = _pad_ones(_segments_of(run.features, rows, unlabelled).detach(), run.inverse.shape[-1])
+            z = _pad_ones(_select(run.features, rows, unlabelled).detach(), run.inverse.shape[-1])
             variance = torch.einsum("nd,kde,ne->nk", z, run.inverse, z).clamp(min=0)
             bonus = run.alpha * variance.sqrt().view(len(target_predictions), -1)
         batch = Batch(
@@ -234,13 +236,13 @@ def _pad_ones(features: torch.Tensor, size: int) -> torch.Tensor:
     return functional.pad(features, (0, missing), value=1.0) if missing else features
 
 
-def _segments_of(tensor: torch.Tensor, rows: int, indices: Sequence[int], *, dim: int = 0) -> torch.Tensor:
+def _select(tensor: torch.Tensor, rows: int, indices: Sequence[int], *, dim: int = 0) -> torch.Tensor:
     """Return the segments with these indices, of ``rows`` rows each, as one tensor."""
     return _join(torch.split(tensor, rows, dim=dim), indices, tensor, dim=dim)
 
 
 def _join(parts: Sequence[torch.Tensor], indices: Sequence[int], tensor: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
-    """Concatenate the parts of ``tensor`` with these indices; the gradient of a slice would copy into zeros."""
+    """Return the parts of ``tensor`` with these indices as one tensor. Slices would have a gradient of full size."""
     if not indices:
         return tensor.narrow(dim, 0, 0)
     return parts[indices[0]] if len(indices) == 1 else torch.cat([parts[index] for index in indices], dim=dim)

@@ -1,4 +1,4 @@
-"""Hold the trained state of a neural policy: encoder, EMA encoder, parameters of the objective, optimiser state.
+"""Store the trained state of a neural policy: encoder, EMA encoder, parameters of the objective, optimiser state.
 
 Steps are taken by a ``Stepper`` (``_step_runners.py``), for one learner or for several that are stacked.
 """
@@ -105,7 +105,7 @@ class Learner:
             objective = Objective(weights=recipe.weights, shape=shape)
         self.encoder: Encoder = encoder.to(device).train()
         self.objective = objective.to(device)
-        self.layout = FlatParameters.of(self._modules())
+        self.layout = FlatParameters.from_modules(self._modules())
         #: Every trainable parameter; the parameters of modules are views of it.
         self.vector = nn.Parameter(self.layout.pack(self._modules()))
         self.layout.install(self._modules(), self.vector)
@@ -113,7 +113,7 @@ class Learner:
         self.ema_vector: torch.Tensor | None = None
         if recipe.learning.ema_decay > 0:
             self.ema = copy.deepcopy(self.encoder).requires_grad_(False).eval()
-            encoder_layout = self.layout.only("encoder")
+            encoder_layout = self.layout.select("encoder")
             self.ema_vector = encoder_layout.pack({"encoder": self.ema})
             encoder_layout.install({"encoder": self.ema}, self.ema_vector)
         #: Buffers of a custom network that do not belong to a ``DomainNorm``, and those of its EMA copy, if any.
@@ -192,7 +192,7 @@ class Learner:
     @property
     def stackable(self) -> bool:
         """True if learners of this shape can be stacked: all tensors are trained, or are statistics of a norm."""
-        trained = all(own.requires_grad for module in self._modules().values() for own in module.parameters())
+        trained = all(tensor.requires_grad for module in self._modules().values() for tensor in module.parameters())
         other_buffers = [*self.own_buffers, *self.objective.buffers()]
         return self.encoder.features.stackable and trained and not other_buffers
 
@@ -219,7 +219,7 @@ class Learner:
         self.layout.install(self._modules(), self.vector)
         if self.ema is not None and ema_vector is not None:
             self.ema_vector = ema_vector
-            self.layout.only("encoder").install({"encoder": self.ema}, ema_vector)
+            self.layout.select("encoder").install({"encoder": self.ema}, ema_vector)
         self.moments, self.constants, self.faults = dict(moments), dict(constants), faults
 
     def schedule(self, steps: int) -> AnyArray:

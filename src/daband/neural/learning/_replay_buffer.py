@@ -77,33 +77,33 @@ class ReplayBuffer:
         return len(self) > 0, self.contexts.dtype, self.on_host
 
     def add(self, contexts: AnyArray) -> None:
-        """Store contexts (B, *context_shape), or a sample of them."""
+        """Store contexts (B, *context_shape). Above the capacity, a sample or the latest are stored."""
         self._add(contexts, {})
 
     def add_rounds(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Store rounds: contexts (B, *context_shape), arms, rewards and weights (B,), which are 1 by default."""
-        given = np.ones(len(arms)) if weights is None else weights
-        self.weighted = self.weighted or bool((given != 1).any())
-        rounds = {"arms": np.array(arms), "rewards": np.array(rewards, np.float64), "weights": np.array(given)}
+        all_weights = np.ones(len(arms)) if weights is None else weights
+        self.weighted = self.weighted or bool((all_weights != 1).any())
+        rounds = {"arms": np.array(arms), "rewards": np.array(rewards, np.float64), "weights": np.array(all_weights)}
         self._add(contexts, {name: torch.from_numpy(column) for name, column in rounds.items()})
 
     def _add(self, contexts: AnyArray, rounds: Mapping[str, torch.Tensor]) -> None:
         """Store contexts, with the other columns of their rounds."""
-        incoming = torch.from_numpy(np.ascontiguousarray(contexts))
-        if incoming.dtype != torch.uint8:
-            incoming = incoming.to(torch.float32)
-        if len(self) and incoming.dtype != self.contexts.dtype:  # bytes are 0..255 scaled to [0, 1]
-            incoming, self.columns["contexts"] = as_float(incoming), as_float(self.contexts)
+        new_contexts = torch.from_numpy(np.ascontiguousarray(contexts))
+        if new_contexts.dtype != torch.uint8:
+            new_contexts = new_contexts.to(torch.float32)
+        if len(self) and new_contexts.dtype != self.contexts.dtype:  # bytes are 0..255 scaled to [0, 1]
+            new_contexts, self.columns["contexts"] = as_float(new_contexts), as_float(self.contexts)
         elif not len(self):
-            self._choose_device(incoming.dtype)
-        columns = {"contexts": incoming, **rounds}
-        end = self.n_seen + len(incoming)
+            self._choose_device(new_contexts.dtype)
+        columns = {"contexts": new_contexts, **rounds}
+        end = self.n_seen + len(new_contexts)
         if end <= self.capacity:
             self._reserve(end)
             for name, values in columns.items():
                 self.columns[name][self.n_seen : end].copy_(values, non_blocking=True)
         else:
-            slots, rows = self._slots(len(incoming))
+            slots, rows = self._slots(len(new_contexts))
             self._reserve(int(slots.max()) + 1 if len(slots) else 0)
             slot_indices, row_indices = torch.from_numpy(slots), torch.from_numpy(rows)
             for name, values in columns.items():
@@ -112,37 +112,40 @@ class ReplayBuffer:
         self.n_seen = end
 
     def _choose_device(self, dtype: torch.dtype) -> None:
-        """Store contexts of this type on the GPU if they fit, by its total memory, so that runs are repeatable."""
+        """Store contexts of this type on the GPU if they fit, and otherwise on the host.
+
+        The rule uses the total memory of the GPU, not its free memory, so that runs are repeatable.
+        """
         if self.device.type == "cuda":
-            needed = self.capacity * math.prod(self.context_shape) * dtype.itemsize
-            self.on_host = needed > _MAX_GPU_FRACTION * torch.cuda.get_device_properties(self.device).total_memory
+            n_bytes = self.capacity * math.prod(self.context_shape) * dtype.itemsize
+            self.on_host = n_bytes > _MAX_GPU_FRACTION * torch.cuda.get_device_properties(self.device).total_memory
         self.columns["contexts"] = self.contexts.to("cpu" if self.on_host else self.device, dtype)
 
     def _slots(self, n: int) -> tuple[IntArray, IntArray]:
-        """Return slots for the next ``n`` contexts, which exceed the capacity, and the rows to store there."""
+        """Return slots for some of the next ``n`` contexts, which exceed the capacity, and their rows among these."""
         n_free = max(0, self.capacity - self.n_seen)
-        numbers = np.arange(self.n_seen + n_free, self.n_seen + n)
+        context_numbers = np.arange(self.n_seen + n_free, self.n_seen + n)
         if self.latest:
-            drawn = numbers % self.capacity
+            drawn_slots = context_numbers % self.capacity
         else:  # context i draws one of the slots 0..i; beyond the capacity it is not stored
-            draws = uniforms(self._key, int(numbers[0]), len(numbers), 1)[:, 0]
-            drawn = (draws * (numbers + 1)).astype(np.int64)
-        stored = np.flatnonzero(drawn < self.capacity)
-        slots = np.concatenate([np.arange(self.n_seen, self.n_seen + n_free), drawn[stored]])
-        rows = np.concatenate([np.arange(n_free), n_free + stored])
+            draws = uniforms(self._key, int(context_numbers[0]), len(context_numbers), 1)[:, 0]
+            drawn_slots = (draws * (context_numbers + 1)).astype(np.int64)
+        stored_indices = np.flatnonzero(drawn_slots < self.capacity)
+        slots = np.concatenate([np.arange(self.n_seen, self.n_seen + n_free), drawn_slots[stored_indices]])
+        rows = np.concatenate([np.arange(n_free), n_free + stored_indices])
         _, from_end = np.unique(slots[::-1], return_index=True)  # the last of several contexts for a slot is stored
         latest = len(slots) - 1 - from_end
         return slots[latest], rows[latest]
 
-    def _reserve(self, needed: int) -> None:
+    def _reserve(self, n_needed: int) -> None:
         """Allocate memory for at least this many contexts."""
         n_allocated, contexts = len(self.contexts), self.contexts
-        if needed <= n_allocated:
+        if n_needed <= n_allocated:
             return
         initial = _INITIAL_ROWS
         if contexts.is_cuda:
             initial = max(initial, _INITIAL_GPU_BYTES // (math.prod(self.context_shape) * contexts.dtype.itemsize))
-        size = min(self.capacity, max(needed, 2 * n_allocated, initial))
+        size = min(self.capacity, max(n_needed, 2 * n_allocated, initial))
         for name, column in self.columns.items():
             grown = torch.zeros((size, *column.shape[1:]), dtype=column.dtype, device=column.device)
             grown[:n_allocated] = column
@@ -194,14 +197,14 @@ class ReplayBuffers:
     ) -> ReplayBuffers:
         """Return empty buffers for contexts of this shape; with shared arms a round's contexts are one item."""
         domains = DomainNames() if domains is None else domains
-        common: dict[str, Any] = {
+        settings_by_name: dict[str, Any] = {
             "context_shape": context_shape, "capacity": settings.capacity, "device": device,
             "latest": settings.sampling == "last",
         }  # fmt: skip
 
         def make_buffer(domain: int, labelled: bool) -> ReplayBuffer:
-            own_seed = _buffer_seed(seed, domain, labelled, domains)
-            return ReplayBuffer(**common, seed=own_seed, labelled=labelled)
+            buffer_seed = _buffer_seed(seed, domain, labelled, domains)
+            return ReplayBuffer(**settings_by_name, seed=buffer_seed, labelled=labelled)
 
         targets = range(domains.first_target, len(domains))
         rounds = tuple(make_buffer(domain, True) for domain in range(len(domains)))
@@ -236,7 +239,7 @@ class ReplayBuffers:
 
 
 def _buffer_seed(seed: int, domain: int, labelled: bool, domains: DomainNames) -> int:
-    """Return the seed of a domain's buffer."""
+    """Return the seed of a domain's buffer, by which buffers of a policy differ."""
     if domain == 0:
         return 3 * seed
     if domain == domains.first_target:

@@ -129,17 +129,17 @@ class Recipe:
 
     def with_weights(self, **weights: Weight | float) -> Recipe:
         """Return a copy with these weights of some terms; 0 removes a term."""
-        new = {
+        new_weights = {
             name: weight if isinstance(weight, Weight) else Weight(float(weight)) for name, weight in weights.items()
         }
-        return replace(self, weights={**self.weights, **new})
+        return replace(self, weights={**self.weights, **new_weights})
 
     def source_only(self) -> Recipe:
         """Return a copy with the source terms only, which is Neural-LinUCB."""
         return replace(self, weights={name: w for name, w in self.weights.items() if name.startswith("source_")})
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
-        """Return a copy with some settings changed, which are named and grouped as in ``settings()``.
+        """Return a copy with changed settings. ``changes`` has names and groups as in ``settings()``.
 
         A weight may be a number, which keeps the term's schedule, or a mapping with some fields of ``Weight``. A
         weight of 0 removes the term. A new network starts without the options of the previous one. An unknown name
@@ -183,9 +183,9 @@ def _merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any], grou
 
 
 def recipe_from(settings: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with the result of ``Recipe.settings``. An unknown name raises an error."""
+    """Return the recipe from the result of ``Recipe.settings``. An unknown name raises an error."""
     for name in settings:
-        if name not in {known.name for known in fields(Recipe)}:
+        if name not in {field_.name for field_ in fields(Recipe)}:
             raise InvalidInput(f"a recipe has no setting {name!r}")
     if "weights" not in settings:
         raise InvalidInput("weights must be given in a recipe, one mapping per term")

@@ -1,7 +1,7 @@
 """Gate the target terms by the policy's skill: its progress from the best constant arm to the attainable value.
 
-At full weight from the start, alignment prevents the learning that it depends on: without the gate target accuracy on
-``signs`` falls from 0.70 to 0.14. So the weights of such terms are multiplied by ``skill ** exponent``, where
+At full weight from the start, alignment prevents the learning that it depends on. Without the gate, target accuracy on
+``signs`` falls from 0.70 to 0.14. Therefore the weights of such terms are multiplied by ``skill ** exponent``, where
 
     skill = (value of the policy - value of the best constant) / (attainable value - value of the best constant)
 
@@ -44,8 +44,8 @@ class SkillGate:
         old_factor = _DECAY ** len(rewards)
         matched = decay * (predicted.argmax(axis=1) == arms)
         best_counts = np.bincount(arms, weights=decay * (rewards >= 1.0), minlength=self._arms.shape[1])
-        new = [[decay.sum(), decay @ predicted.max(axis=1)], [matched.sum(), matched @ rewards]]
-        self._sums = old_factor * self._sums + np.array(new)
+        new_sums = [[decay.sum(), decay @ predicted.max(axis=1)], [matched.sum(), matched @ rewards]]
+        self._sums = old_factor * self._sums + np.array(new_sums)
         self._arms = old_factor * self._arms + np.stack([decay @ predicted, best_counts])
 
     def skill(self, unit: float = 1.0) -> float:

@@ -96,13 +96,13 @@ class Stack:
         statistics = FlatStatistics(first.encoder, runs=self.runs)
         self.statistics = statistics.pack([learner.encoder for learner in self.learners])
         self._buffers = statistics.buffers(self.statistics)
-        self.run_of_statistic = statistics.run_of(self.device)
+        self.run_of_statistic = statistics.run_indices(self.device)
         self.ema_statistics = torch.zeros_like(self.statistics)
         self._ema_buffers: Parameters = {}
         if first.ema is not None:
             self.ema_statistics = statistics.pack([learner.ema for learner in self.learners if learner.ema is not None])
             self._ema_buffers = statistics.buffers(self.ema_statistics)
-        self._ema_layout = first.layout.only("encoder")
+        self._ema_layout = first.layout.select("encoder")
 
     def by_module(self) -> dict[str, dict[str, torch.Tensor]]:
         """Return the trained parameters of all runs, (runs, *shape), by module and name."""
@@ -132,8 +132,8 @@ class Stack:
         """Call a network with these parameters and buffers, for one run or for several together."""
         parameters, buffers = state
         if self.runs == 1:  # any encoder, with its own buffers
-            own = _squeeze_run(parameters)
-            features, aligned = functional_call(network, own, (contexts.squeeze(0),), {"domain_rows": domain_rows})
+            single = _squeeze_run(parameters)
+            features, aligned = functional_call(network, single, (contexts.squeeze(0),), {"domain_rows": domain_rows})
             return features[None], aligned[None]
         tensors = {**{name: parameter.flatten(0, 1) for name, parameter in parameters.items()}, **buffers}
         options = {"domain_rows": domain_rows, "runs": self.runs}
@@ -155,7 +155,7 @@ class Stack:
             buffer.copy_(torch.where(_broadcast(bad, buffer) > 0, old, buffer))
 
     def _by_statistic(self, values: torch.Tensor) -> torch.Tensor:
-        """Return values (runs,) repeated for each statistic of a run."""
+        """Return the value of its run for each statistic, from values (runs,)."""
         return values if self.runs == 1 else values.index_select(0, self.run_of_statistic)
 
     def update_ema(self, fraction: torch.Tensor) -> None:

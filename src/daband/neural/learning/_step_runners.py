@@ -132,8 +132,8 @@ def _find_stepper(learners: Sequence[Learner], committee: bool) -> Stepper:
     """Return the stepper of these learners, or a new one if they were not stacked like this before."""
     learners = list(learners)
     stepper = learners[0].stepper
-    reusable = isinstance(stepper, Stepper) and stepper.is_valid_for(learners, committee)
-    return stepper if reusable else Stepper(learners, committee)  # type: ignore[return-value]
+    is_reusable = isinstance(stepper, Stepper) and stepper.is_valid_for(learners, committee)
+    return stepper if is_reusable else Stepper(learners, committee)  # type: ignore[return-value]
 
 
 class Stepper:
@@ -165,8 +165,8 @@ class Stepper:
 
     def _make_runner(self, step: Step) -> StepRunner:
         """Return a runner that records CUDA graphs on a GPU."""
-        records = self.stack.device.type == "cuda" and self._cuda_graph
-        return StepRunner(step, self._recorder if records else None)
+        uses_graphs = self.stack.device.type == "cuda" and self._cuda_graph
+        return StepRunner(step, self._recorder if uses_graphs else None)
 
     def is_valid_for(self, learners: Sequence[Learner], committee: bool) -> bool:
         """Return True if the tensors of these learners are still the rows of this stack."""
@@ -196,13 +196,13 @@ class Stepper:
                 + ("" if runs == 1 else f", or fewer than {runs} stacked runs")
             ) from error
         measurements = torch.cat([faults[:, ::2], self.step.totals], dim=1)
-        return [self._means(*row) for row in measurements.cpu().tolist()]
+        return [self._average(*row) for row in measurements.cpu().tolist()]
 
     def _take_block(self, batches: Batches, steps: int, *, steps_left: int) -> None:
         """Draw batches and take ``steps`` steps. ``take`` has ``steps_left`` steps left, including these."""
         step = self.step
-        recorded = steps == batches.block and batches.recordable
-        batches.load(steps, partial(self._draw_runner.run, False) if recorded else None)
+        is_recorded = steps == batches.block and batches.recordable
+        batches.load(steps, partial(self._draw_runner.run, False) if is_recorded else None)
         schedules = np.stack([learner.schedule(steps) for learner in self.stack.learners], axis=1)
         step.schedule[:steps].copy_(torch.from_numpy(schedules), non_blocking=True)
         step.position.zero_()
@@ -234,8 +234,8 @@ class Stepper:
             self._addresses = addresses
         return self.step.batches
 
-    def _means(self, skipped: float, worst_streak: float, n_measured: float, *totals: float) -> dict[str, float]:
-        """Return the means of ``n_measured`` measurements by name, and the numbers of skipped steps."""
+    def _average(self, skipped: float, worst_streak: float, n_measured: float, *totals: float) -> dict[str, float]:
+        """Return the means of ``n_measured`` measurements, by name, and the numbers of skipped steps."""
         named_totals = zip(self.step.measured_names, totals, strict=False)
         means = {name: total / n_measured for name, total in named_totals if n_measured}
         return {**means, "skipped_steps": skipped, "worst_streak": worst_streak}

@@ -28,26 +28,26 @@ _DEFAULT_THREADS = torch.get_num_threads()
 @contextmanager
 def single_precision() -> Iterator[None]:
     """Make new tensors float32 in this block or decorated function, whatever torch's default type is."""
-    before = torch.get_default_dtype()
-    if before == torch.float32:  # the usual case touches nothing that other threads see
+    previous = torch.get_default_dtype()
+    if previous == torch.float32:  # the usual case touches nothing that other threads see
         yield
         return
     torch.set_default_dtype(torch.float32)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(previous)
 
 
 @contextmanager
 def tf32_matmul() -> Iterator[None]:
-    """Use TF32 for a GPU's products in this block, as its convolutions do anyway; the head stays in float64."""
-    before = torch.backends.cuda.matmul.allow_tf32
+    """Use TF32 for matrix products on a GPU in this block if its convolutions use it. The head stays in float64."""
+    previous = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        torch.backends.cuda.matmul.allow_tf32 = previous
 
 
 def needs_threads(network: nn.Module, *, context_shape: tuple[int, ...], contexts: int) -> bool:
@@ -64,15 +64,15 @@ def needs_threads(network: nn.Module, *, context_shape: tuple[int, ...], context
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Use one thread in this block, unless the user chose a number, in torch or in the environment."""
-    before = torch.get_num_threads()
-    if before == 1 or before != _DEFAULT_THREADS or any(os.environ.get(name) for name in _THREAD_VARIABLES):
+    previous = torch.get_num_threads()
+    if previous == 1 or previous != _DEFAULT_THREADS or any(os.environ.get(name) for name in _THREAD_VARIABLES):
         yield
         return
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)
 
 
 def device_named(name: str) -> torch.device:
@@ -93,6 +93,6 @@ def device_named(name: str) -> torch.device:
 
 
 def gpu_name(device: str) -> str | None:
-    """Return the model of the GPU that a device setting means; None for a CPU."""
-    chosen = device_named(device)
-    return torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else None
+    """Return the model name of the GPU of a device setting; None for a CPU."""
+    torch_device = device_named(device)
+    return torch.cuda.get_device_name(torch_device) if torch_device.type == "cuda" else None

@@ -6,8 +6,8 @@ source round, the only one that Algorithm 1 computes. ``predicted_reward_target_
 would choose in the target, as in the definition of the estimated best arm and in the proof. It may collapse, because
 turning target features away from every arm is the easiest way to lower the largest predicted reward.
 
-Diversity prevents that one arm is chosen for all contexts. It assumes that all arms are equally often the best one. If
-the target is imbalanced, ``shift="labels"`` removes the term.
+Diversity prevents one arm from being chosen for all contexts. It assumes that all arms are the best one equally often.
+If the target is imbalanced, ``shift="labels"`` removes the term.
 
 Pseudo-labels are the predictions of the EMA encoder for contexts without augmentation, if it is sure. The encoder
 learns them for the augmented contexts. Other contexts are ignored, so that early mistakes are not learned. Without a
@@ -32,11 +32,11 @@ _MIN_CONFIDENCE = 0.95
 def source_penalty(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
     """Return the mean ``|predicted|`` of the played arm if it was not the best one.
 
-    That is ``reward < 1`` if one arm has reward 1 ("one_hot"), and the shortfall ``1 - reward`` otherwise.
+    With "one_hot" feedback, rounds with ``reward < 1`` count. Otherwise rounds are weighted by ``1 - reward``.
     """
-    chosen = predicted.gather(1, arm[:, None]).squeeze(1)
-    wrong = (reward < 1).to(reward.dtype) if feedback == "one_hot" else (1 - reward).clamp(min=0)
-    return (wrong * chosen.abs()).mean()
+    played_predictions = predicted.gather(1, arm[:, None]).squeeze(1)
+    shortfalls = (reward < 1).to(reward.dtype) if feedback == "one_hot" else (1 - reward).clamp(min=0)
+    return (shortfalls * played_predictions.abs()).mean()
 
 
 @terms.register("predicted_reward")
@@ -52,10 +52,10 @@ class PredictedReward(Term):
     def forward(self, batch: Batch) -> torch.Tensor:
         source = source_penalty(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
         arm = self.target_arm(batch)
-        pairs = min(len(batch.target_predicted), len(arm))
-        if pairs == 0:
+        n_pairs = min(len(batch.target_predicted), len(arm))
+        if n_pairs == 0:
             return source
-        return batch.target_predicted[:pairs].gather(1, arm[:pairs, None]).abs().mean() + source
+        return batch.target_predicted[:n_pairs].gather(1, arm[:n_pairs, None]).abs().mean() + source
 
 
 @terms.register("predicted_reward_target_choice")
@@ -101,8 +101,8 @@ def pseudo_label_loss(target_predicted: torch.Tensor, teacher: torch.Tensor, *, 
     The mean is over all T contexts, so the term is small if few predictions are sure.
     """
     probability, arm = torch.softmax(scale * teacher.detach(), dim=1).max(dim=1)
-    sure = (probability > _MIN_CONFIDENCE).to(target_predicted.dtype)
-    return (sure * functional.cross_entropy(scale * target_predicted, arm, reduction="none")).mean()
+    is_sure = (probability > _MIN_CONFIDENCE).to(target_predicted.dtype)
+    return (is_sure * functional.cross_entropy(scale * target_predicted, arm, reduction="none")).mean()
 
 
 @terms.register("pseudo_labels")
