@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 import daband
-from daband.service._decider import model_from, with_added_arms
+from daband.service._decider import load_model, with_added_arms
 from daband.service._event_log import Store
 from daband.service._settings import Settings
 from daband.service._worker import Worker
@@ -68,7 +68,7 @@ def test_a_new_arm_is_decided_rewarded_learned_and_kept_after_a_restart(files, s
     with served(files[1], sqlite_log) as client:
         assert "new (" in client.get("/").text.partition("Without any reward when the file was exported")[2]
     learned = with_added_arms(
-        model_from(store.model_content(number := store.current_model()), number), store.note("arms")
+        load_model(store.model_content(number := store.current_model()), number), store.note("arms")
     )
     store.close()
     assert learned.deployed.arm_names == (*"abcdef", "new")
@@ -98,7 +98,7 @@ def test_a_new_arm_with_a_number_as_id_may_be_chosen(files, sqlite_log):
         assert client.post("/decide", json={"context": {"age": 50}, "arms": [new]}).json()["arm_name"] == "7"
         assert client.post("/decide", json={"context": {"age": 50}, "eligible": ["7"]}).json()["arm_name"] == "7"
     store = Store(sqlite_log)
-    deployed = model_from(files[1].read_bytes(), 1)
+    deployed = load_model(files[1].read_bytes(), 1)
     assert with_added_arms(deployed, store.note("arms")).deployed.frozen.offered is None
     store.close()
 

@@ -13,7 +13,7 @@ from daband.errors import InvalidInput
 from daband.service import _app as app
 from daband.service._app import publish_file
 from daband.service._client import Client
-from daband.service._decider import Decider, model_from
+from daband.service._decider import Decider, load_model
 from daband.service._event_log import Event, Reward, Store
 from daband.service._settings import Clock, Settings
 from daband.service._worker import Worker, _load_policy, _was_exported_to, export_bytes, learn, run_worker
@@ -23,7 +23,7 @@ from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 def replay(store, file, row):
     """Return a learned model, made again from the policy file and the log."""
     every = int(row.base.partition("/")[2])
-    deployed = model_from(store.model_content(number := store.newest_file(before=row.number)), number).deployed
+    deployed = load_model(store.model_content(number := store.newest_file(before=row.number)), number).deployed
     policy, seq = _load_policy(file, deployed), row.start_seq
     while seq < row.learned_seq:
         rows = store.rewards_after(seq, every)
@@ -86,7 +86,7 @@ def test_rewards_in_another_unit_change_no_decision(tmp_path):
         fill(store, 60, unit=unit)
         worked(store, [tmp_path / "p.safetensors"])
         number = max(row.number for row, _ in store.models())
-        decisions.append(model_from(store.model_content(number), number).deployed.decide(contexts))
+        decisions.append(load_model(store.model_content(number), number).deployed.decide(contexts))
         store.close()
     here, there = decisions
     assert len(set(here.arm)) > 1
@@ -99,7 +99,7 @@ def test_a_learned_model_warns_of_rows_far_outside_as_the_file_does(policy_files
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 50)
     worked(store, policy_files)
-    models = [model_from(store.model_content(row.number), row.number).deployed for row, _ in store.models()]
+    models = [load_model(store.model_content(row.number), row.number).deployed for row, _ in store.models()]
     row = np.full(DIM, 500.0)
     kinds = [{warning.kind for warning in model.decide(row).warnings} for model in models]
     assert len(models) > 1
@@ -133,7 +133,7 @@ def test_a_learned_model_explores_as_the_file_does(tmp_path, sqlite_log):
     publish_file(store, (tmp_path / "exploring.daband").read_bytes(), 0.0)
     fill(store, 20)
     worked(store, (policy, None))
-    learned = model_from(store.model_content(1), 1).deployed
+    learned = load_model(store.model_content(1), 1).deployed
     propensities = {round(learned.decide([0.1] * DIM).propensity, 3) for _ in range(100)}
     assert propensities == {0.8, 0.1}
     store.close()
@@ -400,7 +400,7 @@ def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(policy_
     daband.export(policy, tmp_path / "better.daband", arm_names=ARMS)
     assert not first.outdated
     fill(store, 20, start=20)
-    first._learner.step()
+    first._learner.learn_group()
     number = publish_file(store, (tmp_path / "better.daband").read_bytes(), 0.0)
     assert first.outdated
     with pytest.raises(InvalidInput, match="another file was published"):  # at the very moment
@@ -540,9 +540,9 @@ def test_who_looks_for_the_model_before_it_is_pinned_does_not_have_the_last_word
     def slow(content, number):
         loads.set()
         assert pinned.wait(60)
-        return model_from(content, number)
+        return load_model(content, number)
 
-    monkeypatch.setattr(app, "model_from", slow)
+    monkeypatch.setattr(app, "load_model", slow)
     first = threading.Thread(target=service._load_current_model)  # model 1, the newest
     first.start()
     assert loads.wait(60)
@@ -558,10 +558,10 @@ def test_who_looks_for_the_model_before_it_is_pinned_does_not_have_the_last_word
 
 
 def test_a_request_has_one_model_throughout(exported, policy_files, tmp_path):
-    at_hand = model_from(exported.read_bytes(), 0)
+    at_hand = load_model(exported.read_bytes(), 0)
     place = {"source": "target", "target": "source"}[at_hand.deployed.domain]
     daband.export(daband.load(policy_files[0]), tmp_path / "other.daband", arm_names=ARMS, domain=place)
-    other = model_from((tmp_path / "other.daband").read_bytes(), 1)
+    other = load_model((tmp_path / "other.daband").read_bytes(), 1)
     decider = Decider(at_hand, Settings())
 
     class Body(dict):

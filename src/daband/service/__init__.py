@@ -1,4 +1,8 @@
-"""Decisions and rewards over HTTP, with a durable log: ``pip install 'daband[serve]'``, ``daband serve``."""
+"""Serve decisions and receive rewards over HTTP, with a durable log (``daband serve``).
+
+The package is installed by ``pip install 'daband[serve]'``. ``_app.py`` has the endpoints, ``_decider.py`` the
+decisions, ``_event_log.py`` the log, ``_worker.py`` the process that learns, and ``_server.py`` starts all of them.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +23,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # The client is imported on demand, so that a service starts sooner.
     if name in ("Client", "ServiceDecision", "ServiceError"):
-        from daband.service import _client as client
+        from daband.service import _client
 
-        return getattr(client, name)
+        return getattr(_client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

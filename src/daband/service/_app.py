@@ -1,6 +1,6 @@
-"""The service as an ASGI application: decisions, rewards, models, health and metrics over HTTP.
+"""Define the ASGI application of the service, with endpoints for decisions, rewards, models, health and metrics.
 
-It uses Starlette instead of FastAPI, because the deployed policy checks contexts, and pydantic is not needed.
+It uses Starlette instead of FastAPI. The deployed policy checks contexts itself, so pydantic is not needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from daband.errors import CheckpointError, InvalidInput
-from daband.service._decider import Decider, checked_id, checked_reward, extend_arms_note, model_from, with_added_arms
+from daband.service._decider import Decider, check_event_id, check_reward, extend_arms_note, load_model, with_added_arms
 from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.service._settings import Clock, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
@@ -44,14 +44,16 @@ _POLL_SECONDS = 1.0
 #: Maximum number of bytes of an uploaded model.
 _MAX_MODEL_BYTES = 1 << 30
 #: Maximum number of characters of an error message.
-_MAX_ERROR = 5000
+_MAX_ERROR_CHARACTERS = 5000
+#: The fields of a warning in an answer.
 _WARNING_FIELDS = ("kind", "column", "message")
 #: Maximum number of characters of a warning, which may contain a value of the row.
-_MAX_MESSAGE = 500
+_MAX_WARNING_CHARACTERS = 500
+#: Allowed numbers of models in a path.
 _MODEL_NUMBER = re.compile("[0-9]{1,9}")
 #: Maximum number of digits of the length of a body.
-_MAX_DIGITS = 15
-# The page runs no scripts, loads nothing, and cannot be embedded in another site.
+_MAX_LENGTH_DIGITS = 15
+#: The headers of the page. It runs no scripts, loads nothing, and cannot be embedded in another site.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
@@ -65,55 +67,54 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-#: Age of the page's numbers in seconds, above which the worker seems to have stopped.
+#: If the page's numbers are older than this many seconds, the worker seems to have stopped.
 _STALE_SECONDS = 30.0
 #: Maximum number of models on the page.
-_MAX_LISTED = 20
-#: Upper limits of the bins of the latency histogram, in seconds.
-_LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_MAX_LISTED_MODELS = 20
+#: The upper limits of the bins of the latency histogram, in seconds.
+_LATENCY_BIN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
 def create_app(
     file: str | Path, log: str, settings: Settings | None = None, *, clock: Clock | None = None
 ) -> Starlette:
-    """Return the ASGI application that serves an exported policy with a log.
+    """Return the ASGI application that serves an exported policy and writes a log.
 
-    Learning, default rewards and the numbers on the page need the worker process, which ``daband serve`` starts.
+    Learning, default rewards and the numbers of the page need the worker process, which ``daband serve`` starts.
 
     Args:
         file: the file that ``daband.export`` wrote.
         log: the event log: ``sqlite:///events.db``, or ``postgresql://...``.
-        settings: modes, waits, tokens and limits.
-        clock: returns the time of events; for tests.
+        settings: the behaviour of the service; by default ``Settings()``.
+        clock: the clock of events, which tests replace.
     """
     load_deployed(file)  # raises an error for a damaged file before the log is created
     return Service(file, Store(log), settings or Settings(), clock=clock).app
 
 
 class Service:
-    """The endpoints and their common state: the log, the model that decides, and counters."""
+    """The endpoints of the service and their common state: the log, the model that decides, and counters."""
 
     def __init__(self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None) -> None:
         self.store, self.settings = store, settings
         self._clock = clock or Clock(store.newest_time())
-        content, previous = Path(file).read_bytes(), store.newest_file()
-        if previous >= 0:
-            _check_compatible(
-                model_from(content, 0).deployed, model_from(store.model_content(previous), previous).deployed
-            )
+        content, old_number = Path(file).read_bytes(), store.newest_file()
+        if old_number >= 0:
+            old_model = load_model(store.model_content(old_number), old_number)
+            _check_compatible(load_model(content, 0).deployed, old_model.deployed)
         number = publish_file(store, content, self._clock.now())
         current = store.current_model()
         assert current is not None
         if number != store.newest_file() or store.note("pinned"):
             _log.warning("%s is model %d of the log, but model %d decides (GET /models)", file, number, current)
-        model = with_added_arms(model_from(store.model_content(current), current), store.note("arms"))
+        model = with_added_arms(load_model(store.model_content(current), current), store.note("arms"))
         self._decider, self._arms_note = Decider(model, settings), store.note("arms")
         self._model_lock = threading.Lock()
         self._apply_verdict()
         self._registry = CollectorRegistry()
         self._requests = Counter("daband_requests", "Requests", ["route", "status"], registry=self._registry)
         self._seconds = Histogram(
-            "daband_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=_LATENCIES
+            "daband_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=_LATENCY_BIN_SECONDS
         )
         self._row_warnings = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
         self._hosts = {"localhost", *(host.lower() for host in settings.hosts)}
@@ -157,7 +158,7 @@ class Service:
             self.store.close()
 
     async def _follow_models(self) -> None:
-        """Switch to the newest or pinned model as soon as there is another one. Requests continue meanwhile."""
+        """Check every second which model should decide, and load it if it has changed. Requests continue meanwhile."""
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             try:
@@ -168,38 +169,45 @@ class Service:
                 _log.warning("the models of the log cannot be read: %s", type(error).__name__)
 
     def _load_current_model(self) -> None:
-        """Load the model that should decide, if it is another one, and apply the latest verdict."""
+        """Load the model that should decide, if it is not the present model, and apply the latest verdict."""
         with self._model_lock:  # so that a thread with an older result cannot override a newer one
             number, arms_note = self.store.current_model(), self.store.note("arms")
             if number is not None and (number != self._decider.model.number or arms_note != self._arms_note):
-                self._decider.model = with_added_arms(model_from(self.store.model_content(number), number), arms_note)
+                self._decider.model = with_added_arms(load_model(self.store.model_content(number), number), arms_note)
                 self._arms_note = arms_note
                 _log.info("model %d decides", number)
             self._apply_verdict()
 
     def _apply_verdict(self) -> None:
-        """Set the fraction of the incumbent: 1 if the policy is proven worse, ``widen`` if it is proven better."""
+        """Set the fraction of events that play the incumbent's arm.
+
+        It is 1 if the policy is proven to be worse, ``Settings.widen`` if it is proven to be better, and otherwise
+        ``Settings.control``.
+        """
         settings = self.settings
         control = settings.control
-        if control and (verdict := self._verdict()):
-            widened = control if settings.widen is None else settings.widen
-            control = 1.0 if verdict == "worse" else widened
+        if control and (verdict := self._read_verdict()):
+            better_control = control if settings.widen is None else settings.widen
+            control = 1.0 if verdict == "worse" else better_control
         if control != self._decider.control:
             _log.warning("the incumbent's arm is now played for %.1f%% of the events", 100 * control)
             self._decider.control = control
 
-    def _verdict(self) -> str:
+    def _read_verdict(self) -> str:
         """Return the worker's verdict on the newest file since the last reset: "worse", "better" or ""."""
         watch_from, number, verdict = (self.store.note("verdict") or "//").split("/")
-        current = (self.store.note("watch_from") or "0", str(self.store.newest_file()))
-        return verdict if (watch_from, number) == current else ""
+        expected = (self.store.note("watch_from") or "0", str(self.store.newest_file()))
+        return verdict if (watch_from, number) == expected else ""
 
     # Checks of every request.
 
     def _route(
         self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, role: str | None
     ) -> Route:
-        """Return a route that checks host and token, counts the request and converts errors to JSON."""
+        """Return a route that checks host and token, counts requests and converts errors to JSON.
+
+        ``role`` is the role whose token a request needs; None if it needs no token.
+        """
 
         async def answer(request: Request) -> Response:
             started = time.perf_counter()
@@ -211,8 +219,8 @@ class Service:
             except HTTPException as error:
                 response = _json({"error": error.detail}, error.status_code, error.headers)
             except InvalidInput as error:
-                response = _json({"error": str(error)[:_MAX_ERROR]}, 422)
-            except ClientDisconnect:  # or the server dropped an incomplete request
+                response = _json({"error": str(error)[:_MAX_ERROR_CHARACTERS]}, 422)
+            except ClientDisconnect:  # also if the server dropped an incomplete request
                 response = _json({"error": "the request ended early"}, 400)
             except LogFailed as error:
                 response = _json({"error": str(error)}, 503, {"Retry-After": "1"})
@@ -226,9 +234,9 @@ class Service:
         return Route(path, answer, methods=[method])
 
     def _check_host(self, request: Request) -> None:
-        """Reject requests with another host name, to prevent DNS rebinding attacks by pages in a browser."""
+        """Reject requests with another host name. This prevents DNS rebinding attacks by pages in a browser."""
         host = request.headers.get("host")
-        if host is None or "*" in self._hosts:  # browsers always send one
+        if host is None or "*" in self._hosts:  # browsers always send a host
             return
         name = host
         with suppress(ValueError):  # neither a name nor an address
@@ -242,31 +250,34 @@ class Service:
 
     def _check_token(self, request: Request, role: str) -> None:
         """Reject requests without a token of the role, and requests that pages of other sites send."""
-        allowed = self._tokens[role]
+        role_tokens = self._tokens[role]
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-        basic = scheme.lower() == "basic"  # a browser that shows the page; the token is the password
-        browser = basic if allowed else "origin" in request.headers
+        is_basic = scheme.lower() == "basic"  # a browser that shows the page; the token is the password
+        is_browser = is_basic if role_tokens else "origin" in request.headers
         origin = urlsplit(request.headers.get("origin", "")).netloc
-        if request.method == "POST" and browser and origin != request.headers.get("host"):
+        if request.method == "POST" and is_browser and origin != request.headers.get("host"):
             raise HTTPException(403, "the request comes from a page of another site")
-        if not allowed:
+        if not role_tokens:
             return
         token = credentials.strip().encode()
-        if basic:
+        if is_basic:
             with suppress(binascii.Error, ValueError):
                 token = base64.b64decode(credentials).partition(b":")[2]
-        if not _matches(token, allowed):
-            if any(_matches(token, tokens) for tokens in self._tokens.values()):
+        if not _is_any_of(token, role_tokens):
+            if any(_is_any_of(token, tokens) for tokens in self._tokens.values()):
                 raise HTTPException(403, f"this token is not for {role}")
             scheme = 'Basic realm="daband"' if role in ("watch", "admin") else "Bearer"
             raise HTTPException(401, "a token is missing or wrong", {"WWW-Authenticate": scheme})
 
-    async def _body(self, request: Request, max_bytes: int | None = None) -> bytes:
-        """Return the body. Reject it if it is too large."""
+    async def _read_body(self, request: Request, max_bytes: int | None = None) -> bytes:
+        """Return the body of a request. Reject the request if its body has more than ``max_bytes`` bytes.
+
+        ``max_bytes`` is ``Limits.body_bytes`` by default.
+        """
         limit = self.settings.limits.body_bytes if max_bytes is None else max_bytes
         too_large = HTTPException(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
         length = request.headers.get("content-length", "")
-        if length.isdecimal() and (len(length) > _MAX_DIGITS or int(length) > limit):
+        if length.isdecimal() and (len(length) > _MAX_LENGTH_DIGITS or int(length) > limit):
             raise too_large
         body = bytearray()
         async for chunk in request.stream():
@@ -276,8 +287,8 @@ class Service:
         return bytes(body)
 
     async def _read_json(self, request: Request) -> Any:
-        """Return the body as JSON."""
-        body = await self._body(request)
+        """Return the body of a request, parsed as JSON."""
+        body = await self._read_body(request)
         try:
             return orjson.loads(body)
         except orjson.JSONDecodeError as error:
@@ -288,9 +299,9 @@ class Service:
     async def _decide(self, request: Request) -> Response:
         """Decide on the events of a request, log them and return the decisions."""
         body = await self._read_json(request)
-        new = self._decider.new_arms(body)
-        if new:
-            await asyncio.to_thread(self._add_arms, new, replace=False)
+        new_arms = self._decider.find_new_arms(body)
+        if new_arms:
+            await asyncio.to_thread(self._add_arms, new_arms, replace=False)
         events, warnings, rankings = self._decider.decide(body, self._clock.now())
         for kind in (kind for row in warnings for kind in {warning.kind for warning in row}):
             self._row_warnings.labels(kind).inc()
@@ -301,14 +312,14 @@ class Service:
         if conflicting:
             raise HTTPException(409, f"event_id {conflicting[0]!r} was used for another context; nothing was decided")
         arm_names = self._decider.model.deployed.arm_names
-        decisions = [_decision(answer, arm_names, row) for answer, row in zip(answers, warnings, strict=True)]
+        decisions = [_decision_fields(answer, arm_names, row) for answer, row in zip(answers, warnings, strict=True)]
         for decision, ranking in zip(decisions, rankings, strict=True):
             if ranking:
                 decision["ranking"] = ranking
         return _json({"events": decisions} if "events" in body else decisions[0])
 
     async def _replace_arms(self, request: Request) -> Response:
-        """Replace the list of arms that may be chosen."""
+        """Replace the list of arms that may be chosen, and return how many arms there are."""
         body = await self._read_json(request)
         if (
             not isinstance(body, dict)
@@ -323,18 +334,18 @@ class Service:
         return _json({"arms": n_arms, "offered": n_arms if offered is None else int(offered.sum())})
 
     def _add_arms(self, arms: list[Any], *, replace: bool) -> None:
-        """Add arms to the list in the log, and to the model that decides."""
+        """Add arms to the list in the log and to the model that decides. With ``replace``, offer only these arms."""
         deployed = self._decider.model.deployed
         self.store.change_note("arms", lambda text: extend_arms_note(text, arms, deployed, replace=replace))
         self._load_current_model()
 
     async def _reward(self, request: Request) -> Response:
         """Log the reward of an event."""
-        event_id = checked_id(request.path_params["event_id"])
+        event_id = check_event_id(request.path_params["event_id"])
         body = await self._read_json(request)
         if not isinstance(body, dict) or set(body) != {"reward"}:
             raise InvalidInput('the body must be {"reward": NUMBER}')
-        reward = checked_reward(body["reward"])
+        reward = check_reward(body["reward"])
         (answer,) = await self._writer.write([Reward(event_id, reward, self._clock.now())])
         if answer.status == "unknown":
             raise HTTPException(404, f"event {event_id!r} is not in the log")
@@ -347,27 +358,27 @@ class Service:
 
     async def _list_models(self, request: Request) -> Response:
         """Return the models of the log."""
-        return _json(await asyncio.to_thread(self._models))
+        return _json(await asyncio.to_thread(self._read_models))
 
-    def _models(self) -> dict[str, Any]:
-        """Return the models of the log, and which one decides."""
+    def _read_models(self) -> dict[str, Any]:
+        """Return the models of the log, and the numbers of the deciding and the pinned model, in JSON types."""
         pinned = self.store.note("pinned")
         return {
             "deciding": self._decider.model.number,
             "pinned": int(pinned) if pinned else None,
-            "models": [{**asdict(row), "kept": kept} for row, kept in self.store.models()],
+            "models": [{**asdict(row), "kept": is_stored} for row, is_stored in self.store.models()],
         }
 
     async def _upload_model(self, request: Request) -> Response:
         """Add an exported file as a model."""
-        content = await self._body(request, _MAX_MODEL_BYTES)
+        content = await self._read_body(request, _MAX_MODEL_BYTES)
         number = await asyncio.to_thread(self._add_file, content)
         return _json({"number": number, "deciding": self._decider.model.number}, 201)
 
     def _add_file(self, content: bytes) -> int:
         """Publish an exported file, and return the number of its model."""
         try:
-            deployed = model_from(content, 0).deployed
+            deployed = load_model(content, 0).deployed
         except CheckpointError:
             raise InvalidInput("the body is not a file that daband.export wrote") from None
         _check_compatible(deployed, self._decider.model.deployed)
@@ -376,7 +387,7 @@ class Service:
         return number
 
     async def _activate_model(self, request: Request) -> Response:
-        """Let a model decide from now on, or the newest one."""
+        """Let the model with this number, or the newest model, decide from now on."""
         requested = request.path_params["number"]
         number = None if requested == "newest" else int(requested) if _MODEL_NUMBER.fullmatch(requested) else -1
         try:
@@ -387,7 +398,7 @@ class Service:
         return self._done(request, {"deciding": self._decider.model.number, "pinned": requested != "newest"})
 
     async def _reset_watch(self, request: Request) -> Response:
-        """Restart the counts and alarms of the page."""
+        """Reset the counts and alarms of the page."""
         await asyncio.to_thread(self.store.write_note, "watch_from", str(self._clock.now()))
         return self._done(request, {"status": "the counts start again"})
 
@@ -400,15 +411,15 @@ class Service:
     # Watching.
 
     async def _health(self, request: Request) -> Response:
-        """Return whether the log can be written and the clock is right."""
+        """Return the health of the service. The status is 503 if the log cannot be written."""
         failure, clock = self._writer.failure, self._clock.warning
         status = "the log cannot be written" if failure else "ok"
         body = {"status": status, "mode": self.settings.mode, "model": self._decider.model.number}
         return _json({**body, "log": failure or "ok", "clock": clock or "ok"}, 503 if failure else 200)
 
     async def _metrics(self, request: Request) -> Response:
-        """Return the numbers of the page and of requests for Prometheus."""
-        snapshot = await asyncio.to_thread(self._snapshot)
+        """Return the numbers of the page and of requests, in the format of Prometheus."""
+        snapshot = await asyncio.to_thread(self._read_snapshot)
         clock_moved = bool(self._clock.warning)
         text = _templates.get_template("metrics.txt").render(
             seen=snapshot, model=self._decider.model.number, writer=self._writer, clock_moved=clock_moved
@@ -416,24 +427,24 @@ class Service:
         media_type = "text/plain; version=0.0.4; charset=utf-8"
         return Response(generate_latest(self._registry) + text.encode(), media_type=media_type)
 
-    def _snapshot(self) -> dict[str, Any]:
-        """Return the numbers that the worker wrote last."""
+    def _read_snapshot(self) -> dict[str, Any]:
+        """Return the numbers that the worker wrote last; empty before it has written any."""
         text = self.store.note("snapshot")
         return {} if text is None else dict(orjson.loads(text))
 
     async def _lift(self, request: Request) -> Response:
-        """Return the estimated lift over the control group."""
-        snapshot = await asyncio.to_thread(self._snapshot)
+        """Return the estimated lift of the policy over the control group."""
+        snapshot = await asyncio.to_thread(self._read_snapshot)
         return _json({**snapshot.get("lift", {}), "incumbent_fraction": self._decider.control})
 
     async def _page(self, request: Request) -> Response:
-        """Return the page for people."""
-        snapshot, models = await asyncio.to_thread(lambda: (self._snapshot(), self._models()))
+        """Return the HTML page that shows the state of the service."""
+        snapshot, models = await asyncio.to_thread(lambda: (self._read_snapshot(), self._read_models()))
         now = self._clock.now()
         page = _templates.get_template("watch.html").render(
             seen=snapshot,
-            models=models["models"][:_MAX_LISTED],
-            more_models=len(models["models"]) - _MAX_LISTED,
+            models=models["models"][:_MAX_LISTED_MODELS],
+            more_models=len(models["models"]) - _MAX_LISTED_MODELS,
             deciding=models["deciding"],
             pinned=models["pinned"],
             deployed=self._decider.model.deployed,
@@ -450,45 +461,47 @@ class Service:
 
 
 def _check_compatible(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
-    """Raise an error if a file has other arms or contexts than the log."""
+    """Raise an error if a file has other arms or contexts than ``logged``, a model of the log."""
     names = ("arm_names", "columns", "per_arm", *(() if deployed.columns else ("context_shape",)))
     for name in names:  # a table may have more categories, and a catalogue more arms
-        value, other = getattr(deployed, name), getattr(logged, name)
+        value, logged_value = getattr(deployed, name), getattr(logged, name)
         if name == "arm_names" and deployed.frozen.catalogue is not None:
-            other = other[: len(value)] if len(value) < len(other) else other
-            value = value[: len(other)]
-        if value != other:
-            raise InvalidInput(f"{name} is {value!r}, but {other!r} for the models in the log; use another log")
+            n_common = min(len(value), len(logged_value))
+            value, logged_value = value[:n_common], logged_value[:n_common]
+        if value != logged_value:
+            raise InvalidInput(f"{name} is {value!r}, but {logged_value!r} for the models in the log; use another log")
 
 
 def publish_file(store: Store, content: bytes, now: float) -> int:
-    """Return the number of the model with this content. If the log does not have it, add it as the newest model."""
+    """Return the number of the model with this content. If it is not in the log, add it as the newest model."""
     digest = hashlib.sha256(content).hexdigest()
     for row, _ in store.models():
         if row.digest == digest and row.origin == "file":
             return row.number
-    rounds = model_from(content, 0).deployed.rounds_learned
+    rounds = load_model(content, 0).deployed.rounds_learned
     return store.add_model(content, time=now, origin="file", base=digest, rounds=rounds).number
 
 
-def _matches(token: bytes, allowed: tuple[bytes, ...]) -> bool:
-    """Return True if a token is allowed. The time taken does not depend on how many characters match."""
-    return sum(hmac.compare_digest(token, other) for other in allowed) > 0  # all are compared
+def _is_any_of(token: bytes, allowed: tuple[bytes, ...]) -> bool:
+    """Return True if a token is one of the allowed ones. The time does not depend on how many characters match."""
+    return sum(hmac.compare_digest(token, other) for other in allowed) > 0  # ``any`` would stop at the first match
 
 
-def _decision(answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a decision as the service answers it."""
+def _decision_fields(answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the fields of a decision in the answer to a request."""
     event = answer.event
     assert isinstance(event, Event)
     return {
         "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
         "model": event.model, "mode": event.mode, "repeated": answer.status == "repeated",
-        "warnings": [{name: getattr(warning, name)[:_MAX_MESSAGE] for name in _WARNING_FIELDS} for warning in warnings],
+        "warnings": [
+            {name: getattr(warning, name)[:_MAX_WARNING_CHARACTERS] for name in _WARNING_FIELDS} for warning in warnings
+        ],
     }  # fmt: skip
 
 
 def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with JSON."""
+    """Return a response with this content as JSON."""
     return Response(orjson.dumps(content), status, headers, "application/json")
 
 
@@ -504,8 +517,8 @@ def _openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:
     return dict(orjson.loads(template.render(deployed=deployed, settings=settings, example=example, shape=shape)))
 
 
-def _number(value: float | None, digits: int = 3) -> str:
-    """Return a number as text, "-" for None."""
+def _format_number(value: float | None, digits: int = 3) -> str:
+    """Return a number as a text with at most this many digits after the point; "-" for None."""
     if value is None:
         return "-"
     if float(value).is_integer() and abs(value) < 1e15:
@@ -513,21 +526,22 @@ def _number(value: float | None, digits: int = 3) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 0.5 * 10.0**-digits else f"{value:,.{digits}f}"
 
 
-def _percent(value: float | None) -> str:
-    """Return a fraction in percent, "-" for None."""
+def _format_percent(value: float | None) -> str:
+    """Return a fraction as a text in percent; "-" for None."""
     return "-" if value is None else f"{100 * value:.1f}%"
 
 
-def _span(interval: Mapping[str, float | None]) -> str:
-    """Return a value with its interval as text."""
+def _format_interval(interval: Mapping[str, float | None]) -> str:
+    """Return a value with its interval as a text, such as "0.31 [0.28, 0.34]"."""
     if interval["low"] is None:
-        return _number(interval["value"])
-    return f"{_number(interval['value'])} [{_number(interval['low'])}, {_number(interval['high'])}]"
+        return _format_number(interval["value"])
+    value, low, high = (_format_number(interval[name]) for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
-def _moment(seconds: float) -> str:
-    """Return a time as text."""
+def _format_time(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as a text in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-_templates.filters.update(number=_number, percent=_percent, span=_span, moment=_moment)
+_templates.filters.update(number=_format_number, percent=_format_percent, span=_format_interval, moment=_format_time)

@@ -1,4 +1,4 @@
-"""A Python client of the service. It repeats calls without an answer, which is safe for all calls."""
+"""Call the service from Python. The client repeats calls that get no answer, which is safe for all calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RETRY_STATUS = (429, 503)
 
 
 class ServiceError(DabandError, RuntimeError):
-    """Raised if the service rejects a call or does not answer; ``status`` is the HTTP status, 0 without an answer."""
+    """The service rejected a call or did not answer. ``status`` is the HTTP status, or 0 without an answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}" if status else message)
@@ -29,33 +29,33 @@ class ServiceError(DabandError, RuntimeError):
 class ServiceDecision:
     """A decision of the service."""
 
-    #: Id of the event, with which its reward is reported.
+    #: The id of the event, with which its reward is reported.
     event_id: str
-    #: Index of the arm to play.
+    #: The index of the arm to play.
     arm: int
-    #: Name of the arm to play.
+    #: The name of the arm to play.
     arm_name: str
-    #: Probability with which the arm was chosen.
+    #: The probability with which the arm was chosen.
     propensity: float
-    #: Number of the model that decided.
+    #: The number of the model that decided.
     model: int
-    #: Mode of the service, or "control" or "fallback" if the incumbent's arm is played.
+    #: The mode of the service, or "control" or "fallback" if the incumbent's arm is played.
     mode: str
-    #: True if the event was decided on before.
+    #: True if an earlier call had the same event id. The decision is that of the first call.
     repeated: bool
-    #: Warnings on the row, with the keys ``kind``, ``column`` and ``message``.
+    #: The warnings about the row, with the keys ``kind``, ``column`` and ``message``.
     warnings: list[dict[str, str]]
 
 
 class Client:
-    """A client of a service: ``Client("http://127.0.0.1:8000", token="...")``.
+    """A client of a service, e.g. ``Client("http://127.0.0.1:8000", token="...")``.
 
     Args:
         address: the URL of the service.
         token: the token for decisions.
         reward_token: the token for rewards; by default ``token``.
-        timeout: seconds to wait for one answer.
-        patience: seconds during which a call is repeated if the service does not answer or is overloaded.
+        timeout: the number of seconds to wait for one answer.
+        patience: the number of seconds in which a call is repeated if the service does not answer or is overloaded.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class Client:
         incumbent: str | int | None = None,
         incumbent_propensity: float | None = None,
     ) -> ServiceDecision:
-        """Return an arm for one row.
+        """Return the decision on one row.
 
         Args:
             context: the raw row, a mapping from columns to values, or an array of numbers.
-            event_id: id of the event; by default a random one, so that the call can be repeated.
+            event_id: the id of the event; random by default.
             eligible: the arms that may be chosen, by name or index; all by default.
             incumbent: the arm that would be played today.
             incumbent_propensity: the probability with which the incumbent's arm would be played.
@@ -119,7 +119,7 @@ class Client:
         self.close()
 
     def _post(self, path: str, content: Any, token: str) -> dict[str, Any]:
-        """Return the answer to a POST request, which is repeated if necessary."""
+        """Return the answer to a POST request. The request is repeated if the service does not answer."""
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -145,7 +145,7 @@ class Client:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value that JSON can hold for a pandas row, a time or a tensor."""
+    """Return a pandas row, a time or a tensor in JSON types."""
     if str(value) == "NaT":  # a missing time in pandas
         return None
     for name in ("to_dict", "isoformat", "tolist"):

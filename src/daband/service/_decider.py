@@ -21,14 +21,14 @@ from daband.service._event_log import Event
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
-#: Fields of an event in a request.
+#: The fields of an event in a request.
 _EVENT_FIELDS = ("event_id", "context", "eligible", "arms", "top", "domain", "incumbent", "incumbent_propensity")
-#: Allowed ids of events.
+#: The allowed ids of events.
 _EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
-#: Maximum number of columns of a row in addition to the policy's; more would slow down all later steps.
+#: Maximum number of columns of a row in addition to the policy's columns. More would slow down all later steps.
 _MAX_EXTRA_COLUMNS = 1000
 #: Maximum number of characters of an unknown name in an error.
-_MAX_SHOWN = 80
+_MAX_SHOWN_CHARACTERS = 80
 #: Maximum number of arms of a service.
 _MAX_ARMS = 10_000
 #: Floats below this number can be converted to integers without loss.
@@ -43,8 +43,8 @@ class Model:
     deployed: DeployedPolicy
 
 
-def model_from(content: bytes, number: int) -> Model:
-    """Return the model from the content of an exported file."""
+def load_model(content: bytes, number: int) -> Model:
+    """Return the model with this number from the content of an exported file."""
     with tempfile.NamedTemporaryFile(suffix=".daband") as file:
         file.write(content)
         file.flush()
@@ -52,56 +52,65 @@ def model_from(content: bytes, number: int) -> Model:
 
 
 def with_added_arms(model: Model, text: str | None) -> Model:
-    """Return the model with the arms in the log's note ``arms``, in addition to those of its file.
+    """Return the model with the arms in the log's note ``arms``, in addition to the arms of its file.
 
-    The note is JSON, {"arms": [...], "offered": [...]}: arms with their features in the order of their index, and the
-    names of the arms that may be chosen, or null for the arms of the file and all arms of the note.
+    ``text`` is the note, {"arms": [...], "offered": [...]} in JSON. The first list has added arms with their features,
+    in the order of their indices. The second list has the names of the arms that may be chosen. It is null if all added
+    arms and the offered arms of the file may be chosen.
     """
     catalogue = model.deployed.frozen.catalogue
     if text is None or catalogue is None:
         return model
     note = orjson.loads(text)
-    new = [arm for arm in note["arms"] if arm["id"] not in catalogue.index]
+    new_arms = [arm for arm in note["arms"] if arm["id"] not in catalogue.index]
     offered = note["offered"]
     if offered is None:
-        in_file = catalogue.offered[0]
-        offered = [
-            *(name for name, is_offered in zip(catalogue.names, in_file, strict=True) if is_offered),
-            *(arm["id"] for arm in new),
-        ]
-    extended = model.deployed.with_arms([*catalogue.names, *new]) if new else model.deployed
+        in_file = [name for name, is_offered in zip(catalogue.names, catalogue.offered[0], strict=True) if is_offered]
+        offered = [*in_file, *(arm["id"] for arm in new_arms)]
+    extended = model.deployed.with_arms([*catalogue.names, *new_arms]) if new_arms else model.deployed
     assert extended.frozen.catalogue is not None
-    known = [name for name in offered if name in extended.frozen.catalogue.index]
-    return Model(model.number, extended.with_arms(known))
+    known_names = [name for name in offered if name in extended.frozen.catalogue.index]
+    return Model(model.number, extended.with_arms(known_names))
 
 
 def extend_arms_note(text: str | None, arms: list[Any], deployed: DeployedPolicy, *, replace: bool) -> str:
-    """Return the note ``arms`` with further arms. With ``replace``, only the given arms may be chosen from now on."""
+    """Return the note ``arms`` (see ``with_added_arms``) with further arms.
+
+    With ``replace``, only the given arms may be chosen from now on.
+    """
     note = {"arms": [], "offered": None} if text is None else orjson.loads(text)
     catalogue = deployed.frozen.catalogue
     if catalogue is None:
         raise InvalidInput("the policy was trained without a catalogue of arms")
     names, _, _ = catalogue.look_up(arms)  # raises an error for invalid features
     known_ids = {*catalogue.names, *(arm["id"] for arm in note["arms"])}
-    new = [{**arm, "id": name} for name, arm in zip(names, arms, strict=True) if name not in known_ids]
-    if len(known_ids) + len(new) > _MAX_ARMS:
+    new_arms = [{**arm, "id": name} for name, arm in zip(names, arms, strict=True) if name not in known_ids]
+    if len(known_ids) + len(new_arms) > _MAX_ARMS:
         raise InvalidInput(f"a service has at most {_MAX_ARMS:,} arms")
-    offered = names if replace else None if note["offered"] is None else [*note["offered"], *(arm["id"] for arm in new)]
-    return orjson.dumps({"arms": [*note["arms"], *new], "offered": offered}).decode()
+    offered = names if replace else note["offered"]
+    if offered is not None and not replace:
+        offered = [*offered, *(arm["id"] for arm in new_arms)]
+    return orjson.dumps({"arms": [*note["arms"], *new_arms], "offered": offered}).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """One valid event of a request."""
+    """One event of a request, after all checks."""
 
     event_id: str
+    #: The context as JSON.
     context: Any
     #: The context for ``decide``: a mapping, or an array of the policy's shape.
     row: Any
+    #: The indices of the arms that may be chosen; None for all.
     eligible: list[int] | None
+    #: The index of the incumbent's arm; None if it is not known.
     incumbent: int | None
+    #: The probability with which the incumbent would play this arm.
     incumbent_propensity: float
+    #: The arms of the request as in ``DeployedPolicy.decide``; None if it has none.
     arms: list[Any] | None = None
+    #: The number of arms to rank; None for no ranking.
     top: int | None = None
 
 
@@ -116,7 +125,7 @@ def _eligible_arms(requests: list[_Request], n_arms: int) -> Mask:
 
 
 class Decider:
-    """Decides on the events of requests. ``model`` may be replaced at any time; each request uses one model."""
+    """Decides on the events of requests. ``model`` may be replaced at any time, but each request uses one model."""
 
     def __init__(self, model: Model, settings: Settings) -> None:
         self.model = model
@@ -129,30 +138,30 @@ class Decider:
         #: The fraction of events for which the incumbent's arm is played.
         self.control = settings.control
 
-    def new_arms(self, body: Any) -> list[Any]:
-        """Return the arms of a request that have features and are not in the catalogue."""
+    def find_new_arms(self, body: Any) -> list[Any]:
+        """Return the arms in the body of a request that have features and are not in the catalogue."""
         catalogue = self.model.deployed.frozen.catalogue
         events = body.get("events", [body]) if isinstance(body, dict) else []
         lists = [event.get("arms") for event in events if isinstance(event, dict)] if isinstance(events, list) else []
         arms = [arm for arms in lists if isinstance(arms, list) for arm in arms if isinstance(arm, dict)]
-        new = {str(arm.get("id")): arm for arm in arms if len(arm) > 1} if catalogue is not None else {}
-        return [arm for name, arm in new.items() if catalogue is not None and name not in catalogue.index]
+        arms_by_id = {str(arm.get("id")): arm for arm in arms if len(arm) > 1} if catalogue is not None else {}
+        return [arm for arm_id, arm in arms_by_id.items() if catalogue is not None and arm_id not in catalogue.index]
 
     def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]], list[tuple[str, ...]]]:
-        """Return the events of a request for the log, and the warnings and the ranking of arms of each event."""
+        """Return the events of a request, and the warnings and the ranking of arms of each event. Nothing is logged."""
         model, settings = self.model, self._settings
         requests = self._read_events(body, model.deployed)
         choices, warnings, rankings = self._choose(model.deployed, requests, self.control)
         events = []
         for request, (arm, propensity, control, in_control) in zip(requests, choices, strict=True):
             mode: str = settings.mode
-            played = arm, propensity
+            played_arm, played_propensity = arm, propensity
             if in_control:
                 mode = "control" if control < 1.0 else "fallback"
             elif mode == "apprentice":
                 if request.incumbent is None:
                     raise InvalidInput(f"mode {mode} needs incumbent, the arm that is played")
-                played = request.incumbent, request.incumbent_propensity
+                played_arm, played_propensity = request.incumbent, request.incumbent_propensity
             events.append(
                 Event(
                     event_id=request.event_id,
@@ -160,8 +169,8 @@ class Decider:
                     mode=mode,
                     domain=model.deployed.domain,
                     model=model.number,
-                    arm=played[0],
-                    propensity=played[1],
+                    arm=played_arm,
+                    propensity=played_propensity,
                     own_arm=None if in_control else arm,
                     incumbent_arm=request.incumbent,
                     control=control if 0.0 < control < 1.0 else None,
@@ -171,7 +180,7 @@ class Decider:
         return events, warnings, rankings
 
     def _stored_fields(self, request: _Request) -> dict[str, str | None]:
-        """Return the fields of an event that depend on ``Settings.contexts``."""
+        """Return the context, eligible arms and digest of an event, as ``Settings.contexts`` allows."""
         eligible = None if request.eligible is None else str(request.eligible)
         if self._settings.contexts == "drop":
             return {"context": None, "eligible": eligible, "digest": None}
@@ -190,10 +199,14 @@ class Decider:
     ) -> tuple[list[tuple[int, float, float, bool]], list[tuple[Any, ...]], list[tuple[str, ...]]]:
         """Return the choices, warnings and rankings of requests.
 
-        A choice is the arm, its propensity, the probability of the control group, and whether it is in that group.
+        A choice is the arm, its propensity, the probability of the control group, and True if it is in that group.
         """
         incumbents = np.array([-1 if request.incumbent is None else request.incumbent for request in requests])
-        common: dict[str, Any] = {"control": control, "incumbents": incumbents, "new_arms": self._settings.new_arms}
+        shared_options: dict[str, Any] = {
+            "control": control,
+            "incumbents": incumbents,
+            "new_arms": self._settings.new_arms,
+        }
         if len(requests) > 1 and any(request.arms is not None or request.top is not None for request in requests):
             results = [self._choose(deployed, [request], control) for request in requests]
             return (
@@ -204,16 +217,16 @@ class Decider:
         if len(requests) == 1:
             request = requests[0]
             arms = _eligible_arms(requests, deployed.n_arms) if request.arms is None else request.arms
-            decision = deployed.decide_with(request.row, arms, request.top, **common)[0]
+            decision = deployed.decide_with(request.row, arms, request.top, **shared_options)[0]
             arm, propensity = int(decision.arm), float(decision.propensity)
             if request.arms is not None:
                 arm = deployed.arm_names.index(str(decision.arm_name))
-            chosen = arm, propensity, float(decision.control), bool(decision.in_control)
-            return [chosen], [decision.warnings], [decision.ranking]
+            choice = arm, propensity, float(decision.control), bool(decision.in_control)
+            return [choice], [decision.warnings], [decision.ranking]
         batch: Any = [request.row for request in requests]
         if isinstance(batch[0], np.ndarray):
             batch = np.stack(batch)
-        decision = deployed.decide_with(batch, _eligible_arms(requests, deployed.n_arms), **common)[0]
+        decision = deployed.decide_with(batch, _eligible_arms(requests, deployed.n_arms), **shared_options)[0]
         parts = (decision.arm, decision.propensity, decision.control, decision.in_control)
         columns = (np.broadcast_to(part, len(requests)).tolist() for part in parts)
         return list(zip(*columns, strict=True)), list(decision.warnings), [()] * len(requests)
@@ -232,11 +245,11 @@ class Decider:
         if len(events) > self._settings.limits.batch:
             raise InvalidInput(f"events must have at most {self._settings.limits.batch} objects, got {len(events)}")
         requests = []
-        for number, event in enumerate(events):
+        for index, event in enumerate(events):
             try:
                 requests.append(self._read_event(event, deployed))
             except InvalidInput as error:
-                raise InvalidInput(f"event {number}: {error}") from None
+                raise InvalidInput(f"event {index}: {error}") from None
         if len({request.event_id for request in requests}) < len(requests):
             raise InvalidInput("events must have different values of event_id")
         return requests
@@ -247,9 +260,9 @@ class Decider:
             raise InvalidInput(f"an event must be an object, got {type(body).__name__}")
         for name in body:
             if name not in _EVENT_FIELDS:
-                hint = did_you_mean(name[:_MAX_SHOWN], _EVENT_FIELDS)
+                hint = did_you_mean(name[:_MAX_SHOWN_CHARACTERS], _EVENT_FIELDS)
                 raise InvalidInput(
-                    f"{name[:_MAX_SHOWN]!r} is not a field of an event{hint} ({', '.join(_EVENT_FIELDS)})"
+                    f"{name[:_MAX_SHOWN_CHARACTERS]!r} is not a field of an event{hint} ({', '.join(_EVENT_FIELDS)})"
                 )
         context = body.get("context")
         if not isinstance(context, dict | list):
@@ -275,7 +288,7 @@ class Decider:
         if isinstance(propensity, bool) or not isinstance(propensity, int | float) or not 0 < propensity <= 1:
             raise InvalidInput(f"incumbent_propensity must be in (0, 1], got {propensity!r}")
         return _Request(
-            event_id=uuid.uuid4().hex if event_id is None else checked_id(event_id),
+            event_id=uuid.uuid4().hex if event_id is None else check_event_id(event_id),
             context=context,
             row=_as_row(context, deployed),
             eligible=eligible,
@@ -287,7 +300,7 @@ class Decider:
 
 
 def _normalise_numbers(value: Any) -> Any:
-    """Return JSON with integers for floats such as 41.0, because programs write both for the same number."""
+    """Return a JSON value in which floats such as 41.0 are integers. Programs write both for the same number."""
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) < _MAX_EXACT_INTEGER else value
     if type(value) is dict:
@@ -296,7 +309,10 @@ def _normalise_numbers(value: Any) -> Any:
 
 
 def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
-    """Return one row for ``decide``. Lists become arrays here, because ``decide`` would read strings as file names."""
+    """Return the context of a request as a row for ``decide``.
+
+    Lists become arrays here, because ``decide`` would read strings in them as file names.
+    """
     if isinstance(context, Mapping):
         if deployed.columns is None:
             raise InvalidInput("context must be an array of numbers, because the policy was exported without a table")
@@ -321,15 +337,15 @@ def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
     return array.astype(np.float64)
 
 
-def checked_id(event_id: Any) -> str:
+def check_event_id(event_id: Any) -> str:
     """Return an event id. Raise an error if it is not allowed in paths or logs."""
     if not isinstance(event_id, str) or not _EVENT_ID.fullmatch(event_id):
         raise InvalidInput("event_id must be 1 to 128 letters, digits or . _ : ~ -")
     return event_id
 
 
-def checked_reward(reward: Any, name: str = "reward") -> float:
+def check_reward(reward: Any, name: str = "reward") -> float:
     """Return a reward as a float. Raise an error if it is not a finite number."""
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise InvalidInput(f"{name} must be a number, got {str(reward)[:_MAX_SHOWN]!r}")
+        raise InvalidInput(f"{name} must be a number, got {str(reward)[:_MAX_SHOWN_CHARACTERS]!r}")
     return float(reward)

@@ -1,8 +1,9 @@
-"""The durable log of the service in SQLite or Postgres: events, rewards and models.
+"""Write and read the durable log of the service in SQLite or Postgres: events, rewards, models and notes.
 
-When ``append`` returns, its entries are on disk. Only one process writes at a time (SQLite's write lock, an advisory
-lock in Postgres), so the numbers ``seq`` increase in the order of commits. A reader that has read up to a number has
-not missed any entry before it, and all readers see the same order.
+When ``Store.append`` returns, its entries are on disk. Only one process writes at a time (by SQLite's write lock, or an
+advisory lock in Postgres), so the numbers ``seq`` increase in the order of commits. A reader that has read up to a
+number has not missed any entry before it, and all readers see the same order. ``Writer`` collects the entries of many
+requests in one transaction.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ import sqlalchemy as sa
 
 from daband.errors import DabandError, DataError, InvalidInput
 
-#: Version of the tables.
+#: The version of the tables.
 _VERSION = "3"
-#: Advisory lock of writers in Postgres.
+#: The number of the advisory lock of writers in Postgres.
 _WRITE_LOCK = 720_911
-#: Advisory lock of the worker in Postgres.
+#: The number of the advisory lock of the worker in Postgres.
 _WORKER_LOCK = 720_912
 #: Maximum number of attempts to write entries.
 _MAX_ATTEMPTS = 3
@@ -36,11 +37,12 @@ _MAX_ATTEMPTS = 3
 _MAX_IDS = 500
 #: Maximum number of learned models whose content is stored.
 _MAX_STORED_MODELS = 50
-#: Number of rounds that are read at a time.
+#: The number of rounds that are read at a time.
 _BATCH_ROWS = 4096
 
 _metadata = sa.MetaData()
-_Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+#: The type of numbers of entries.
+_BigNumber = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +50,20 @@ class Event:
     """One decision in the log.
 
     Attributes:
-        mode: "online", "apprentice", "control" (the incumbent's arm was played, drawn at random), or "fallback" (it was
-            played because the policy is proven to be worse).
+        event_id: the id of the event.
+        time: the time of the decision, in seconds since 1970.
+        mode: "online", "apprentice", "control" (the incumbent's arm was played for an event drawn at random), or
+            "fallback" (the incumbent's arm was played because the policy is proven to be worse).
+        domain: the domain that the policy acts in.
         model: the number of the model that decided.
         arm: the arm that was played.
         propensity: the probability with which this arm was chosen, by the model or by the incumbent.
-        own_arm: the model's choice; None if the incumbent was played in its place.
-        incumbent_arm: the incumbent's choice, if it is known.
+        own_arm: the model's choice; None if the incumbent's arm was played in its place.
+        incumbent_arm: the incumbent's choice; None if it is not known.
         context: the raw row as JSON; None if the log does not store contexts.
         eligible: the indices of the arms that could be chosen, as a JSON list; None for all.
         digest: a hash of the request, to detect a different request with the same id.
-        control: the probability of the control group; None if the event is not part of that comparison.
+        control: the probability of the control group; None if the event is not in the comparison with that group.
     """
 
     event_id: str
@@ -78,7 +83,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """The reward of an event; ``kind`` is "default" if none arrived in time."""
+    """The reward of an event. ``kind`` is "default" if no reward arrived in time, otherwise "given"."""
 
     event_id: str
     reward: float
@@ -94,9 +99,13 @@ Entry = Event | Reward
 class LogAnswer:
     """The result of writing an entry.
 
-    ``status`` is "recorded" or "repeated". For an event it may also be "conflict" (another request has this id) or
-    "refused" (another event of its group is in conflict); for a reward "refused" (the event has another reward) or
-    "unknown" (there is no such event). ``event`` is the recorded event, of the first request if it was repeated.
+    Attributes:
+        status: "recorded", or "repeated" if the log already had the entry. For an event also "conflict" (a different
+            request has this id) or "refused" (another event of its group is in conflict). For a reward also "refused"
+            (the event has a different reward) or "unknown" (there is no such event).
+        event: the event in the log, which is that of the first request if it was repeated.
+        reward: the reward in the log.
+        kind: the kind of this reward.
     """
 
     status: str
@@ -107,7 +116,7 @@ class LogAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LoggedReward:
-    """A reward in the log with its event; ``seq`` and ``event_seq`` are their numbers."""
+    """A reward in the log with its event. ``seq`` is the number of the reward, ``event_seq`` that of the event."""
 
     seq: int
     event_seq: int
@@ -126,7 +135,8 @@ class ModelRow:
         base: the digest of the policy file that learning started with, or of the exported file.
         start_seq: the number of the reward after which learning started.
         learned_seq: the number of the last reward that was learned.
-        rounds: the rounds that the policy has learned.
+        rounds: the number of rounds that the policy has learned.
+        digest: the digest of the model's exported file.
     """
 
     number: int
@@ -139,15 +149,16 @@ class ModelRow:
     digest: str
 
 
-_KINDS = {"str": sa.Text, "float": sa.Double, "int": sa.Integer}
+#: The type of a column, by the type of a field.
+_COLUMN_TYPES = {"str": sa.Text, "float": sa.Double, "int": sa.Integer}
 
 
-def _columns(row: Any, **options: dict[str, Any]) -> list[sa.Column[Any]]:
-    """Return a column for each field of a dataclass, with options of SQLAlchemy by the name of the field."""
+def _columns(row_class: Any, **options: dict[str, Any]) -> list[sa.Column[Any]]:
+    """Return a column for each field of a dataclass. ``options`` has arguments of ``sa.Column`` by field name."""
     columns = []
-    for name, field in row.__dataclass_fields__.items():
-        kind, _, optional = str(field.type).partition(" | ")
-        settings: dict[str, Any] = {"type_": _KINDS.get(kind, sa.Text)(), "nullable": bool(optional)}
+    for name, field in row_class.__dataclass_fields__.items():
+        type_name, _, optional = str(field.type).partition(" | ")
+        settings: dict[str, Any] = {"type_": _COLUMN_TYPES.get(type_name, sa.Text)(), "nullable": bool(optional)}
         settings |= options.get(name, {})
         columns.append(sa.Column(name, **settings))
     return columns
@@ -156,14 +167,14 @@ def _columns(row: Any, **options: dict[str, Any]) -> list[sa.Column[Any]]:
 _events = sa.Table(
     "events",
     _metadata,
-    sa.Column("seq", _Number, primary_key=True, autoincrement=True),
+    sa.Column("seq", _BigNumber, primary_key=True, autoincrement=True),
     *_columns(Event, event_id={"unique": True}, time={"index": True}),
     sqlite_autoincrement=True,
 )
 _rewards = sa.Table(
     "rewards",
     _metadata,
-    sa.Column("seq", _Number, primary_key=True, autoincrement=True),
+    sa.Column("seq", _BigNumber, primary_key=True, autoincrement=True),
     *_columns(Reward, event_id={"unique": True}),
     sqlite_autoincrement=True,
 )
@@ -173,14 +184,15 @@ _models = sa.Table(
     *_columns(
         ModelRow,
         number={"primary_key": True, "autoincrement": False},
-        **{name: {"type_": _Number} for name in ("start_seq", "learned_seq", "rounds")},
+        **{name: {"type_": _BigNumber} for name in ("start_seq", "learned_seq", "rounds")},
     ),
     sa.Column("content", sa.LargeBinary),
     sa.Column("state", sa.LargeBinary),
-    # The last bytes of content and state are equal to those of this file, and not stored again: an encoder.
+    # The last bytes of content and state, such as an encoder, are often equal to those of the model ``file``. They are
+    # stored only there, and the numbers of these bytes are stored here.
     sa.Column("file", sa.Integer),
-    sa.Column("content_shared", _Number),
-    sa.Column("state_shared", _Number),
+    sa.Column("content_shared", _BigNumber),
+    sa.Column("state_shared", _BigNumber),
 )
 _notes = sa.Table("notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text))
 _REWARD_COLUMNS = [_rewards.c[name] for name in ("reward", "kind", "time")]
@@ -190,7 +202,10 @@ _MODEL_COLUMNS = [_models.c[name] for name in ModelRow.__dataclass_fields__]
 
 
 class Store:
-    """A log, opened by its address: ``sqlite:///events.db`` or ``postgresql://user@host/name``."""
+    """A log, which is opened by its address: ``sqlite:///events.db`` or ``postgresql://user@host/name``.
+
+    With ``create=False``, an SQLite file that does not exist raises an error.
+    """
 
     def __init__(self, address: str, *, create: bool = True) -> None:
         self.address = address
@@ -236,14 +251,14 @@ class Store:
     # Events and rewards.
 
     def append(self, entries: Sequence[Entry]) -> list[LogAnswer]:
-        """Write the entries of one request, as ``append_groups`` does."""
+        """Write the entries of one request, and return their results; see ``append_groups``."""
         return self.append_groups([entries])[0]
 
     def append_groups(self, groups: Sequence[Sequence[Entry]]) -> list[list[LogAnswer]]:
         """Write the entries of several requests in one transaction, and return their results.
 
-        They are on disk when this returns. Events are written first, then rewards. Existing ids are not written again.
-        If another request has the id of an event, no event of its group is written.
+        Entries are on disk when this returns. Events are written first, then rewards. Existing ids are not written
+        again. If a different request has the id of an event, no event of its group is written.
         """
         entries = [entry for group in groups for entry in group]
         event_groups = [[entry for entry in group if isinstance(entry, Event)] for group in groups]
@@ -261,13 +276,13 @@ class Store:
         raise AssertionError("unreachable")
 
     def events_after(self, seq: int, limit: int) -> list[tuple[int, Event]]:
-        """Return the next events of the log with their numbers."""
+        """Return at most ``limit`` events with a number above ``seq``, in order, each with its number."""
         query = sa.select(_events.c.seq, *_EVENT_COLUMNS).where(_events.c.seq > seq).order_by(_events.c.seq)
         with self._reading() as connection:
             return [(row[0], Event(*row[1:])) for row in connection.execute(query.limit(limit))]
 
     def rewards_after(self, seq: int, limit: int) -> list[LoggedReward]:
-        """Return the next rewards of the log."""
+        """Return at most ``limit`` rewards with a number above ``seq``, in order."""
         query = (
             sa.select(_rewards.c.seq, _events.c.seq, *_REWARD_COLUMNS, *_EVENT_COLUMNS)
             .join(_events, _events.c.event_id == _rewards.c.event_id)
@@ -285,12 +300,15 @@ class Store:
 
     def newest_time(self) -> float:
         """Return the time of the newest entry; 0 if there is none."""
-        newest = (sa.select(table.c.time).order_by(table.c.seq.desc()).limit(1) for table in (_events, _rewards))
-        times = [self._fetch_value(query) for query in newest]
+        queries = (sa.select(table.c.time).order_by(table.c.seq.desc()).limit(1) for table in (_events, _rewards))
+        times = [self._fetch_value(query) for query in queries]
         return max((time for time in times if time is not None), default=0.0)
 
     def unrewarded(self, after: float, until: float, limit: int) -> list[tuple[float, str]]:
-        """Return the time and id of events without a reward with a time in (after, until], oldest first."""
+        """Return the times and ids of at most ``limit`` events without a reward, oldest first.
+
+        Their times are in (after, until].
+        """
         query = (
             sa.select(_events.c.time, _events.c.event_id)
             .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
@@ -302,7 +320,7 @@ class Store:
             return [(row[0], row[1]) for row in connection.execute(query)]
 
     def rounds(self, after: float, until: float) -> Iterator[list[tuple[Event, float, str]]]:
-        """Yield events with a time in [after, until), with their reward and its kind, in batches."""
+        """Yield batches of events with a time in [after, until), each event with its reward and the reward's kind."""
         seq = 0
         while True:
             query = (
@@ -334,21 +352,23 @@ class Store:
         state: bytes | None = None,
         file: int | None = None,
     ) -> ModelRow:
-        """Add a model with the next number. Only the newest 50 learned models and the last state are stored.
+        """Add a model with the next number, and return its row.
 
-        ``start_seq`` and ``learned_seq`` are the number of the newest reward by default. For a learned model, ``file``
-        is the number of the exported file that it replaces, which must be the newest one.
+        The content of exported files, of the newest 50 learned models and of the pinned model is stored, and the state
+        of the newest learned model. The arguments are the fields of ``ModelRow``. ``start_seq`` and ``learned_seq`` are
+        the number of the newest reward by default. For a learned model, ``file`` is the number of the exported file
+        that it replaces, which must be the newest one.
         """
-        newest, last = sa.func.max(_models.c.number), sa.func.max(_rewards.c.seq)
+        newest_number, last_seq = sa.func.max(_models.c.number), sa.func.max(_rewards.c.seq)
         with self._writing() as connection:
-            number = connection.execute(sa.select(newest)).scalar()
-            if file is not None and connection.execute(sa.select(newest).where(_FROM_FILE)).scalar() != file:
+            number = connection.execute(sa.select(newest_number)).scalar()
+            if file is not None and connection.execute(sa.select(newest_number).where(_FROM_FILE)).scalar() != file:
                 raise InvalidInput("another file was published since, which this model does not belong to")
-            stored = sa.select(_models.c.content).where(_models.c.number == file)
-            start = b"" if file is None else bytes(connection.execute(stored).scalar_one())
-            shared = [_common_end(part or b"", start) for part in (content, state)]
+            file_query = sa.select(_models.c.content).where(_models.c.number == file)
+            file_content = b"" if file is None else bytes(connection.execute(file_query).scalar_one())
+            shared = [_count_common_end(part or b"", file_content) for part in (content, state)]
             if start_seq is None or learned_seq is None:
-                start_seq = learned_seq = connection.execute(sa.select(last)).scalar() or 0
+                start_seq = learned_seq = connection.execute(sa.select(last_seq)).scalar() or 0
             row = ModelRow(
                 number=0 if number is None else number + 1,
                 time=time,
@@ -361,14 +381,17 @@ class Store:
             )
             if state is not None:
                 connection.execute(sa.update(_models).values(state=None).where(_models.c.state.is_not(None)))
-            own, own_state = content[: len(content) - shared[0]], state and state[: len(state) - shared[1]]
+            stored = {
+                "content": content[: len(content) - shared[0]],
+                "state": state and state[: len(state) - shared[1]],
+            }
             lengths = {"file": file, "content_shared": shared[0], "state_shared": shared[1]}
-            connection.execute(sa.insert(_models).values(**asdict(row), content=own, state=own_state, **lengths))
-            old = _models.c.number < row.number - _MAX_STORED_MODELS
+            connection.execute(sa.insert(_models).values(**asdict(row), **stored, **lengths))
+            is_old = _models.c.number < row.number - _MAX_STORED_MODELS
             pinned = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "pinned")).scalar()
             if pinned:
-                old &= _models.c.number != int(pinned)
-            connection.execute(sa.update(_models).values(content=None).where(old, _models.c.origin == "learned"))
+                is_old &= _models.c.number != int(pinned)
+            connection.execute(sa.update(_models).values(content=None).where(is_old, _models.c.origin == "learned"))
         return row
 
     def models(self) -> list[tuple[ModelRow, bool]]:
@@ -378,13 +401,13 @@ class Store:
             return [(ModelRow(*row[1:]), bool(row[0])) for row in connection.execute(query)]
 
     def newest_file(self, *, before: float = math.inf) -> int:
-        """Return the number of the newest model with origin "file"; -1 if there is none."""
+        """Return the number of the newest exported file with a number below ``before``; -1 if there is none."""
         query = sa.select(sa.func.max(_models.c.number)).where(_FROM_FILE)
         number = self._fetch_value(query if before == math.inf else query.where(_models.c.number < before))
         return -1 if number is None else int(number)
 
     def current_model(self) -> int | None:
-        """Return the number of the model that decides: the pinned or the newest one; None without models."""
+        """Return the number of the model that decides: the pinned model, or the newest; None without models."""
         pinned = self.note("pinned")
         if pinned:
             return int(pinned)
@@ -392,17 +415,17 @@ class Store:
 
     def model_content(self, number: int) -> bytes:
         """Return the exported file of a model."""
-        content = self._blob(number, "content")
+        content = self._read_bytes(number, "content")
         if content is None:
             raise InvalidInput(f"there is no model {number}; GET /models lists the stored ones")
         return content
 
     def model_state(self, number: int) -> bytes | None:
         """Return the state of the learner when it published this model; None if it is not stored."""
-        return self._blob(number, "state")
+        return self._read_bytes(number, "state")
 
-    def _blob(self, number: int, name: str) -> bytes | None:
-        """Return the content or state of a model, with the bytes that it shares with its file."""
+    def _read_bytes(self, number: int, name: str) -> bytes | None:
+        """Return the "content" or "state" of a model, including the bytes that it shares with its file."""
         columns = _models.c[name], _models.c.file, _models.c[f"{name}_shared"]
         with self._reading() as connection:
             row = connection.execute(sa.select(*columns).where(_models.c.number == number)).one_or_none()
@@ -411,17 +434,17 @@ class Store:
         return bytes(row[0]) + (self.model_content(row[1])[-row[2] :] if row[2] else b"")
 
     def pin(self, number: int | None) -> None:
-        """Let a model decide from now on; None returns to the newest."""
+        """Let a model decide from now on. None means the newest model."""
         if number is not None:
             self.model_content(number)
         self.write_note("pinned", "" if number is None else str(number))
 
     def note(self, name: str) -> str | None:
-        """Return a text that all processes of the service can read and write; None if there is none."""
+        """Return a note, i.e. a text that all processes of the service can read and write; None if it is missing."""
         return self._fetch_value(sa.select(_notes.c.text).where(_notes.c.name == name))
 
     def change_note(self, name: str, change: Callable[[str | None], str]) -> str:
-        """Replace a shared text by a function of it in one transaction, and return the new text."""
+        """Replace the note with this name by ``change(note)`` in one transaction, and return the new text."""
         with self._writing() as connection:
             text = change(connection.execute(sa.select(_notes.c.text).where(_notes.c.name == name)).scalar())
             updated = connection.execute(sa.update(_notes).values(text=text).where(_notes.c.name == name))
@@ -430,12 +453,12 @@ class Store:
         return text
 
     def write_note(self, name: str, text: str) -> None:
-        """Write a shared text."""
+        """Write the note with this name."""
         self.change_note(name, lambda _: text)
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[bool]:
-        """Yield True if this process may do the background work, which only one process at a time may."""
+        """Yield True if this process may do the background work. Only one process at a time may do so."""
         if self.backend == "sqlite":
             import fcntl
 
@@ -461,7 +484,7 @@ class Store:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        """Yield a connection in a transaction that holds the lock of writers."""
+        """Yield a connection with a transaction that holds the lock of writers."""
         with self._engine.connect() as base_connection:
             connection = base_connection.execution_options(daband_writes=True)
             with connection.begin():
@@ -474,7 +497,7 @@ class Store:
         return self._engine.connect()
 
     def _fetch_value(self, query: sa.Select[Any]) -> Any:
-        """Return the first value of a query; None if there is none."""
+        """Return the first value of a query's first row; None if it has no row."""
         with self._reading() as connection:
             return connection.execute(query).scalar()
 
@@ -492,8 +515,8 @@ def _prepare_sqlite(connection: Any, record: Any) -> None:  # noqa: ARG001
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     """Start a transaction, with the write lock if it writes."""
-    writes = connection.get_execution_options().get("daband_writes")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    is_writing = connection.get_execution_options().get("daband_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
 
 
 def _prepare_postgres(connection: Any, record: Any) -> None:  # noqa: ARG001
@@ -503,18 +526,18 @@ def _prepare_postgres(connection: Any, record: Any) -> None:  # noqa: ARG001
     connection.commit()
 
 
-def _batches(ids: Iterable[str]) -> Iterator[list[str]]:
-    """Yield distinct ids in batches for queries."""
+def _split_ids(ids: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the distinct ids in batches of at most 500."""
     unique_ids = list(dict.fromkeys(ids))
     for start in range(0, len(unique_ids), _MAX_IDS):
         yield unique_ids[start : start + _MAX_IDS]
 
 
-def _recorded_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str, Event]:
-    """Return the events in the log with these ids."""
+def _find_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str, Event]:
+    """Return the events in the log with these ids, by id."""
     recorded = {}
-    for group in _batches(ids):
-        for row in connection.execute(sa.select(*_EVENT_COLUMNS).where(_events.c.event_id.in_(group))):
+    for batch in _split_ids(ids):
+        for row in connection.execute(sa.select(*_EVENT_COLUMNS).where(_events.c.event_id.in_(batch))):
             recorded[row[0]] = Event(*row)
     return recorded
 
@@ -522,25 +545,24 @@ def _recorded_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str,
 def _write_events(
     connection: sa.Connection, groups: Sequence[Sequence[Event]], *, check_ids: bool
 ) -> dict[int, LogAnswer]:
-    """Write events, and return the result of each by ``id(event)``."""
-    recorded = (
-        _recorded_events(connection, (event.event_id for group in groups for event in group)) if check_ids else {}
-    )
-    answers, new = {}, []
+    """Write events, and return the result of each by ``id(event)``. ``check_ids`` looks for events with their ids."""
+    ids = (event.event_id for group in groups for event in group)
+    recorded = _find_events(connection, ids) if check_ids else {}
+    answers, new_rows = {}, []
     for group in groups:
-        conflict = any(recorded.get(event.event_id, event).digest != event.digest for event in group)
+        has_conflict = any(recorded.get(event.event_id, event).digest != event.digest for event in group)
         for event in group:
             first = recorded.get(event.event_id)
             if first is not None:
                 answers[id(event)] = LogAnswer("repeated" if first.digest == event.digest else "conflict", first)
-            elif conflict:
+            elif has_conflict:
                 answers[id(event)] = LogAnswer("refused")
             else:
                 recorded[event.event_id] = event
-                new.append({name: getattr(event, name) for name in Event.__dataclass_fields__})
+                new_rows.append({name: getattr(event, name) for name in Event.__dataclass_fields__})
                 answers[id(event)] = LogAnswer("recorded", event)
-    if new:
-        connection.execute(sa.insert(_events), new)
+    if new_rows:
+        connection.execute(sa.insert(_events), new_rows)
     return answers
 
 
@@ -549,39 +571,45 @@ def _write_rewards(connection: sa.Connection, rewards: Sequence[Reward]) -> dict
     if not rewards:
         return {}
     recorded: dict[str, tuple[float | None, str | None]] = {}
-    for group in _batches(entry.event_id for entry in rewards):
+    for batch in _split_ids(entry.event_id for entry in rewards):
         query = (
             sa.select(_events.c.event_id, _rewards.c.reward, _rewards.c.kind)
             .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
-            .where(_events.c.event_id.in_(group))
+            .where(_events.c.event_id.in_(batch))
         )
         recorded.update({row[0]: (row[1], row[2]) for row in connection.execute(query)})
-    answers, new = {}, []
+    answers, new_rows = {}, []
     for entry in rewards:
         reward, kind = recorded.get(entry.event_id, (None, None))
         if entry.event_id not in recorded:
             answers[id(entry)] = LogAnswer("unknown")
         elif reward is not None:
-            repeated = reward == entry.reward or entry.kind == "default"
-            answers[id(entry)] = LogAnswer("repeated" if repeated else "refused", None, reward, kind)
+            is_repeated = reward == entry.reward or entry.kind == "default"
+            answers[id(entry)] = LogAnswer("repeated" if is_repeated else "refused", None, reward, kind)
         else:
             recorded[entry.event_id] = entry.reward, entry.kind
             answers[id(entry)] = LogAnswer("recorded", None, entry.reward, entry.kind)
-            new.append({name: getattr(entry, name) for name in Reward.__dataclass_fields__})
-    if new:
-        connection.execute(sa.insert(_rewards), new)
+            new_rows.append({name: getattr(entry, name) for name in Reward.__dataclass_fields__})
+    if new_rows:
+        connection.execute(sa.insert(_rewards), new_rows)
     return answers
 
 
 class LogFailed(DabandError, RuntimeError):
-    """Raised if the log cannot be written; nothing was acknowledged."""
+    """The log cannot be written. Nothing was acknowledged to the client."""
 
 
 class Writer:
     """Writes the entries of many requests in one transaction, because the rate is limited by flushes to disk.
 
-    While a group of requests is written in a thread, the next group is collected. A request is answered when its group
-    is on disk. ``failure`` is the reason why the last group was not written, or empty.
+    While the entries of some requests are written in a thread, those of the next requests are collected. A request is
+    answered when its entries are on disk.
+
+    Attributes:
+        failure: the reason why the last transaction failed, or empty.
+        written: the number of entries that were written.
+        transactions: the number of transactions.
+        seconds: the time that transactions took.
     """
 
     def __init__(self, store: Store, *, max_waiting: int) -> None:
@@ -596,7 +624,7 @@ class Writer:
         self.seconds = 0.0
 
     async def write(self, entries: Sequence[Entry]) -> list[LogAnswer]:
-        """Return the results of entries when they are on disk."""
+        """Write the entries of a request, and return their results when they are on disk."""
         if self._waiting + len(entries) > self._max_waiting:
             raise LogFailed(f"{self._waiting:,} entries wait for the log; try again later")
         future: asyncio.Future[list[LogAnswer]] = asyncio.get_running_loop().create_future()
@@ -613,7 +641,7 @@ class Writer:
         self._thread.shutdown()
 
     async def _write_groups(self) -> None:
-        """Write groups until none is left."""
+        """Write the entries of waiting requests until none is left."""
         loop = asyncio.get_running_loop()
         try:
             while self._groups:
@@ -650,9 +678,9 @@ class Writer:
         return outcomes
 
 
-def _common_end(one: bytes, other: bytes) -> int:
-    """Return the number of bytes at the end that are equal."""
-    size = min(len(one), len(other))
-    ends = (np.frombuffer(part, np.uint8, size, len(part) - size) for part in (one, other))
-    differ = np.flatnonzero(np.not_equal(*ends))
-    return size if not len(differ) else size - 1 - int(differ[-1])
+def _count_common_end(left: bytes, right: bytes) -> int:
+    """Return the number of bytes at the end of both that are equal."""
+    size = min(len(left), len(right))
+    ends = (np.frombuffer(part, np.uint8, size, len(part) - size) for part in (left, right))
+    different = np.flatnonzero(np.not_equal(*ends))
+    return size if not len(different) else size - 1 - int(different[-1])

@@ -1,4 +1,4 @@
-"""Read the log: contexts as rows, a Parquet file for training, and the numbers of the page."""
+"""Read the log, export it as a Parquet file for training (``export_events``), and compute the numbers of the page."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._monitor import Monitor
 
-#: Confidence level of intervals.
+#: The confidence level of intervals.
 _CONFIDENCE = 0.95
-#: Maximum number of contexts that are monitored at each reading of the log, evenly spaced.
-_MAX_MONITORED = 100
-#: Contexts per call of the monitor.
+#: Maximum number of contexts that are monitored each time the log is read. They are equally spaced.
+_MAX_MONITORED_CONTEXTS = 100
+#: The number of contexts per call of the monitor.
 _MONITOR_BATCH = 20
 #: Maximum number of summary scores on the page.
 _MAX_SCORES = 8
-#: Columns of an exported log in addition to the context.
+#: The columns of an exported log in addition to the context.
 _LOG_COLUMNS = ("arm", "reward", "propensity")
 
 
 def read_rows(contexts: Iterable[str]) -> Any:
-    """Return contexts of the log, which are JSON, as mappings or as an array."""
+    """Return contexts of the log, which are JSON texts, as a list of mappings or as an array (n, ...)."""
     rows: list[Any] = orjson.loads(f"[{','.join(contexts)}]")
     return rows if isinstance(rows[0], dict) else np.asarray(rows, np.float64)
 
 
 def can_read(context: str | None, deployed: DeployedPolicy) -> bool:
-    """Return True if a context of the log can be read by this policy, so that rows of other policies can be skipped."""
+    """Return True if a policy can read a context of the log. The log may have contexts of other policies."""
     if context is None or context.startswith("{") is (deployed.columns is None):
         return False
     try:
@@ -68,22 +68,21 @@ def export_events(
     Args:
         log: the address of the log.
         path: the file to write. It is built in memory, so a large log should be exported in several parts.
-        since: time of the first event (ISO 8601; local time if it has no zone).
-        until: time before which events are written.
+        since: events before this time are dropped. It is a ``datetime`` or a text in ISO 8601, in local time if it has
+            no time zone.
+        until: events from this time on are dropped.
         defaults: False to drop events with a default reward.
-        ids: True to add the columns ``event_id``, ``time``, ``model`` and ``mode``. To read the file, context columns
-            must then be named.
+        ids: True to add the columns ``event_id``, ``time``, ``model`` and ``mode``. The reader of the file must then be
+            told which columns are the context.
     """
     check_writable(path)
     store = Store(log, create=False) if isinstance(log, str) else log
     frames = []
     try:
-        for rows in store.rounds(_moment(since, -math.inf), _moment(until, math.inf)):
-            selected = [(event, reward) for event, reward, kind in rows if defaults or kind != "default"]
-            if selected:
-                frames.append(
-                    pl.DataFrame([_row(*rewarded, ids=ids) for rewarded in selected], infer_schema_length=None)
-                )
+        for rounds in store.rounds(_to_seconds(since, -math.inf), _to_seconds(until, math.inf)):
+            rows = [_to_row(event, reward, ids=ids) for event, reward, kind in rounds if defaults or kind != "default"]
+            if rows:
+                frames.append(pl.DataFrame(rows, infer_schema_length=None))
     finally:
         if isinstance(log, str):
             store.close()
@@ -96,8 +95,8 @@ def export_events(
     return len(frame)
 
 
-def _row(event: Event, reward: float, *, ids: bool) -> dict[str, Any]:
-    """Return an event and its reward as a row."""
+def _to_row(event: Event, reward: float, *, ids: bool) -> dict[str, Any]:
+    """Return an event and its reward as a row of the exported file, by column name."""
     if event.context is None:
         raise DataError("the log has no contexts (--contexts drop), so policies cannot be trained or evaluated on it")
     context = orjson.loads(event.context)
@@ -112,8 +111,8 @@ def _row(event: Event, reward: float, *, ids: bool) -> dict[str, Any]:
     return row
 
 
-def _moment(time: str | datetime | None, default: float) -> float:
-    """Return a time in seconds since 1970; ``default`` for None."""
+def _to_seconds(time: str | datetime | None, default: float) -> float:
+    """Return a time in seconds since 1970, or ``default`` for None."""
     if time is None:
         return default
     try:
@@ -127,15 +126,15 @@ def _moment(time: str | datetime | None, default: float) -> float:
 class ValueSums:
     """Running sums for the mean reward of the played arms, and for the self-normalised estimate of another policy.
 
-    With w the importance weight of the other policy and r the reward, ``powers[a, b]`` is the sum of w^a r^b. Standard
-    errors are computed by the delta method.
+    ``powers[a, b]`` is the sum of w^a r^b, where r is the reward of a round and w the importance weight of the other
+    policy. Standard errors are computed by the delta method.
     """
 
     def __init__(self) -> None:
         self._sums = [[0.0] * 3 for _ in range(3)]
 
     def add(self, weight: float, reward: float) -> None:
-        """Add a round."""
+        """Add a round with this importance weight and reward."""
         power_of_weight = 1.0
         for row in self._sums:  # for nine numbers, numpy is slower
             row[0] += power_of_weight
@@ -160,7 +159,7 @@ class ValueSums:
         return total**2 / squares if squares > 0 else 0.0
 
     def mean(self, power: int = 0) -> MeanEstimate:
-        """Return the mean reward with weights w^power: power 0 for the played arms, 1 for the other policy."""
+        """Return the mean reward with weights w^power. The power is 0 for the played arms, 1 for the other policy."""
         p, n = self.powers, self.n
         total = float(p[power, 0])
         if total <= 0.0:
@@ -170,20 +169,21 @@ class ValueSums:
         return MeanEstimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / total if n > 1 else math.inf)
 
     def difference(self) -> MeanEstimate:
-        """Return the mean reward of the played arms minus the other policy's, on the same rounds."""
+        """Return the mean reward of the played arms minus that of the other policy, on the same rounds."""
         p, n, played, other = self.powers, self.n, self.mean(0), self.mean(1)
         if not math.isfinite(other.error):
             return MeanEstimate(math.nan, math.inf)
         v, u, scale = played.value, other.value, n / float(p[1, 0])
-        square = float(p[0, 2] - 2 * v * p[0, 1] + v * v * p[0, 0])
-        both = float(p[1, 2] - (v + u) * p[1, 1] + v * u * p[1, 0])
-        others = float(p[2, 2] - 2 * u * p[2, 1] + u * u * p[2, 0])
-        squares = square - 2.0 * scale * both + scale * scale * others
+        # The sums of squares and products of the terms r - v and w (r - u).
+        played_squares = float(p[0, 2] - 2 * v * p[0, 1] + v * v * p[0, 0])
+        products = float(p[1, 2] - (v + u) * p[1, 1] + v * u * p[1, 0])
+        other_squares = float(p[2, 2] - 2 * u * p[2, 1] + u * u * p[2, 0])
+        squares = played_squares - 2.0 * scale * products + scale * scale * other_squares
         return MeanEstimate(v - u, math.sqrt(max(squares, 0.0) / (n - 1) / n))
 
 
 class Watch:
-    """Statistics of events and rewards, in the order of the log, for the page.
+    """Statistics of events and rewards for the page. Entries must be added in the order of the log.
 
     ``deployed`` is the newest exported file, which is model ``first_model`` of the log. Decisions of earlier models are
     counted, but their contexts are not monitored.
@@ -198,18 +198,21 @@ class Watch:
         self._min_propensity: float | None = None
         self._arms: Counter[int] = Counter()
         self._own_arms: Counter[int] = Counter()
-        self._compared, self._all = ValueSums(), ValueSums()
-        self._models: dict[int, ValueSums] = {}
+        #: The rewards of rounds with an importance weight of the policy that was not played, and of all rounds.
+        self._weighted_sums, self._all_sums = ValueSums(), ValueSums()
+        #: The rewards of the rounds of each model, by its number.
+        self._model_sums: dict[int, ValueSums] = {}
+        #: The number of the event at which the monitor raised an alarm; None before.
         self._changed_at: int | None = None
-        #: The policy compared with the control group.
+        #: The lift of the policy over the control group.
         self.lift = LiftSequence(_CONFIDENCE)
-        #: Events of that comparison in their order, with their reward if it has arrived.
+        #: The events of this comparison in their order, with their rewards if they have arrived.
         self._pending: dict[str, LoggedReward | None] = {}
 
     def count_events(self, events: Sequence[Event]) -> None:
         """Add the next events of the log."""
         monitored: list[tuple[int, str]] = []
-        stride = -(-len(events) // _MAX_MONITORED)
+        stride = -(-len(events) // _MAX_MONITORED_CONTEXTS)
         for index, event in enumerate(events):
             self._counts["events"] += 1
             self._arms[event.arm] += 1
@@ -229,7 +232,7 @@ class Watch:
             self._monitor_contexts(monitored[start : start + _MONITOR_BATCH])
 
     def _monitor_contexts(self, monitored: Sequence[tuple[int, str]]) -> None:
-        """Update the monitor with contexts, each with the number of its event."""
+        """Update the monitor with contexts, which are pairs of the event's number and the JSON text."""
         assert self._monitor is not None
         self._monitor.observe(read_rows(text for _, text in monitored))
         if self._monitor.alarm and self._changed_at is None:
@@ -239,40 +242,43 @@ class Watch:
         """Add the next rewards of the log."""
         for row in rows:
             self._counts["given" if row.kind == "given" else "defaulted"] += 1
-            self._all.add(1.0, row.reward)
-            self._models.setdefault(row.event.model, ValueSums()).add(1.0, row.reward)
+            self._all_sums.add(1.0, row.reward)
+            self._model_sums.setdefault(row.event.model, ValueSums()).add(1.0, row.reward)
             weight = self._weight(row.event)
             if weight is not None:
-                self._compared.add(weight, row.reward)
+                self._weighted_sums.add(weight, row.reward)
             if self._is_compared(row.event):
                 self._pending[row.event.event_id] = row
                 self._count_lift()
 
     def _is_compared(self, event: Event) -> bool:
-        """Return True if an event is part of the comparison of the newest file with the control group."""
+        """Return True if an event is in the comparison of the newest file with the control group."""
         return event.control is not None and event.model >= self._first_model
 
     def _count_lift(self) -> None:
-        """Add rewards to the comparison in the order of their events, up to the first event without a reward.
+        """Add rewards to the lift in the order of their events, up to the first event without a reward.
 
         Purchases arrive sooner than the default rewards of visitors who buy nothing, so the rewards that have arrived
-        are not representative. Without ``wait``, some rewards never arrive, so they are added as they arrive.
+        are not representative. Without ``wait``, some rewards never arrive, so rewards are added as they arrive.
         """
-        while self._pending and (row := self._pending[first := next(iter(self._pending))]) is not None:
-            del self._pending[first]
+        while self._pending and (row := self._pending[event_id := next(iter(self._pending))]) is not None:
+            del self._pending[event_id]
             assert row.event.control is not None
             self.lift.add(row.reward, row.event.control, in_control=row.event.mode == "control")
 
     def lift_numbers(self) -> dict[str, Any]:
-        """Return the lift with its interval and the proven verdict: "worse", "better" or ""."""
+        """Return the lift, its interval, the number of rewards of both groups, and the verdict.
+
+        The verdict is "worse" or "better" once that is proven, otherwise "".
+        """
         value, low, high = (number if math.isfinite(number) else None for number in self.lift.interval())
         verdict = "worse" if self.lift.worse else "better" if self.lift.better else ""
         policy, control = self.lift.counts
         return {"value": value, "low": low, "high": high, "policy": policy, "control": control, "verdict": verdict}
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """Return all numbers as a dictionary that JSON can hold."""
-        counts, uplift = self._counts, self._compared.difference()
+        """Return all numbers as a dictionary of JSON types, with the time ``now``."""
+        counts, uplift = self._counts, self._weighted_sums.difference()
         rewarded = counts["given"] + counts["defaulted"]
         if self.settings.mode == "apprentice":
             uplift = MeanEstimate(-uplift.value, uplift.error)
@@ -285,17 +291,17 @@ class Watch:
             "defaulted_fraction": counts["defaulted"] / rewarded if rewarded else None,
             "min_propensity": self._min_propensity,
             "equal_fraction": counts["equal"] / counts["compared"] if counts["compared"] else None,
-            "played": _interval(self._all.mean()),
-            "other": _interval(self._compared.mean(1)),
+            "played": _interval(self._all_sums.mean()),
+            "other": _interval(self._weighted_sums.mean(1)),
             "uplift": _interval(uplift),
             "lift": self.lift_numbers(),
-            "compared_rounds": self._compared.n,
-            "effective_sample_size": self._compared.effective_sample_size,
+            "compared_rounds": self._weighted_sums.n,
+            "effective_sample_size": self._weighted_sums.effective_sample_size,
             "assessed": None if self.deployed.assessment is None else self.deployed.assessment.get("value"),
             "shift": self._shift(),
             "arms": [[name, self._arms[arm], self._own_arms[arm]] for arm, name in enumerate(self.deployed.arm_names)],
             "new_arms": self.deployed.new_arms,
-            "models": {number: {"n": sums.n, **_interval(sums.mean())} for number, sums in self._models.items()},
+            "models": {number: {"n": sums.n, **_interval(sums.mean())} for number, sums in self._model_sums.items()},
         }
 
     def _shift(self) -> dict[str, Any] | None:
@@ -314,15 +320,15 @@ class Watch:
         }
 
     def _weight(self, event: Event) -> float | None:
-        """Return the importance weight of the policy that was not played; None if there is none."""
-        other = event.incumbent_arm if event.mode == "online" else event.own_arm
-        if other is None or event.mode != self.settings.mode or event.control is not None:
+        """Return the importance weight of the policy that was not played; None if its choice is not known."""
+        other_arm = event.incumbent_arm if event.mode == "online" else event.own_arm
+        if other_arm is None or event.mode != self.settings.mode or event.control is not None:
             return None
-        return 1.0 / event.propensity if other == event.arm else 0.0
+        return 1.0 / event.propensity if other_arm == event.arm else 0.0
 
 
 def _interval(estimate: MeanEstimate) -> dict[str, float | None]:
-    """Return an estimate with its interval; None for numbers that are not finite."""
+    """Return the value, lower and upper limit of an estimate, in JSON types. Numbers that are not finite are None."""
     if not (math.isfinite(estimate.value) and math.isfinite(estimate.error)):
         return {"value": estimate.value if math.isfinite(estimate.value) else None, "low": None, "high": None}
     low, high = estimate.interval(_CONFIDENCE)

@@ -1,4 +1,4 @@
-"""Run the application with uvicorn and limits on connections, and the worker process (``serve``)."""
+"""Start the service (``serve``): the application in uvicorn, with limits on connections, and the worker process."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from daband.service._settings import Limits, Settings
 _log = logging.getLogger("daband.service")
 #: Seconds between two checks that the worker still runs.
 _POLL_SECONDS = 1.0
-#: Seconds before a worker that ended is started again.
+#: Seconds after which a worker that has ended is started again.
 _RESTART_SECONDS = 3.0
 #: Seconds that a connection may be idle between two requests.
 _KEEP_ALIVE_SECONDS = 75
-#: Maximum number of connections that the kernel queues; the event loop accepts all of them at once.
-_BACKLOG = 64
-#: Number of file descriptors that are not used for connections, but for the log, its lock and new connections.
-_RESERVED_FILES = 64 + _BACKLOG
-#: Smallest limit on the number of connections.
+#: Maximum number of connections that the kernel queues. The event loop accepts all of them at once.
+_BACKLOG_CONNECTIONS = 64
+#: The number of file descriptors that are reserved for the log, its lock and new connections.
+_RESERVED_FILES = 64 + _BACKLOG_CONNECTIONS
+#: The smallest limit on the number of connections.
 _MIN_CONNECTIONS = 8
-#: Maximum number of bytes of a header.
+#: Maximum size of a header in bytes, unless ``Limits.body_bytes`` is larger.
 _MAX_HEADER_BYTES = 1 << 16
 #: A large body may take further periods of ``Limits.request_seconds``, if at least this many bytes arrive in each.
 _BYTES_PER_PERIOD = 1 << 20
@@ -59,9 +59,9 @@ def serve(
     Args:
         file: the file that ``daband.export`` wrote.
         log: the event log: ``sqlite:///events.db``, or ``postgresql://...``, which several services may share.
-        settings: modes, waits, tokens and limits.
+        settings: the behaviour of the service; by default ``Settings()``.
         learn: the saved policy that ``file`` was exported from, to continue learning from the log.
-        learn_every: number of rewards that are learned at a time.
+        learn_every: the number of rewards that are learned at a time.
         host: the address to listen on.
         port: the port to listen on.
         worker: True to start the process that learns, updates the page and sets default rewards.
@@ -86,11 +86,14 @@ def serve(
 
 
 def uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
-    """Return the configuration of a server that drops incomplete requests and limits its connections."""
+    """Return the configuration of a server that drops incomplete requests and limits its connections.
+
+    ``options`` are further arguments of ``uvicorn.Config``.
+    """
     return uvicorn.Config(
         app,
         http=_limited_protocol(limits),
-        backlog=_BACKLOG,
+        backlog=_BACKLOG_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         server_header=False,
         ws="none",
@@ -101,10 +104,10 @@ def uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
 def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
     """Return uvicorn's HTTP protocol with a time limit for incoming requests and a limit on connections.
 
-    uvicorn has neither: its ``limit_concurrency`` is checked when the header of a request is complete, and the first
-    byte of a request ends its keep-alive timeout. So a client that sends an incomplete request would keep a file
+    uvicorn has neither. It checks ``limit_concurrency`` when the header of a request is complete, and its keep-alive
+    timeout ends with the first byte of a request. So a client that sends an incomplete request would keep a file
     descriptor for ever. Here a request must arrive within ``limits.request_seconds``. A connection above the limit
-    replaces the one that has waited longest for a request; if all of them are busy, the new one is closed.
+    replaces the connection that has waited longest for a request. If all others are busy, the new one is closed.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     max_connections = min(limits.connections, max(files - _RESERVED_FILES, _MIN_CONNECTIONS))
@@ -113,15 +116,17 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
         """The HTTP protocol of one connection, with a timer while it waits for the client."""
 
         _timer: asyncio.TimerHandle | None = None
-        _since = 0.0  # time at which the timer was started
-        _received = 0  # bytes received since then
+        #: The time at which the timer was started.
+        _started_at = 0.0
+        #: The number of bytes received since then.
+        _n_received = 0
 
         @property
         def _waits_for_client(self) -> bool:
-            """True if the client must act next: send the rest of a request, or read its answer."""
+            """True if the client must act next, i.e. send the rest of a request or read its answer."""
             cycle = self.cycle
-            arrives = cycle is None or cycle.response_complete or (cycle.more_body and not self.flow.read_paused)
-            return bool(arrives or self.flow.write_paused)
+            must_send = cycle is None or cycle.response_complete or (cycle.more_body and not self.flow.read_paused)
+            return bool(must_send or self.flow.write_paused)
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -130,7 +135,7 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
             if len(open_connections) > max_connections:
                 min(
                     (connection for connection in open_connections if connection._waits_for_client),
-                    key=lambda connection: connection._since,
+                    key=lambda connection: connection._started_at,
                 ).transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -144,9 +149,9 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 return
             if self._timer is None:
                 self._start_timer()
-            self._received += len(data)
+            self._n_received += len(data)
             in_header = self.cycle is None or self.cycle.response_complete
-            if in_header and self._received > max(_MAX_HEADER_BYTES, limits.body_bytes):
+            if in_header and self._n_received > max(_MAX_HEADER_BYTES, limits.body_bytes):
                 self.transport.abort()
 
         def pause_writing(self) -> None:
@@ -158,9 +163,9 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
             self._stop_timer()
 
         def _start_timer(self) -> None:
-            """Start the timer again."""
+            """Start the timer, or start it again if it runs."""
             self._stop_timer()
-            self._since, self._received = self.loop.time(), 0
+            self._started_at, self._n_received = self.loop.time(), 0
             self._timer = self.loop.call_later(limits.request_seconds, self._on_timeout)
 
         def _stop_timer(self) -> None:
@@ -172,7 +177,7 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def _on_timeout(self) -> None:
             """Close the connection, unless enough of a large body has arrived."""
             self._timer = None
-            if self._received >= _BYTES_PER_PERIOD:
+            if self._n_received >= _BYTES_PER_PERIOD:
                 self._start_timer()
             elif self._waits_for_client and not self.transport.is_closing():
                 self.transport.abort()
@@ -181,7 +186,7 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
 
 def _check_learning(learn: str | Path | None, settings: Settings) -> None:
-    """Raise an error if the policy cannot be read, or if there are no contexts to learn from."""
+    """Raise an error if the policy to learn with cannot be read, or if the log does not store contexts."""
     if learn is None:
         return
     if not Path(learn).is_file():
@@ -192,7 +197,7 @@ def _check_learning(learn: str | Path | None, settings: Settings) -> None:
 
 
 def _supervise_worker(stopping: threading.Event, *task: Any) -> None:
-    """Run the worker process until ``stopping`` is set. Start it again if it ends."""
+    """Run the worker process, with the arguments ``task``, until ``stopping`` is set. Start it again if it ends."""
     while not stopping.is_set():
         try:
             process = _start_worker(*task)
@@ -208,7 +213,10 @@ def _supervise_worker(stopping: threading.Event, *task: Any) -> None:
 
 
 def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:
-    """Start the worker process. It reads its task from the standard input, because the address may have a password."""
+    """Start the worker process, and return it.
+
+    The worker reads its task from the standard input, because the address of the log may contain a password.
+    """
     task = {
         "log": log, "settings": {**asdict(settings), "tokens": {}}, "learn": None if learn is None else str(learn),
         "learn_every": learn_every, "parent": os.getpid(),

@@ -1,4 +1,4 @@
-"""The settings of a service, and the clock of its events."""
+"""Define the settings of a service, and the clock of its events."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Literal, get_args
 from daband._arguments import check_finite, check_fraction, check_int, check_one_of, check_probability
 from daband.errors import InvalidInput
 
+#: The mode of a service, see ``Settings``.
 Mode = Literal["online", "apprentice"]
+#: Whether contexts are stored in the log.
 Contexts = Literal["keep", "drop"]
-#: Difference of the two clocks in seconds, above which a warning is given.
-_MAX_CLOCK_DIFFERENCE = 5.0
+#: The clock warns if it differs by more seconds from the machine's clock.
+_MAX_CLOCK_DIFFERENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,13 @@ class Tokens:
     A role may have several tokens, separated by commas, so that one can be replaced without interruption.
     """
 
-    #: POST /decide.
+    #: For POST /decide.
     decide: str = field(default="", repr=False)
-    #: POST /events/ID/reward.
+    #: For POST /events/ID/reward.
     reward: str = field(default="", repr=False)
-    #: The page, GET /models and /metrics.
+    #: For the page, GET /models and /metrics.
     watch: str = field(default="", repr=False)
-    #: POST /models, /arms and /watch/reset, and the calls of ``watch``.
+    #: For POST /models, /arms and /watch/reset, and all calls of ``watch``.
     admin: str = field(default="", repr=False)
 
     @property
@@ -43,16 +45,16 @@ class Tokens:
 class Limits:
     """Limits on requests, clients and connections."""
 
-    #: Maximum number of bytes of a request's body.
+    #: Maximum size of a request's body, in bytes.
     body_bytes: int = 1 << 20
     #: Maximum number of events in one request.
     batch: int = 1000
-    #: Maximum number of entries that wait to be written; further requests are answered with 503.
+    #: Maximum number of entries that wait to be written to the log. Further requests are answered with 503.
     waiting: int = 20_000
-    #: Maximum number of open connections, or fewer if the process may open few files. A new connection replaces the
-    #: one that is idle longest.
+    #: Maximum number of open connections. It is smaller if the process may open few files. A new connection replaces
+    #: the connection that has been idle longest.
     connections: int = 512
-    #: Maximum number of seconds in which a request must arrive; as many again for each MiB of a large body.
+    #: The number of seconds in which a request must arrive. Each MiB of a large body has as many seconds again.
     request_seconds: float = 15.0
 
     def __post_init__(self) -> None:
@@ -69,17 +71,17 @@ class Settings:
     Args:
         mode: "online" (the model's arm is played) or "apprentice" (the incumbent's arm is played, the model's arm is
             logged).
-        contexts: "keep" stores contexts in the log, "drop" does not.
-        wait: seconds after which an event without a reward gets ``default_reward``; None for never.
+        contexts: "keep" to store contexts in the log, "drop" to store none.
+        wait: the number of seconds after which an event without a reward gets ``default_reward``; None for never.
         default_reward: the reward of such an event, in the unit of the policy's rewards.
-        incumbent: the arm, by name or index, that was always played before the policy; by default the one in the
+        incumbent: the arm, by name or index, that was always played before the policy; by default the incumbent in the
             exported file.
         control: the fraction of events, drawn at random, for which the incumbent's arm is played. If the policy is
-            proven to be worse, it is played for all events.
-        widen: this fraction once the policy is proven to be better; None for ``control``.
-        new_arms: the largest fraction of events that choose an arm without any reward; None for the file's.
-        false_alarms: bound on the probability that an alarm is ever raised while nothing has changed.
-        hosts: host names of the service in requests, in addition to localhost and its address; "*" for any.
+            proven to be worse, the incumbent's arm is played for all events.
+        widen: the fraction that replaces ``control`` once the policy is proven to be better; None for no change.
+        new_arms: the largest fraction of events that choose an arm without any reward; None for the value in the file.
+        false_alarms: an upper bound on the probability of ever raising an alarm while nothing has changed.
+        hosts: the host names of the service in requests, in addition to localhost and its address; "*" for any.
         tokens: the tokens of each role.
         limits: limits on requests, clients and connections.
     """
@@ -118,9 +120,9 @@ class Settings:
 
 
 class Clock:
-    """A clock that reads the time of day once, and continues by a steady clock, so that it never jumps or goes back.
+    """A clock that reads the time of day once, and then follows a steady clock. So it never jumps or goes back.
 
-    ``newest`` is the time of the newest entry of the log; the clock does not start before it.
+    ``newest`` is the time of the newest entry of the log. The clock does not start before it.
     """
 
     def __init__(
@@ -139,9 +141,9 @@ class Clock:
 
     @property
     def warning(self) -> str:
-        """A warning if the machine's clock was changed since; empty otherwise."""
+        """A warning if the machine's clock was changed after the start; otherwise empty."""
         difference = self._wall() - self.now()
-        if math.fabs(difference) < _MAX_CLOCK_DIFFERENCE:
+        if math.fabs(difference) < _MAX_CLOCK_DIFFERENCE_SECONDS:
             return ""
         side = "ahead of" if difference > 0 else "behind"
         return (

@@ -1,6 +1,6 @@
-"""The worker process: it learns from the log, sets default rewards, and computes the numbers of the page.
+"""Run the worker process, which learns from the log, sets default rewards, and computes the numbers of the page.
 
-Only one worker per log is active; another one takes over when it exits. Decisions never wait for it.
+Only one worker per log is active. Another one takes over when it exits. Decisions never wait for the worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from daband.errors import DabandError, InvalidInput
 from daband.policies._checkpoints import load_policy
 from daband.policies._incoming_rounds import log_weights
 from daband.policies._policy import Policy
-from daband.service._decider import model_from, with_added_arms
+from daband.service._decider import load_model, with_added_arms
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
 from daband.service._log_readers import Watch, can_read, read_rows
 from daband.service._settings import Clock, Limits, Settings, Tokens
@@ -35,18 +35,19 @@ from daband.serving._export import export
 _log = logging.getLogger("daband.service")
 #: Seconds between two reads of a log without new entries.
 _PAUSE_SECONDS = 0.5
-#: Largest difference of predictions between two machines, as a fraction of the largest prediction.
-_MAX_ERROR = 1e-3
-#: Number of rows that are read at a time.
+#: The largest mean difference of predictions between two machines, as a fraction of the largest prediction.
+_MAX_RELATIVE_ERROR = 1e-3
+#: The number of rows that are read at a time.
 _BATCH_ROWS = 500
-#: Seconds between two models of a linear policy.
-_LINEAR_SECONDS = 5.0
-#: Seconds between two models of a policy that learns by gradients.
-_GRADIENT_SECONDS = 60.0
-#: Seconds after a start without default rewards, or ``wait`` if it is less, because clients may have waited to report.
-_MAX_GRACE = 60.0
-#: Largest difference in seconds between the clocks of machines that use one log.
-_MAX_CLOCK_DIFFERENCE = 60.0
+#: Seconds between two published models of a linear policy.
+_LINEAR_PUBLISH_SECONDS = 5.0
+#: Seconds between two published models of a policy that learns by gradients.
+_GRADIENT_PUBLISH_SECONDS = 60.0
+#: For this many seconds after its start, or ``Settings.wait`` if that is less, the worker sets no default rewards.
+#: Clients may have been waiting to report rewards.
+_MAX_GRACE_SECONDS = 60.0
+#: The largest difference in seconds between the clocks of machines that use one log.
+_MAX_CLOCK_DIFFERENCE_SECONDS = 60.0
 #: Seconds after which the numbers of the page are written even if they are unchanged.
 _HEARTBEAT_SECONDS = 10.0
 #: Seconds between two snapshots of the numbers of the page.
@@ -54,17 +55,17 @@ _SNAPSHOT_SECONDS = 1.0
 
 
 class LogLearner:
-    """Learns the rewards of a log in groups of fixed size, and publishes numbered models.
+    """A learner that learns the rewards of a log in groups of fixed size, and publishes numbered models.
 
     A model depends only on the policy file and the log, because groups have a fixed size and the order of the log. The
-    first policy file of a log starts with the first reward, later ones with the next reward that arrives.
+    first policy file of a log learns from the first reward on, later files from the next reward that arrives.
 
     Args:
         store: the log.
         file: the saved policy.
         deployed: the file that the policy was exported to.
         number: the number of ``deployed`` among the models of the log.
-        every: number of rewards in a group.
+        every: the number of rewards in a group.
     """
 
     def __init__(
@@ -72,9 +73,10 @@ class LogLearner:
     ) -> None:
         self._store, self._deployed, self._number, self._every = store, deployed, number, every
         content = Path(file).read_bytes()
+        #: The digest of the policy file and the size of groups, which identify the sequence of learned models.
         self.base = f"{hashlib.sha256(content).hexdigest()}/{every}"
-        learned = [row for row, _ in store.models() if row.origin == "learned" and row.base == self.base]
-        state = store.model_state(learned[0].number) if learned else None
+        learned_models = [row for row, _ in store.models() if row.origin == "learned" and row.base == self.base]
+        state = store.model_state(learned_models[0].number) if learned_models else None
         self.policy = _load_policy(file, deployed)
         if not _was_exported_to(deployed, self.policy):
             raise InvalidInput(
@@ -82,16 +84,18 @@ class LogLearner:
                 f"rounds (this one has learned {self.policy.rounds_learned:,}). Start the service with --learn "
                 "and the policy that the file was exported from"
             )
-        self.start_seq = self._find_start(first=not learned)
+        #: The number of the reward after which learning started.
+        self.start_seq = self._find_start(is_new=not learned_models)
+        #: The number of the last learned reward.
         self.seq = self.start_seq
         if state is not None:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "state of the learner"
                 path.write_bytes(state)
-                self.policy, self.seq = _load_policy(path, deployed), learned[0].learned_seq
-        self._published = self.seq
+                self.policy, self.seq = _load_policy(path, deployed), learned_models[0].learned_seq
+        self._published_seq = self.seq
 
-    def step(self) -> bool:
+    def learn_group(self) -> bool:
         """Learn the next complete group of rewards. Return True if there was one."""
         rows = self._store.rewards_after(self.seq, self._every)
         if len(rows) < self._every:
@@ -111,8 +115,8 @@ class LogLearner:
                     self.policy.add_arm(arm["id"], row if catalogue.table is not None else row["features"])
 
     def publish(self, now: float) -> ModelRow | None:
-        """Publish a model if rewards were learned since the last one. Return it, or None."""
-        if self.seq == self._published:
+        """Publish a model if rewards were learned since the last one. Return its row, or None."""
+        if self.seq == self._published_seq:
             return None
         row = self._store.add_model(
             export_bytes(self.policy, self._deployed),
@@ -125,16 +129,19 @@ class LogLearner:
             state=_file_bytes(self.policy.save),
             file=self._number,
         )
-        self._published = self.seq
+        self._published_seq = self.seq
         return row
 
-    def _find_start(self, *, first: bool) -> int:
-        """Return the number of the reward after which this policy file learns. The log stores that number."""
+    def _find_start(self, *, is_new: bool) -> int:
+        """Return the number of the reward after which this policy file learns, and write it as a note of the log.
+
+        ``is_new`` is True if the log has no models learned from this policy file.
+        """
         name = f"base:{self.base}"
         number = self._store.note(name)
         if number is not None:
             return int(number)
-        start = self._store.last_reward() if first and self._store.note("learner") is not None else 0
+        start = self._store.last_reward() if is_new and self._store.note("learner") is not None else 0
         self._store.write_note(name, str(start))
         self._store.write_note("learner", self.base)
         return start
@@ -143,8 +150,8 @@ class LogLearner:
 def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy) -> None:
     """Update a policy with a group of rewards. Rounds in which the incumbent chose are weighted by propensity."""
     rows = [row for row in rows if can_read(row.event.context, deployed)]
-    for online in (True, False):
-        group = [row for row in rows if (row.event.mode == "online") is online]
+    for is_online in (True, False):
+        group = [row for row in rows if (row.event.mode == "online") is is_online]
         if not group:
             continue
         contexts = deployed.reader.read(read_rows(str(row.event.context) for row in group)).contexts
@@ -154,7 +161,7 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy
             [row.event.arm for row in group],
             [row.reward for row in group],
             deployed.domain,
-            weights=None if online else log_weights(policy, propensities),
+            weights=None if is_online else log_weights(policy, propensities),
         )
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)
@@ -163,7 +170,7 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy
 
 
 def export_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
-    """Return the policy as the content of an exported file, with the settings of the served file."""
+    """Return the content of a file that the policy is exported to, with the settings of the served file."""
     return _file_bytes(
         lambda path: export(
             policy,
@@ -181,7 +188,7 @@ def export_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
 
 
 def _file_bytes(write: Callable[[Path], object]) -> bytes:
-    """Return the content of the file that a function writes."""
+    """Return the content of the file that ``write(path)`` writes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
         write(path)
@@ -189,7 +196,7 @@ def _file_bytes(write: Callable[[Path], object]) -> bytes:
 
 
 def _load_policy(file: str | Path, deployed: DeployedPolicy) -> Policy:
-    """Return a saved policy. Raise an error if its arms or contexts differ from the served file's."""
+    """Return a saved policy. Raise an error if its arms or contexts differ from those of the served file."""
     policy = load_policy(file)
     has_new_arms = policy.catalogue is not None and policy.n_arms > len(deployed.arm_names)
     if (policy.n_arms != len(deployed.arm_names) and not has_new_arms) or tuple(policy.context_shape) != tuple(
@@ -203,14 +210,14 @@ def _load_policy(file: str | Path, deployed: DeployedPolicy) -> Policy:
 
 
 def _was_exported_to(deployed: DeployedPolicy, policy: Policy) -> bool:
-    """Return True if the file predicts as the policy does, up to rounding, and has learned as many rounds."""
+    """Return True if the file has the predictions of the policy, up to rounding, and has learned as many rounds."""
     if policy.rounds_learned != deployed.rounds_learned:
         return False
     contexts = np.random.default_rng(0).normal(size=(64, *deployed.frozen.row_shape))
     predicted, file_predicted = (
         frozen.score(contexts)[0] for frozen in (policy.frozen(deployed.domain), deployed.frozen)
     )
-    return bool(np.abs(predicted - file_predicted).mean() <= _MAX_ERROR * np.abs(predicted).max())
+    return bool(np.abs(predicted - file_predicted).mean() <= _MAX_RELATIVE_ERROR * np.abs(predicted).max())
 
 
 class Worker:
@@ -229,7 +236,7 @@ class Worker:
     ) -> None:
         self.store, self.settings = store, settings
         self._clock = clock or Clock(store.newest_time())
-        self._file = model_from(store.model_content(number := store.newest_file()), number)
+        self._file = load_model(store.model_content(number := store.newest_file()), number)
         self._learner: LogLearner | None = None
         if learn is not None and settings.contexts == "keep":
             try:
@@ -237,11 +244,11 @@ class Worker:
             except (DabandError, OSError) as error:  # other work continues
                 _log.warning("%s cannot learn from the log: %s", learn, error)
         if publish_seconds is None:
-            gradients = self._learner is not None and self._learner.policy.learns_by_gradients
-            publish_seconds = _GRADIENT_SECONDS if gradients else _LINEAR_SECONDS
+            by_gradients = self._learner is not None and self._learner.policy.learns_by_gradients
+            publish_seconds = _GRADIENT_PUBLISH_SECONDS if by_gradients else _LINEAR_PUBLISH_SECONDS
         self._publish_seconds, self._snapshot_seconds = publish_seconds, snapshot_seconds
-        self._published = -publish_seconds
-        self._started = self._clock.now()
+        self._published_at = -publish_seconds
+        self._started_at = self._clock.now()
         self._defaulted_until = 0.0
         self._counted_from = self._verdict = ""
         self._arms_note: str | None = None
@@ -255,13 +262,13 @@ class Worker:
 
     def run_once(self) -> bool:
         """Process the next entries of the log. Return True if there are more."""
-        more = self._read_log() | self._set_defaults()
+        has_more = self._read_log() | self._set_defaults()
         if self._learner is not None:
-            more |= self._learner.step()
+            has_more |= self._learner.learn_group()
             now = self._clock.now()
-            if now - self._published >= self._publish_seconds and self._learner.publish(now):
-                self._published = self._clock.now()
-        return more
+            if now - self._published_at >= self._publish_seconds and self._learner.publish(now):
+                self._published_at = self._clock.now()
+        return has_more
 
     def write_snapshot(self) -> None:
         """Write the numbers of the page if they have changed, and at least every ten seconds."""
@@ -284,7 +291,7 @@ class Worker:
             self.store.write_note("snapshot", orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS).decode())
 
     def _restart_statistics(self) -> None:
-        """Start the statistics again from the beginning of the log, for events after the last reset."""
+        """Start the statistics again. The log is read from its beginning; events before the last reset do not count."""
         self._counted_from = self.store.note("watch_from") or "0"
         self._statistics = Watch(self._file.deployed, self.settings, first_model=self._file.number)
         self._event_seq = self._reward_seq = 0
@@ -313,30 +320,30 @@ class Worker:
     def _set_defaults(self) -> bool:
         """Write the default rewards of events that have waited long enough. Return True if there may be more."""
         wait, now = self.settings.wait, self._clock.now()
-        if wait is None or now - self._started < min(wait, _MAX_GRACE):
+        if wait is None or now - self._started_at < min(wait, _MAX_GRACE_SECONDS):
             return False
-        due = self.store.unrewarded(self._defaulted_until, now - wait, _BATCH_ROWS)
-        if due:
+        due_events = self.store.unrewarded(self._defaulted_until, now - wait, _BATCH_ROWS)
+        if due_events:
             reward = self.settings.default_reward
-            self.store.append([Reward(event_id, reward, now, kind="default") for _, event_id in due])
+            self.store.append([Reward(event_id, reward, now, kind="default") for _, event_id in due_events])
         # Further events may have the time of the last one. Clocks of other machines may be late, so the last minute is
         # read again.
-        more = len(due) == _BATCH_ROWS
-        until = math.nextafter(due[-1][0], 0.0) if more else now - wait - _MAX_CLOCK_DIFFERENCE
+        has_more = len(due_events) == _BATCH_ROWS
+        until = math.nextafter(due_events[-1][0], 0.0) if has_more else now - wait - _MAX_CLOCK_DIFFERENCE_SECONDS
         self._defaulted_until = max(self._defaulted_until, until)
-        return more
+        return has_more
 
 
 def run_worker(store: Store, make_worker: Callable[[], Worker], parent: int) -> None:
-    """Run a worker while no other process does, until the parent process ends. After an error, try again."""
+    """Run a worker until the process ``parent`` ends. Wait while another process runs one. Try again after an error."""
     while os.getppid() == parent:
         try:
             with store.leading() as is_leader:
                 worker = make_worker() if is_leader else None
                 while worker is not None and os.getppid() == parent and not worker.outdated:
-                    more = worker.run_once()
+                    has_more = worker.run_once()
                     worker.write_snapshot()
-                    if not more:
+                    if not has_more:
                         time.sleep(_PAUSE_SECONDS)
         except sa.exc.OperationalError as error:  # for example a full disk or a lost connection
             _log.warning("the log is not available: %s", error.orig)
