@@ -332,6 +332,21 @@ def test_a_named_arm_of_a_policy_without_names_keeps_its_name():
     assert policy.arm_names == ("0", "1", "2", "x")
 
 
+@pytest.mark.parametrize("prior", [0.0, 1.0])
+def test_the_bonus_of_a_greedy_member_is_the_same_after_export(prior):
+    pair = pair_of()
+    shape = {"context_shape": pair.context_shape, "n_arms": pair.n_arms}
+    members = {"joint": daband.LinUCB(**shape, catalogue=pair.catalogue), "greedy": daband.LinUCB(**shape, alpha=0.0)}
+    policy = daband.Mixture(**shape, members=members, prior={"joint": 1.0, "greedy": prior}, learn_weights=False,
+                            bonus_weights={"joint": 1.0, "greedy": 1.0})  # fmt: skip
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=64)
+    contexts = pair.target.read(np.arange(20))
+    mean, bonus = policy.frozen("target").score_in_reward_units(contexts)[:2]
+    decision = policy.decide(contexts, "target")
+    np.testing.assert_allclose(mean, decision.mean, rtol=1e-6)
+    np.testing.assert_allclose(bonus, decision.bonus, rtol=1e-6)
+
+
 def test_the_name_of_a_new_arm_is_checked_before_anything_changes():
     policy = daband.LinUCB(context_shape=(2,), n_arms=2)
     policy.arm_names = ("a", "b")

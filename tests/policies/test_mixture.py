@@ -110,6 +110,18 @@ def test_episodes_are_their_rounds_in_turn(names, feedback):
     np.testing.assert_allclose(played.decide(probe).bonus, told.decide(probe).bonus, atol=1e-6)
 
 
+def test_a_single_member_with_a_small_alpha_is_exported(tmp_path):
+    settings = {**SHAPE, "standardise_rewards": False}  # else a second, constant member is exported
+    policy = daband.Mixture(**settings, members={"linear": daband.LinUCB(**settings, alpha=0.15)})
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(60, *SHAPE["context_shape"]))
+    policy.update(contexts, rng.integers(0, SHAPE["n_arms"], 60), rng.random(60))
+    daband.export(policy, tmp_path / "p.daband")
+    deployed = daband.load_deployed(tmp_path / "p.daband")
+    assert deployed.decide(contexts).arm.tolist() == policy.decide(contexts).arm.tolist()
+    np.testing.assert_allclose(deployed.decide(contexts).bonus, policy.decide(contexts).bonus, rtol=1e-5)
+
+
 def test_members_that_learned_before_keep_what_they_know():
     """Their rewards may have had another mean and deviation than those of the mixture."""
     taught = KINDS["linucb"]()

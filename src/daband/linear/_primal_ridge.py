@@ -101,8 +101,6 @@ def mix_scores(
     The error of a weighted mean is at most the weighted mean of the errors. So the weighted mean of the bonuses is a
     valid bonus.
     """
-    if len(scores) == 1:
-        return scores[0]
     mean, bonus = weights[0] * scores[0][0], bonus_weights[0] * scores[0][1]
     for (other_mean, other_bonus), weight, bonus_weight in zip(scores[1:], weights[1:], bonus_weights[1:], strict=True):
         mean += weight * other_mean

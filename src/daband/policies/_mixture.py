@@ -270,7 +270,7 @@ class Mixture(Policy):
         arm_weights, bonus_scales = self._compute_arm_weights(members), self._compute_bonus_scales()
         rows = zip(members, self._mixture_weights.weights, bonus_scales, self._bonus_weights, strict=True)
         for index, (member, weight, bonus_scale, bonus_weight) in self._sort_joint_first(list(rows)):
-            if not (weight or (bonus_scale and bonuses) or index == self._joint_index):
+            if not (weight or (bonus_weight and bonuses) or index == self._joint_index):
                 continue
             features = prepare_contexts(member, contexts, domain)
             needs_bonus = bonuses and (bonus_scale > 0.0 or index == self._joint_index)

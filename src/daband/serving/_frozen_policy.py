@@ -515,7 +515,8 @@ class FrozenPolicy:
             rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
         if self.layout is not None:
             rows = channels_first(rows, self.layout)
-        if self.arms == "disjoint" and len(self.members) == 1 and vectors is None:
+        has_unit_weight = self.members[0].weight == self.members[0].bonus_weight == 1.0
+        if self.arms == "disjoint" and len(self.members) == 1 and has_unit_weight and vectors is None:
             return self.members[0].score(rows)
         scores = []
         for member in self.members:
