@@ -115,9 +115,9 @@ def begin_audit(
     """
     policy_files = policy_folder(folder)
     pair = policy_files.load_pair()
-    before = None if policy_files.assessment_file is None else read_assessment(policy_files.assessment_file)
-    if incumbent is None and before is not None:
-        incumbent = before.incumbent_arm
+    assessment = None if policy_files.assessment_file is None else read_assessment(policy_files.assessment_file)
+    if incumbent is None and assessment is not None:
+        incumbent = assessment.incumbent_arm
     return audit(
         load_policy(policy_files.policy_file),
         target=pair.target,
@@ -128,7 +128,7 @@ def begin_audit(
         rule=policy_files.rule,
         seed=seed,
         arm_names=pair.class_names,
-        unit="" if before is None else before.unit,
+        unit="" if assessment is None else assessment.unit,
     )
 
 
@@ -161,8 +161,8 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     before ``done``.
     """
     row = next(row for row in choice.table if row["chosen"])
-    chosen = {"method": row["method"], "policy": dict(row["settings"]), "components": row["components"]}
-    spec = spec.model_copy(update=chosen)
+    run_fields = {"method": row["method"], "policy": dict(row["settings"]), "components": row["components"]}
+    spec = spec.model_copy(update=run_fields)
     policy = choice.policy
     source = Path(str(spec.pair_options.get("source")))
     if pair.feedback == "bandit" and source.is_file():  # an estimate from the same log would be too high

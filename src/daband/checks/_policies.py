@@ -160,18 +160,18 @@ def check_weights_count_rounds(make: MakePolicy, arms: str) -> None:
     if new_policy(make, arms).weights_are_importance:
         return
     rng = np.random.default_rng(14)
-    contexts, chosen, reward = random_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
+    contexts, played_arms, reward = random_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
     weights = np.repeat([1.0, 2.0, 0.0], 8)
     counts = weights.astype(np.int64)
     weighted, repeated = new_policy(make, arms), new_policy(make, arms)
-    weighted.update(contexts, chosen, reward, weights=weights)
-    repeated.update(contexts.repeat(counts, axis=0), chosen.repeat(counts), reward.repeat(counts))
+    weighted.update(contexts, played_arms, reward, weights=weights)
+    repeated.update(contexts.repeat(counts, axis=0), played_arms.repeat(counts), reward.repeat(counts))
     if not weighted.order_matters:
         assert_close(weighted.decide(contexts).mean, repeated.decide(contexts).mean, "means of weighted rounds")
     assert weighted.rounds_learned == 24, weighted.rounds_learned
     plain, ones = new_policy(make, arms), new_policy(make, arms)
-    plain.update(contexts, chosen, reward)
-    ones.update(contexts, chosen, reward, weights=np.ones(24))
+    plain.update(contexts, played_arms, reward)
+    ones.update(contexts, played_arms, reward, weights=np.ones(24))
     assert_close_predictions(plain.decide(contexts), ones.decide(contexts), "rounds of weight 1")
     played = [new_policy(make, arms).play(contexts, rng.random((24, N_ARMS)), weights=weights) for _ in range(2)]
     assert np.isfinite(played[0].mean).all()
@@ -253,12 +253,12 @@ def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
     Unless ``order_matters``, their order does not change predictions.
     """
     rng = np.random.default_rng(8)
-    contexts, chosen, reward = random_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
+    contexts, played_arms, reward = random_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
     rewarded = rng.permutation(16)[:11]
     at_once, by_turns = new_policy(make, arms), new_policy(make, arms)
-    at_once.update(contexts[rewarded], chosen[rewarded], reward[rewarded])
+    at_once.update(contexts[rewarded], played_arms[rewarded], reward[rewarded])
     for i in rewarded[::-1]:
-        by_turns.update(contexts[i : i + 1], chosen[i : i + 1], reward[i : i + 1])
+        by_turns.update(contexts[i : i + 1], played_arms[i : i + 1], reward[i : i + 1])
     probe = random_contexts(rng, 5, arms)
     assert at_once.rounds_learned == by_turns.rounds_learned == 11
     if not at_once.order_matters:
@@ -375,7 +375,7 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
     threads, rounds = 4, 20
     rng = np.random.default_rng(17)
     contexts = random_contexts(rng, threads * rounds, "disjoint")
-    chosen, reward = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))
+    played_arms, reward = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))
     policy, sequential = new_policy(make, "disjoint"), new_policy(make, "disjoint")
 
     def serve_rounds(first: int) -> int:
@@ -384,7 +384,7 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
         for i in [*range(first, len(contexts), threads), *range((first + 1) % threads, len(contexts), threads)]:
             policy.select(contexts[i : i + 1])
             row = slice(i, i + 1)
-            n_learned += not policy.update(contexts[row], chosen[row], reward[row], ids=[i], on_duplicate="skip")
+            n_learned += not policy.update(contexts[row], played_arms[row], reward[row], ids=[i], on_duplicate="skip")
         return n_learned
 
     switch_interval = sys.getswitchinterval()
@@ -396,7 +396,7 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
         sys.setswitchinterval(switch_interval)
     assert n_learned == policy.rounds_learned == len(contexts), (n_learned, policy.rounds_learned, len(contexts))
     assert policy.rounds_decided == 2 * len(contexts), policy.rounds_decided
-    sequential.update(contexts, chosen, reward)
+    sequential.update(contexts, played_arms, reward)
     if not policy.order_matters:
         assert_close_predictions(policy.decide(contexts), sequential.decide(contexts), "shared and sequential policies")
 

@@ -151,9 +151,9 @@ def bench_command(
     Example: daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market
     """
     experiment = load_experiment(name, overrides or ())
-    chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
+    method_list = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     folder = out or Path("runs") / folder_name(name)
-    _compare(experiment, folder, chosen, parse_seeds(seeds), jobs, name)
+    _compare(experiment, folder, method_list, parse_seeds(seeds), jobs, name)
 
 
 @app.command(short_help="Compare all combinations of the terms R, P and D.")
@@ -328,7 +328,7 @@ def check_command(
 def _compare(
     experiment: Experiment,
     out: Path,
-    chosen: list[str] | None,
+    method_list: list[str] | None,
     seeds: list[int] | None,
     jobs: int,
     title: str,
@@ -336,7 +336,7 @@ def _compare(
     report: bool = True,
 ) -> None:
     """Run the methods, print tables of results and write the report."""
-    specs = experiment.runs(chosen, seeds)
+    specs = experiment.runs(method_list, seeds)
     title += _describe_resolved(experiment, specs)
     print_line(f"{title}: {len(specs)} runs")
 

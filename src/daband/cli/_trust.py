@@ -157,8 +157,8 @@ def audit_command(
                 f"Verdict with all earlier results: {assessment.verdict} (updated: {folder / 'assessment.json'})."
             )
             if assessment.verdict == COLLECT:
-                more = min(answered.budget + assessment.rewards_needed, answered.contexts)
-                print_line(f"For more: daband audit {shlex.quote(str(folder))} --budget {more} --out more.csv")
+                larger_budget = min(answered.budget + assessment.rewards_needed, answered.contexts)
+                print_line(f"For more: daband audit {shlex.quote(str(folder))} --budget {larger_budget} --out more.csv")
         return
     if replace:
         raise InvalidInput("--replace needs --answers, whose answers then overwrite earlier ones")

@@ -156,13 +156,13 @@ class Assessment:
         if self.new_arms:
             farthest = max(self.new_arms, key=self.new_arms.__getitem__)
             names = [*self.new_arms][:_MAX_NAMED_ARMS]
-            chosen = sum(self.target_arms[self.arm_names.index(name)] for name in self.new_arms)
+            fraction = sum(self.target_arms[self.arm_names.index(name)] for name in self.new_arms)
             distance = self.new_arms[farthest]
             text = f"is farthest from arms with rewards: {distance:.1f} times the usual distance of neighbours"
             text = "has a feature value that no arm with rewards has" if math.isinf(distance) else text
             reasons.append(
                 f"{len(self.new_arms)} target arms have no reward anywhere ({', '.join(names)}"
-                f"{', ...' if len(self.new_arms) > len(names) else ''}); they are chosen for {chosen:.0%} of target "
+                f"{', ...' if len(self.new_arms) > len(names) else ''}); they are chosen for {fraction:.0%} of target "
                 f"contexts. {farthest} {text}."
             )
         if self.value is not None:

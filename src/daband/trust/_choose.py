@@ -285,7 +285,7 @@ def choose(
         first_answer=partial(_describe_first_result, pair, seed),
     )
     comparison = _Comparison.compare(pair, trained, candidates, incumbent, seed)
-    survey, chosen = None, comparison.preferred
+    survey, chosen_index = None, comparison.preferred
     if budget:
         survey = comparison.new_survey(budget, folder, seed)
         if survey.questions_file is not None:
@@ -293,17 +293,19 @@ def choose(
         if ask is not None:
             survey.ask(ask, pair.target, (lambda: comparison.is_clear(survey)) if until_clear else None)
     evidence = None if survey is None else survey.compute_evidence()
-    rule = f"without target rewards, {'the default' if candidates[chosen].preferred else 'the best in the source'}"
+    rule = (
+        f"without target rewards, {'the default' if candidates[chosen_index].preferred else 'the best in the source'}"
+    )
     if evidence is not None and evidence.answered:
-        chosen = comparison.best_candidate(evidence)
+        chosen_index = comparison.best_candidate(evidence)
         rule = f"the largest expected advantage by {evidence.answered} target rewards"
-    policy = comparison.policies[chosen]
+    policy = comparison.policies[chosen_index]
     if not (evidence and evidence.answered):
         rule = _describe_rule(policy, comparison.new_arms, pair, unit) or rule
-    assessment = comparison.assess(chosen, unit)
+    assessment = comparison.assess(chosen_index, unit)
     if survey is not None and evidence is not None and evidence.answered:
-        advantage = evidence.intervals(len(candidates), budget=budget)[chosen]
-        value = evidence.intervals(None, budget=budget)[chosen]
+        advantage = evidence.intervals(len(candidates), budget=budget)[chosen_index]
+        value = evidence.intervals(None, budget=budget)[chosen_index]
         assessment = assessment.with_rewards(advantage, value, evidence.answered)
         _learn_answers(policy, comparison.sample.contexts, survey.answers)
     policy.deploy("target")
@@ -311,8 +313,8 @@ def choose(
     return Choice(
         policy=policy,
         assessment=assessment,
-        table=comparison.build_table(candidates, evidence, chosen, budget),
-        candidate=candidates[chosen].name,
+        table=comparison.build_table(candidates, evidence, chosen_index, budget),
+        candidate=candidates[chosen_index].name,
         rule=rule,
         rewards=0 if evidence is None else evidence.answered,
         questions=survey.questions_file if survey is not None and unanswered_questions else None,
@@ -406,13 +408,13 @@ class _Comparison:
         interval = evidence.intervals(len(self.policies), budget=survey.budget)[self.best_candidate(evidence)]
         return interval.low > 0.0 or interval.high < 0.0
 
-    def assess(self, chosen: int, unit: str) -> Assessment:
+    def assess(self, index: int, unit: str) -> Assessment:
         """Return the assessment of a candidate without target rewards."""
         return build_assessment(
-            self.policies[chosen],
+            self.policies[index],
             self.rounds,
             self.sample,
-            self.choices[chosen],
+            self.choices[index],
             self.incumbent,
             arm_names=self.pair.class_names,
             unit=unit,
@@ -420,7 +422,7 @@ class _Comparison:
         )
 
     def build_table(
-        self, candidates: Sequence[Candidate], evidence: Evidence | None, chosen: int, budget: int
+        self, candidates: Sequence[Candidate], evidence: Evidence | None, chosen_index: int, budget: int
     ) -> list[dict[str, Any]]:
         """Return a record per candidate, as in ``Choice.table``."""
         answered = evidence is not None and evidence.answered > 0
@@ -441,7 +443,7 @@ class _Comparison:
                     "low": intervals[index].low if answered else None,
                     "high": intervals[index].high if answered else None,
                     "target_fractions": arm_fractions(choice.target_arms, self.pair.n_arms),
-                    "chosen": index == chosen,
+                    "chosen": index == chosen_index,
                 }
             )
         return rows
@@ -522,8 +524,8 @@ def _describe_log_evidence(evidence: LogEvidence, arm_names: Sequence[str], unit
         return f"the log has too few rounds to choose by context: {constant_policy} is chosen"
     if evidence.error == 0.0:
         return f"choosing by context always gives the same arm: {constant_policy} is chosen"
-    chosen = "arms are chosen by context" if evidence.personalises else f"{constant_policy} is chosen"
-    return f"personalising gains {_describe_gain(evidence, arm_names, unit)}: {chosen}"
+    decision = "arms are chosen by context" if evidence.personalises else f"{constant_policy} is chosen"
+    return f"personalising gains {_describe_gain(evidence, arm_names, unit)}: {decision}"
 
 
 def _learn_answers(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:

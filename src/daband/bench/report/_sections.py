@@ -62,8 +62,8 @@ class Table:
     @classmethod
     def of_columns(cls, name: str, caption: str, columns: Mapping[str, Sequence[str]]) -> Table:
         """Build a table from its columns by heading; a column without any text is dropped."""
-        shown = {heading: cells for heading, cells in columns.items() if any(cells)}
-        return cls(name, caption, list(shown), list(zip(*shown.values(), strict=True)))
+        filled = {heading: cells for heading, cells in columns.items() if any(cells)}
+        return cls(name, caption, list(filled), list(zip(*filled.values(), strict=True)))
 
     @staticmethod
     def is_bold(cell: str) -> bool:
@@ -101,7 +101,7 @@ class Section:
 def _captions() -> dict[str, jinja2.Template]:
     """Return the templates of ``captions.toml``, by name."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)  # noqa: S701 - the page escapes
-    environment.filters["count"] = lambda n, what: f"{n:,} {what}" + ("s" if n != 1 else "")
+    environment.filters["count"] = lambda n, noun: f"{n:,} {noun}" + ("s" if n != 1 else "")
     texts = tomllib.loads(Path(__file__).with_name("captions.toml").read_text(encoding="utf-8"))
     return {name: environment.from_string(text) for name, text in texts.items()}
 
@@ -380,10 +380,10 @@ def _bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
     """Return a table of the bound's observable terms per round after training; empty if no method measures them."""
     columns: dict[str, list[str]] = {}
     for key, group in group_by(runs, lambda run: run.key).items():
-        last = [records[-1] for run in group if (records := run.read_episodes()) and "bound_rounds" in records[-1]]
-        if last:
-            sums = {name: [record.get(f"bound_{name}") for record in last] for name in _TERMS}
-            rounds = [record["bound_rounds"] for record in last]
+        ends = [records[-1] for run in group if (records := run.read_episodes()) and "bound_rounds" in records[-1]]
+        if ends:
+            sums = {name: [record.get(f"bound_{name}") for record in ends] for name in _TERMS}
+            rounds = [record["bound_rounds"] for record in ends]
             columns[label(*key)] = [
                 UNKNOWN if None in values else Mean.of([v / n for v, n in zip(values, rounds, strict=True)]).text(3)
                 for values in sums.values()

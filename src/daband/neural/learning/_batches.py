@@ -98,11 +98,11 @@ class Batches:
             ]
             for parts in buffers
         ]
-        numbered = list(enumerate(self.segments))
+        indexed = list(enumerate(self.segments))
         #: The indices of segments with rewards, of segments without, and of source segments.
-        self.labelled = [index for index, segment in numbered if segment.labelled]
-        self.unlabelled = [index for index, segment in numbered if not segment.labelled]
-        self.sources = [index for index, segment in numbered if not buffers[0].domains.is_target(segment.domain)]
+        self.labelled = [index for index, segment in indexed if segment.labelled]
+        self.unlabelled = [index for index, segment in indexed if not segment.labelled]
+        self.sources = [index for index, segment in indexed if not buffers[0].domains.is_target(segment.domain)]
         #: The number of contexts of each segment.
         self.segment_rows = rows * shape.contexts_per_round
         self.n_contexts = self.segment_rows * len(self.segments)
@@ -185,8 +185,8 @@ class Batches:
         for run, parts in enumerate(self._buffers):
             for index, part in enumerate(parts):
                 rows = self._rows[:steps, run, index]
-                drawn = part.contexts.index_select(0, rows.flatten().to(part.contexts.device))
-                contexts = drawn.view(*rows.shape, *part.contexts.shape[1:])
+                selected = part.contexts.index_select(0, rows.flatten().to(part.contexts.device))
+                contexts = selected.view(*rows.shape, *part.contexts.shape[1:])
                 columns = slice(index * size, (index + 1) * size)
                 self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._dtype else as_float(contexts)
         steps_at_once = max(1, _MAX_AUGMENTED_NUMBERS // math.prod(self._gathered.shape[1:]))
