@@ -134,7 +134,7 @@ def test_presets_and_methods_and_version(daband):
             "unknown term 'adversarail'; did you mean 'adversarial'?",
         ),
         (("ablate", "synthetic", "--base", "papr"), "no ablation of the recipe 'papr' (known: paper, default-rpd)"),
-        (("continue", "nowhere"), "has no finished run"),
+        (("continue", "nowhere"), "nowhere does not exist"),
         (("report", "nowhere"), "no folder nowhere"),
         (("run", "[/foo]"), "unknown preset '[/foo]'"),
         (("run", "synthetic", "--set", "episodes=99999"), "passes"),

@@ -237,5 +237,6 @@ def finished_runs(folder: str | Path) -> list[Path]:
     names = {str(record.get("folder")) for record in read_results(folder)} if has_results else None
     runs = sorted(path.parent for path in folder.glob("*/done") if names is None or path.parent.name in names)
     if not runs:
-        raise DataError(f"{folder} has no finished run; start one with `daband run NAME` or `daband bench NAME`")
+        problem = "has no finished run" if folder.exists() else "does not exist"
+        raise DataError(f"{folder} {problem}; start a run with `daband choose`, `daband run` or `daband bench`")
     return runs
