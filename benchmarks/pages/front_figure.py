@@ -1,4 +1,4 @@
-"""The picture of the front page, as SVG text from the records of DIGIT: ``results_pages.py`` writes and checks it."""
+"""The figure of the front page, as SVG text from the records of DIGIT: ``results_pages.py`` writes and checks it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-
 GROUPS = {
     "Linear": {"linucb-normalised": ("LinUCB, images normalised", PLAIN)},
     "The paper's network and settings": {"paper-nlinucb": ("Neural-LinUCB", PLAIN), "paper": ("DABand (paper)", PAPER)},
-    "daband's network and settings": {"nlinucb": ("Neural-LinUCB", PLAIN), "daband": ("daband's default recipe", OURS)},
+    "daband's network and settings": {"nlinucb": ("Neural-LinUCB", PLAIN), "daband": ("DABand, default", OURS)},
 }  # fmt: skip
-"""By group, the bars: the name in ``runs``, what stands beside the bar, its colour."""
+"""For each group the bars: the name in ``runs``, the label and the colour."""
 
 
 def front_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], digits: Path, *, reported: float) -> str:
-    """Digits of both domains, and each method's target accuracy: mean and standard deviation over its runs.
+    """Return the digits of both domains, and the target accuracy of each method: mean and standard deviation over runs.
 
-    ``reported`` is the accuracy that the paper has for its method: an empty bar around ours of the same algorithm.
+    ``reported`` is the accuracy that the paper reports for its method, drawn as an empty bar around our result.
     """
     picture = base64.b64encode(digits.read_bytes()).decode()
     bars = {key: label for group in GROUPS.values() for key, (label, _) in group.items()}
@@ -35,9 +35,9 @@ def front_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], digits: Path, 
         "<rect width='880' height='318' rx='10' fill='#ffffff' stroke='#d9e2ec'/>",
         *_domain(20, "Source: every choice gets a reward", picture, 0),
         *_domain(160, "Target: images only, no reward, no label", picture, 1),
-        _text(430, 34, "Right choices in the target", 15, TEXT, weight=600),
+        _text(430, 34, "Correct choices in the target", 15, TEXT, weight=600),
     ]
-    left, width, top = 622, 165, 46
+    left, width, top = 622, 155, 46
     for group, rows in GROUPS.items():
         top += 18
         parts.append(_text(430, top, group, 12, MUTED))
@@ -53,7 +53,7 @@ def front_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], digits: Path, 
                     f"stroke='{PAPER}' stroke-dasharray='3 2'/>"
                 )
                 after = left + reported * width + 8
-            number = _short(mean) + (f" (paper: {_short(reported)})" if key == "paper" else "")
+            number = f"{mean:.3f}" + (f" (paper: {reported:.3f})" if key == "paper" else "")
             parts += [
                 _text(left - 10, top + 17, label, 14, TEXT, anchor="end", weight=weight),
                 f"<rect x='{left}' y='{top}' width='{mean * width:.1f}' height='24' rx='3' fill='{fill}'/>",
@@ -67,12 +67,8 @@ def front_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], digits: Path, 
     return "\n".join([*parts, _text(430, 304, note, 12, MUTED), "</svg>", ""])
 
 
-def _short(value: float) -> str:
-    return f"{value:.3f}".lstrip("0")
-
-
 def _domain(top: int, title: str, picture: str, row: int) -> list[str]:
-    """A title, and below it one row of the digits."""
+    """Return a title, and below it one row of the digits."""
     side, left = 62, 24
     return [
         _text(left, top + 14, title, 15, TEXT, weight=600),
