@@ -1,18 +1,16 @@
-"""How fast, and how good, is daband's LinUCB beside the bandit libraries one can install? One run, one thread, K = 10.
+"""Compare the speed and the reward of daband's LinUCB with other bandit libraries, in one thread with K = 10 arms.
 
     python benchmarks/linear.py --json linear.json      (or: make bench)
 
-Four things are measured, all through public interfaces, all libraries in the same process on the same numbers:
+Four things are measured through public interfaces, for all libraries in one process and on the same numbers:
 
-1. one by one: a context arrives as a numpy row, one arm is chosen, its reward learned; rounds per second. And the same
-   with every context converted beforehand to what the library takes (text, dictionaries), outside the clock;
+1. one by one: a context arrives as a numpy row, one arm is chosen, and its reward is learned; rounds per second;
 2. episodes of 64 rounds, each learned before the next is chosen (`policy.play`); daband only, no peer has them;
 3. scoring a batch of contexts: contexts per second;
 4. cumulative reward on a linear problem, over several seeds.
 
-Every repeat visits all libraries before the next repeat starts, so that a noisy neighbour on the machine is shared out;
-the table has the median of the repeats, the JSON all of them. Seconds are CPU seconds of the process: all runs in one
-thread, so on an idle machine they are those of the wall, and on a busy one waiting for a core does not count.
+Each repeat measures all libraries before the next repeat starts, so that noise of the machine affects all of them. The
+table has the median of the repeats, and the JSON file has all of them. Seconds are CPU seconds of the process.
 """
 
 import one_thread
@@ -34,27 +32,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peers import ADAPTERS, Adapter, Daband, FloatArray, missing, version
+from peers import ADAPTERS, Adapter, FloatArray, missing, version
 
 N_ARMS = 10
 ALPHA = 0.3
 EPISODE = 64
 CHECK_CLOCK_EVERY = 8
-GOALS = {
-    "one by one, d = 32": ("times the fastest peer", 3.0),
-    "one by one, d = 256": ("times the fastest peer", 2.0),
-    "episodes of 64, d = 32": ("rounds/s", 100_000.0),
-    "episodes of 64, d = 64": ("rounds/s", 35_000.0),
-    "episodes of 64, d = 256": ("rounds/s", 6_500.0),
-    "batch scoring, d = 32": ("times the fastest peer", 1.3),
-    "batch scoring, d = 256": ("times the fastest peer", 1.3),
-    "cumulative reward": ("times the best LinUCB peer", 0.99),
-}
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured: the default, or a smoke run."""
+    """The amount of work: the default, or a smoke run."""
 
     repeats: int = 9
     seconds: float = 0.4
@@ -69,7 +57,7 @@ QUICK = Effort(repeats=1, seconds=0.1, batch=1_000, training=100, reward_rounds=
 
 @dataclass
 class Measured:
-    """The repeats of one metric: library to its values, and what each value is."""
+    """The values of one metric by library, one per repeat, and their unit."""
 
     unit: str
     values: dict[str, list[float]] = field(default_factory=dict)
@@ -79,12 +67,12 @@ class Measured:
 
 
 def average(metric: str, values: list[float]) -> float:
-    """What stands for the repeats: the median of speeds, the mean over seeds of rewards."""
+    """Return the median of speeds, or the mean over seeds of rewards."""
     return statistics.fmean(values) if metric == "cumulative reward" else statistics.median(values)
 
 
 def linear_problem(n_dimensions: int, rounds: int, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Contexts (N, d) of unit scale with a constant first feature, and noisy linear rewards (N, K) in [0, 1]."""
+    """Return contexts (N, d) of unit scale with a constant first feature, and noisy linear rewards (N, K) in [0, 1]."""
     draw = np.random.default_rng(seed)
     contexts = draw.normal(size=(rounds, n_dimensions))
     contexts[:, 0] = 1.0
@@ -95,12 +83,12 @@ def linear_problem(n_dimensions: int, rounds: int, seed: int) -> tuple[FloatArra
     return contexts, np.clip(rewards, 0.0, 1.0)
 
 
-def play_one_by_one(policy: Adapter, rounds: Iterator[tuple[Any, list[float]]], count: int, encoded: bool) -> float:
-    """Play `count` rounds; returns the sum of rewards. Contexts that are not `encoded` yet come as numpy rows."""
+def play_one_by_one(policy: Adapter, rounds: Iterator[tuple[FloatArray, list[float]]], count: int) -> float:
+    """Play `count` rounds. Return the sum of rewards."""
     total = 0.0
     for _ in range(count):
         row, rewards = next(rounds)
-        context = row if encoded else policy.encode(row)
+        context = policy.encode(row)
         arm = policy.select(context)
         policy.update(context, arm, rewards[arm])
         total += rewards[arm]
@@ -108,7 +96,7 @@ def play_one_by_one(policy: Adapter, rounds: Iterator[tuple[Any, list[float]]], 
 
 
 def rate(work: Callable[[], int], seconds: float) -> float:
-    """Units of work per CPU second; `work` does some and says how many."""
+    """Return the units of work per CPU second; `work` does some and returns their number."""
     done = 0
     start = time.process_time()
     while (elapsed := time.process_time() - start) < seconds or done == 0:
@@ -116,22 +104,19 @@ def rate(work: Callable[[], int], seconds: float) -> float:
     return done / elapsed
 
 
-def measure_one_by_one(
-    adapters: list[type[Adapter]], n_dimensions: int, effort: Effort, encoded: bool = False
-) -> Measured:
-    """Rounds per second, one context at a time."""
+def measure_one_by_one(adapters: list[type[Adapter]], n_dimensions: int, effort: Effort) -> Measured:
+    """Measure rounds per second, one context at a time."""
     measured = Measured("rounds/s")
     contexts, rewards = linear_problem(n_dimensions, 1_024, seed=0)
     reward_rows = rewards.tolist()
     for repeat in range(effort.repeats):
         for adapter in adapters:
             policy = adapter(n_dimensions, N_ARMS, ALPHA, repeat)
-            rows = [policy.encode(row) for row in contexts] if encoded else list(contexts)
-            rounds = cycle(zip(rows, reward_rows, strict=True))
-            play_one_by_one(policy, rounds, 4 * N_ARMS, encoded)
+            rounds = cycle(zip(contexts, reward_rows, strict=True))
+            play_one_by_one(policy, rounds, 4 * N_ARMS)
 
-            def some(policy: Adapter = policy, rounds: Iterator[tuple[Any, list[float]]] = rounds) -> int:
-                play_one_by_one(policy, rounds, CHECK_CLOCK_EVERY, encoded)
+            def some(policy: Adapter = policy, rounds: Iterator[tuple[FloatArray, list[float]]] = rounds) -> int:
+                play_one_by_one(policy, rounds, CHECK_CLOCK_EVERY)
                 return CHECK_CLOCK_EVERY
 
             measured.add(adapter.name, rate(some, effort.seconds))
@@ -139,13 +124,8 @@ def measure_one_by_one(
     return measured
 
 
-def measure_encoded_beforehand(adapters: list[type[Adapter]], n_dimensions: int, effort: Effort) -> Measured:
-    """The same without the conversion of contexts."""
-    return measure_one_by_one(adapters, n_dimensions, effort, encoded=True)
-
-
 def measure_episodes(adapters: list[type[Adapter]], n_dimensions: int, effort: Effort) -> Measured:
-    """Rounds per second in episodes of 64 whose rewards can be looked up; beside it the bare loop."""
+    """Measure rounds per second in episodes of 64."""
     measured = Measured("rounds/s")
     contexts, rewards = linear_problem(n_dimensions, 64 * EPISODE, seed=0)
     starts = range(0, len(contexts), EPISODE)
@@ -167,14 +147,14 @@ def measure_episodes(adapters: list[type[Adapter]], n_dimensions: int, effort: E
 
 
 def measure_scoring(adapters: list[type[Adapter]], n_dimensions: int, effort: Effort) -> Measured:
-    """Contexts per second when a whole batch is scored without learning, after some rounds of training."""
+    """Measure contexts per second when a whole batch is scored without learning, after some rounds of training."""
     measured = Measured("contexts/s")
     contexts, rewards = linear_problem(n_dimensions, effort.training, seed=0)
     batch, _ = linear_problem(n_dimensions, effort.batch, seed=1)
     policies: list[tuple[Adapter, Any]] = []
     for adapter in adapters:
         policy = adapter(n_dimensions, N_ARMS, ALPHA, 0)
-        play_one_by_one(policy, zip(contexts, rewards.tolist(), strict=True), len(contexts), encoded=False)
+        play_one_by_one(policy, zip(contexts, rewards.tolist(), strict=True), len(contexts))
         encoded = policy.encode_batch(batch)
         policy.score(encoded[:100])
         policies.append((policy, encoded))
@@ -191,7 +171,7 @@ def measure_scoring(adapters: list[type[Adapter]], n_dimensions: int, effort: Ef
 
 
 def measure_reward(adapters: list[type[Adapter]], n_dimensions: int, effort: Effort) -> Measured:
-    """Mean reward per round; one value per seed, the same problem for every library."""
+    """Measure the mean reward per round; one value per seed, the same problem for every library."""
     measured = Measured("reward per round, mean of seeds")
     for seed in range(effort.reward_seeds):
         contexts, rewards = linear_problem(n_dimensions, effort.reward_rounds, seed=100 + seed)
@@ -200,62 +180,14 @@ def measure_reward(adapters: list[type[Adapter]], n_dimensions: int, effort: Eff
         measured.add("best arm in hindsight", float(rewards.max(axis=1).mean()))
         for adapter in adapters:
             policy = adapter(n_dimensions, N_ARMS, ALPHA, seed)
-            total = play_one_by_one(policy, zip(contexts, reward_rows, strict=True), len(contexts), encoded=False)
+            total = play_one_by_one(policy, zip(contexts, reward_rows, strict=True), len(contexts))
             measured.add(adapter.name, total / len(contexts))
             policy.close()
     return measured
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """daband against the peers in one metric."""
-
-    metric: str
-    daband: float
-    fastest_peer: str | None
-    """Of the peers that learn the problem; None where no peer has the thing measured."""
-    ratio: float | None
-    fastest_linucb_peer: str | None
-    ratio_linucb: float | None
-    ratio_to_each: dict[str, float]
-    goal: str | None
-    met: bool | None
-
-
-def learning_peers(adapters: list[type[Adapter]], reward: Measured) -> list[type[Adapter]]:
-    """The peers that gain at least half of what the best one gains over a random arm: speed alone is no comparison."""
-    peers = [adapter for adapter in adapters if adapter is not Daband and not adapter.orientation]
-    random_mean = statistics.fmean(reward.values["random arm"])
-    gains = {adapter: statistics.fmean(reward.values[adapter.name]) - random_mean for adapter in peers}
-    return [adapter for adapter in peers if gains[adapter] >= 0.5 * max(gains.values())]
-
-
-def compare(
-    metric: str, measured: Measured, adapters: list[type[Adapter]], counted: list[type[Adapter]]
-) -> Comparison | None:
-    """Set daband beside the peers, and beside the goal."""
-    if Daband.name not in measured.values:
-        return None
-    values = {name: average(metric, repeats) for name, repeats in measured.values.items()}
-    ours = values[Daband.name]
-    each = {a.name: values[a.name] for a in adapters if a.name in values and a is not Daband}
-    libraries = {a.name: each[a.name] for a in counted if a.name in each}
-    linucb = {a.name: each[a.name] for a in counted if a.name in each and a.linucb}
-    fastest = max(libraries, key=libraries.__getitem__, default=None)
-    fastest_linucb = max(linucb, key=linucb.__getitem__, default=None)
-    ratio = ours / libraries[fastest] if fastest else None
-    ratio_linucb = ours / linucb[fastest_linucb] if fastest_linucb else None
-    what, least = GOALS.get(metric, ("", 0.0))
-    reached = {"rounds/s": ours, "times the best LinUCB peer": ratio_linucb, "times the fastest peer": ratio}.get(what)
-    return Comparison(
-        metric=metric, daband=ours, fastest_peer=fastest, ratio=ratio, fastest_linucb_peer=fastest_linucb,
-        ratio_linucb=ratio_linucb, ratio_to_each={name: ours / value for name, value in each.items()},
-        goal=f"at least {least:,g} {what}" if what else None, met=None if reached is None else reached >= least,
-    )  # fmt: skip
-
-
 def machine() -> dict[str, Any]:
-    """What the numbers depend on."""
+    """Describe the machine and the process."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -268,64 +200,40 @@ def machine() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def aligned(rows: list[list[str]], markdown: bool) -> str:
-    """Rows of equal length as columns; the first to the left, the others to the right."""
-    between, left, right = (" | ", "| ", " |") if markdown else ("  ", "", "")
+def aligned(rows: list[list[str]]) -> str:
+    """Return rows of equal length as columns, the first one aligned to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *others in rows:
-        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append(left + between.join([first.ljust(widths[0]), *cells]) + right)
-    rules = ["-" * widths[0], *("-" * (width - 1) + (":" if markdown else "-") for width in widths[1:])]
-    lines.insert(1, left + between.join(rules) + right)
-    return "\n".join(lines)
+    rows.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]) for first, *others in rows
+    )
 
 
 def number(value: float) -> str:
     return f"{value:,.0f}" if value > 1 else f"{value:.4f}"
 
 
-def table(results: dict[str, Measured], absent: dict[str, str], markdown: bool) -> str:
-    """One row per library, one column per metric."""
+def table(results: dict[str, Measured], absent: dict[str, str]) -> str:
+    """Return a row per library and a column per metric."""
     names = list(dict.fromkeys(name for measured in results.values() for name in measured.values))
     rows = [["", *results]]
     for name in names:
         cells = [number(average(metric, m.values[name])) if name in m.values else "-" for metric, m in results.items()]
         rows.append([name, *cells])
     rows.extend([name, *["not measured"] * len(results)] for name in absent)
-    return aligned(rows, markdown)
-
-
-def comparisons_table(comparisons: list[Comparison], markdown: bool) -> str:
-    """What daband reaches, and whether that is what was promised."""
-    rows = [["", "daband", "x fastest peer", "peer", "x fastest LinUCB", "LinUCB peer", "goal", "met"]]
-    for c in comparisons:
-        rows.append(
-            [
-                c.metric,
-                number(c.daband),
-                "-" if c.ratio is None else f"{c.ratio:.3g}",
-                c.fastest_peer or "-",
-                "-" if c.ratio_linucb is None else f"{c.ratio_linucb:.4g}",
-                c.fastest_linucb_peer or "-",
-                c.goal or "-",
-                "-" if c.met is None else ("yes" if c.met else "no"),
-            ]
-        )
-    return aligned(rows, markdown)
+    return aligned(rows)
 
 
 def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where every number goes")
-    parser.add_argument("--quick", action="store_true", help="a smoke run of some seconds; its numbers mean little")
-    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    parser.add_argument("--json", type=Path, help="the file for all numbers")
+    parser.add_argument("--quick", action="store_true", help="a smoke run of a few seconds, without useful numbers")
     parser.add_argument("--only", help="comma-separated beginnings of library names, e.g. daband,vw")
     arguments = parser.parse_args()
     effort = QUICK if arguments.quick else Effort()
     began = time.perf_counter(), time.process_time()
-    warnings.simplefilter("ignore")  # the peers' own deprecations
+    warnings.simplefilter("ignore")  # deprecations in other libraries
 
     wanted = tuple(arguments.only.split(",")) if arguments.only else ("",)
     chosen = [adapter for adapter in ADAPTERS if adapter.name.startswith(wanted)]
@@ -347,23 +255,13 @@ def main() -> int:
 
     for dim in (32, 256):
         measure(f"one by one, d = {dim}", measure_one_by_one, dim)
-    for dim in (32, 256):
-        measure(f"encoded beforehand, d = {dim}", measure_encoded_beforehand, dim)
     for dim in (32, 64, 256):
         measure(f"episodes of 64, d = {dim}", measure_episodes, dim)
     for dim in (32, 256):
         measure(f"batch scoring, d = {dim}", measure_scoring, dim)
     measure("cumulative reward", measure_reward, 32)
 
-    counted = learning_peers(adapters, results["cumulative reward"]) if len(adapters) > 2 else []
-    comparisons = [c for metric, m in results.items() if (c := compare(metric, m, adapters, counted)) is not None]
-    single = {metric: m for metric, m in results.items() if metric.startswith(("one by one", "encoded"))}
-    for part in (single, {metric: m for metric, m in results.items() if metric not in single}):
-        print(f"\n{table(part, absent, arguments.markdown)}")
-    print(f"\n{comparisons_table(comparisons, arguments.markdown)}")
-    left_out = [a.name for a in adapters if a not in counted and a is not Daband and not a.orientation]
-    if left_out:
-        print(f"\nNot counted as peers, for they gain less than half of what the best gains: {', '.join(left_out)}")
+    print(f"\n{table(results, absent)}")
     if arguments.json is not None:
         facts["load_average_at_end"] = os.getloadavg()
         facts["wall_seconds"], facts["cpu_seconds"] = time.perf_counter() - began[0], time.process_time() - began[1]
@@ -376,7 +274,6 @@ def main() -> int:
                     "package": a.package,
                     "version": version(a),
                     "linucb": a.linucb,
-                    "counted": a in counted,
                     "batch": a.batch,
                     "note": a.note,
                 }
@@ -384,7 +281,6 @@ def main() -> int:
             },
             "absent": absent,
             "results": {metric: asdict(measured) for metric, measured in results.items()},
-            "comparisons": [asdict(comparison) for comparison in comparisons],
         }
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")

@@ -29,8 +29,6 @@ class Adapter(ABC):
     """Whether it keeps the ridge statistics and confidence widths of LinUCB; the others are cheaper by construction."""
     episodes: ClassVar[bool] = False
     """Whether to measure it on episodes: those without anything for them are as fast as one by one."""
-    orientation: ClassVar[bool] = False
-    """Bare arrays without any interface: shown beside the libraries, never counted as one."""
     batch: ClassVar[str] = "loop over single choices; no batch interface"
     note: ClassVar[str] = ""
 
@@ -311,9 +309,8 @@ class BareNumpy(Adapter):
     package = "numpy"
     module = "numpy"
     episodes = True
-    orientation = True
     batch = "one matrix product"
-    note = "orientation only: no validation, no ties, no record"
+    note = "not a library: no validation, no random ties"
 
     def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:  # noqa: ARG002
         self.alpha = alpha
