@@ -103,6 +103,18 @@ def test_a_new_arm_with_a_number_as_id_may_be_chosen(files, sqlite_log):
     store.close()
 
 
+def test_the_page_lists_new_arms_after_a_reset(files, sqlite_log):
+    with served(files[1], sqlite_log) as client:
+        client.post("/decide", json={"context": {"age": 50}, "arms": [NEW]})
+        store = Store(sqlite_log)
+        worker = Worker(store, Settings())
+        for _ in range(2):
+            worker.run_once()
+            assert [name for name, *_ in worker._statistics.snapshot(0.0)["arms"]] == [*"abcdef", "new"]
+            assert client.post("/watch/reset").status_code == 200
+        store.close()
+
+
 def test_new_arms_of_a_service_are_limited(files, sqlite_log):
     with served(files[1], sqlite_log, settings=Settings(new_arms=0.0)) as client:
         body = {"context": {"age": 50}, "arms": ["a", {**NEW, "price": 99.0}]}

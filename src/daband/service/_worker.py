@@ -251,7 +251,7 @@ class Worker:
         self._started_at = self._clock.now()
         self._defaulted_until = 0.0
         self._counted_from = self._verdict = ""
-        self._arms_note: str | None = None
+        self._arms_note: str | None
         self._snapshot, self._snapshot_at = b"", 0.0
         self._restart_statistics()
 
@@ -295,6 +295,7 @@ class Worker:
         self._counted_from = self.store.note("watch_from") or "0"
         self._statistics = Watch(self._file.deployed, self.settings, first_model=self._file.number)
         self._event_seq = self._reward_seq = 0
+        self._arms_note = None  # so that the next ``_read_log`` adds the arms of the log again
         self._verdict = ""
 
     def _read_log(self) -> bool:
