@@ -32,20 +32,23 @@ _MAX_DEVIATIONS = 5.0
 class Catalogue:
     """The arms of a pair, with their names and features.
 
-    ``vectors`` (K, m + 1) are the features as policies use them. They are centred and divided by standard deviations
-    and by sqrt(m), so that their norm is about 1; the last column is the constant 1. More than 32 features are replaced
-    by principal components.
-    ``offered`` (2, K) is True for the arms that the source (row 0) and the target (row 1) have.
+    Policies use ``vectors``. These are features that are centred, and divided by their standard deviations and by
+    sqrt(m), so that their norm is about 1. More than 32 features are replaced by principal components.
     """
 
+    #: The names of the arms, (K,).
     names: tuple[str, ...]
+    #: The scaled features of the arms, (K, m + 1). The last column is the constant 1.
     vectors: FloatArray
+    #: True for the arms that the source (row 0) and the target (row 1) have, (2, K).
     offered: BoolArray
     #: Converts an arm's row of a table to features; None if features are arrays.
     table: TableTransform | None
+    #: The mean of each feature.
     mean: FloatArray
+    #: The standard deviation of each feature, or 1 for a constant feature.
     deviation: FloatArray
-    #: Principal axes (components, m); None if all features are used as they are.
+    #: The principal axes (components, features); None if features are not replaced by components.
     axes: FloatArray | None = None
 
     def __post_init__(self) -> None:
@@ -95,13 +98,16 @@ class Catalogue:
         return vectors
 
     def arm_vectors(self, features: Sequence[Any]) -> FloatArray:
-        """Return the vectors (n, m + 1) of arms: mappings from column to value, or arrays (m,) without a table."""
+        """Return the vectors (n, m + 1) of arms with these features.
+
+        The features of an arm are a mapping from column to value, or an array (m,) if the catalogue has no table.
+        """
         if self.table is not None:
-            wrong = [row for row in features if not (type(row) is dict or isinstance(row, Mapping))]
-            if wrong:
-                raise InvalidInput(f"features of an arm must be a mapping from column to value, got {wrong[0]!r}")
+            invalid = [row for row in features if not (type(row) is dict or isinstance(row, Mapping))]
+            if invalid:
+                raise InvalidInput(f"features of an arm must be a mapping from column to value, got {invalid[0]!r}")
             return self._to_vectors(self.table.rows.read_all(features))
-        try:  # lists of numbers: faster than ``np.array``
+        try:  # for lists of numbers, this is faster than ``np.array``
             pack = struct.Struct(f"{len(self.mean)}d").pack
             array = np.frombuffer(b"".join([pack(*row) for row in features])).reshape(len(features), -1)
         except (TypeError, OverflowError, struct.error):
@@ -114,9 +120,9 @@ class Catalogue:
 
     def with_arms(self, names: Sequence[str], features: Sequence[Any]) -> Catalogue:
         """Return the catalogue with further arms, which are offered in both domains."""
-        known = next((name for name in names if name in self.index), None)
-        if known is not None:
-            raise InvalidInput(f"name must be new, but {known!r} is already an arm")
+        duplicate = next((name for name in names if name in self.index), None)
+        if duplicate is not None:
+            raise InvalidInput(f"name must be new, but {duplicate!r} is already an arm")
         new_offered = np.ones((2, len(names)), np.bool_)
         vectors = np.concatenate([self.vectors, self.arm_vectors(features)])
         offered = np.concatenate([self.offered, new_offered], axis=1)
@@ -129,11 +135,11 @@ class Catalogue:
         has features.
         """
         try:  # the usual case: known ids without features
-            known = list(map(self.index.__getitem__, arms))
+            indices = list(map(self.index.__getitem__, arms))
         except (KeyError, TypeError):
-            known = []
-        if known and len(set(known)) == len(known):
-            return list(arms), known, None
+            indices = []
+        if indices and len(set(indices)) == len(indices):
+            return list(arms), indices, None
         kinds = set(map(type, arms))
         mappings = {kind for kind in kinds if issubclass(kind, Mapping)}
         has_features = kinds == mappings and min(map(len, arms)) > 1  # all arms have; checked first, as it is fast
@@ -143,15 +149,15 @@ class Catalogue:
                 str(name) if type(arm) in mappings and name is not arm else name
                 for name, arm in zip(names, arms, strict=True)
             ]
-            wrong = next((name for name in names if not isinstance(name, str)), None)
-            if wrong is not None:
-                raise InvalidInput(f'arms must be ids, or mappings with an "id" and features, got {repr(wrong)[:80]}')
+            invalid = next((name for name in names if not isinstance(name, str)), None)
+            if invalid is not None:
+                raise InvalidInput(f'arms must be ids, or mappings with an "id" and features, got {repr(invalid)[:80]}')
         if len(set(names)) < len(names):
             raise InvalidInput("arms must have different ids, but one is given twice")
         indices = list(map(self.index.get, names, itertools.repeat(-1)))
         if has_features:
             return names, indices, self._request_vectors(arms)
-        with_features = [at for at, arm in enumerate(arms) if type(arm) in mappings and len(arm) > 1]
+        with_features = [position for position, arm in enumerate(arms) if type(arm) in mappings and len(arm) > 1]
         missing = {position for position, index in enumerate(indices) if index < 0}.difference(with_features)
         if missing:
             unknown = names[min(missing)]
@@ -171,11 +177,11 @@ class Catalogue:
         return self.arm_vectors(arms if self.table is not None else [arm.get("features") for arm in arms])
 
     def distances(self, known: BoolArray) -> FloatArray:
-        """Return the distance of each arm (K,) to the nearest arm in ``known``.
+        """Return the distance of each arm (K,) to the nearest known arm; ``known`` (K,) is True for these.
 
-        The unit is the median distance of a known arm to the nearest one with other features, so a typical distance is
-        1. The distance is infinite if an arm differs in a feature in which all known arms are equal: its effect is
-        unknown. So is the effect of a category that no known arm has.
+        The unit is the median distance of a known arm to the nearest known arm with other features, so a typical
+        distance is 1. If an arm differs in a feature in which all known arms are equal, e.g. by a category that no
+        known arm has, the effect of this feature is not known, and the distance is infinite.
         """
         if known.sum() < 2:
             return np.full(len(self.names), np.inf)
@@ -189,11 +195,11 @@ class Catalogue:
         others = np.array(nearest_other)[known]
         unit = np.median(others[np.isfinite(others)]) if np.isfinite(others).any() else 1.0
         differs = np.square(self.vectors - learned[0]) > _SAME_ARM
-        unlike = differs[:, ~differs[known].any(axis=0)].any(axis=1)
-        return np.where(unlike, np.inf, np.sqrt(np.array(nearest) / unit))
+        is_unlike = differs[:, ~differs[known].any(axis=0)].any(axis=1)
+        return np.where(is_unlike, np.inf, np.sqrt(np.array(nearest) / unit))
 
     def state(self) -> dict[str, Any]:
-        """Return the catalogue in JSON types, for ``from_state``."""
+        """Return the catalogue in JSON types. ``from_state`` reads them."""
         parts = {name: getattr(self, name) for name in ("vectors", "offered", "mean", "deviation", "axes")}
         arrays = {name: None if part is None else part.tolist() for name, part in parts.items()}
         return {"names": list(self.names), "table": None if self.table is None else self.table.state(), **arrays}
@@ -201,11 +207,11 @@ class Catalogue:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Catalogue:
         """Return the catalogue with this ``state``."""
-        numbers = {name: np.array(state[name], np.float64) for name in ("vectors", "mean", "deviation")}
+        arrays = {name: np.array(state[name], np.float64) for name in ("vectors", "mean", "deviation")}
         axes = None if state["axes"] is None else np.array(state["axes"], np.float64)
         table = None if state["table"] is None else TableTransform.from_state(state["table"])
         offered = np.array(state["offered"], np.bool_)
-        return cls(tuple(str(name) for name in state["names"]), offered=offered, table=table, axes=axes, **numbers)
+        return cls(tuple(str(name) for name in state["names"]), offered=offered, table=table, axes=axes, **arrays)
 
     def __repr__(self) -> str:
         return f"<Catalogue of {len(self.names)} arms with {len(self.mean)} features>"

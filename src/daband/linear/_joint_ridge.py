@@ -170,11 +170,11 @@ class JointHead:
 
         Nothing changes with fewer rounds than coefficients, or until the rounds have doubled since the last fit.
         """
-        s, blocks, rounds = self.statistics, self._blocks(), moments.count
-        if rounds < max(s.dim, 2.0 * self._fitted_rounds):
+        ridge, blocks, rounds = self.statistics, self._blocks(), moments.count
+        if rounds < max(ridge.dim, 2.0 * self._fitted_rounds):
             return
-        gram, moment = s.gram(0), (s._moment[0, 0] - moments.centre * s._moment[0, 1]) / moments.scale
-        gram[np.diag_indices(s.dim)] -= self.penalties[blocks]
+        gram, moment = ridge.gram(0), (ridge._moment[0, 0] - moments.centre * ridge._moment[0, 1]) / moments.scale
+        gram[np.diag_indices(ridge.dim)] -= self.penalties[blocks]
         total = (moments.squared_differences + rounds * (moments.mean - moments.centre) ** 2) / moments.scale**2
         sizes = np.bincount(blocks, minlength=3)
         for _ in range(_FIT_STEPS):
@@ -188,8 +188,8 @@ class JointHead:
             old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optimum / self.ridge, *_PENALTY_RANGE)
             if np.abs(np.log(self.penalties / old_penalties)).max() < 0.05:
                 break
-        s._gram[0], s._n_pending[0] = gram + np.diag(self.penalties[blocks]), 0
-        s._invert(0)
+        ridge._gram[0], ridge._n_pending[0] = gram + np.diag(self.penalties[blocks]), 0
+        ridge._invert(0)
         self._fitted_rounds = rounds
 
     def _blocks(self) -> IntArray:
@@ -291,8 +291,9 @@ class JointHead:
 
     def _set_prior(self, coefficients: slice, penalties: FloatArray) -> None:
         """Set the penalties of coefficients without rounds."""
-        at = np.arange(self.statistics.dim)[coefficients]
-        self.statistics._gram[0, at, at], self.statistics.inverse[0, at, at] = penalties, 1.0 / penalties
+        indices = np.arange(self.statistics.dim)[coefficients]
+        self.statistics._gram[0, indices, indices] = penalties
+        self.statistics.inverse[0, indices, indices] = 1.0 / penalties
 
     def check_primal_fits(self) -> None:
         """Do nothing: sums over the rounds of each arm always fit in memory."""
@@ -334,11 +335,11 @@ class JointHead:
         """
         predicted = np.zeros((len(arms), len(self.vectors)))
         for fold in np.unique(folds[0]):
-            held, seen = folds[0] == fold, (folds[0] != fold) & (folds[1][arms] != fold)
+            held_out, seen = folds[0] == fold, (folds[0] != fold) & (folds[1][arms] != fold)
             head, sums = self.without_rounds(), self.empty_sums()
             sums.add(*self.chosen_features(features[seen], arms[seen]), rewards[seen], weights[seen])
             head.statistics = head.with_sums(sums)
-            predicted[held], _ = head.score(features[held], centre=sums.rewards.centre, bonuses=False)
+            predicted[held_out], _ = head.score(features[held_out], centre=sums.rewards.centre, bonuses=False)
         return predicted
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
