@@ -141,7 +141,7 @@ def test_typing_and_running_know_the_same_names():
     assert typed == {
         ("daband", "domains"),
         ("daband", "weights"),
-        *((f"daband.{package}", name) for name, package in daband._PACKAGE_OF.items()),
+        *((f"daband.{package}", name) for name, package in daband._PACKAGE_BY_NAME.items()),
     }
     assert {name for _, name in typed} == set(daband.__all__)
     assert set(daband.__all__) <= set(dir(daband))
