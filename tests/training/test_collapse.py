@@ -63,7 +63,7 @@ def test_a_perfect_discriminator_is_reported():
 
 
 def test_latents_that_became_one_point_are_reported():
-    assert "latent spread gone" in said_in(weighed(predicted_reward_target_choice=20.0))
+    assert "features nearly equal" in said_in(weighed(predicted_reward_target_choice=20.0))
 
 
 def test_every_sign_is_said_once():

@@ -1,6 +1,7 @@
 """Build methods from their command-line names.
 
-A name is that of a policy, such as "linucb", or ends in "-p" for the policy on principal components ("linucb-p").
+A method has the name of its policy, such as "linucb". With the ending "-p", the policy uses principal components
+("linucb-p").
 """
 
 from __future__ import annotations

@@ -145,7 +145,10 @@ def conclude(prepared: PreparedRun, run: Run) -> Record:
 
 
 def _write_record(folder: Path, record: Record, environment_record: Record | None = None) -> Record:
-    """Write the record, mark the folder as done, and return the record; that of another process if it was faster."""
+    """Write the record, mark the folder as done, and return the record.
+
+    If another process was faster, its record is returned and nothing is written.
+    """
     with locked(folder, wait=True):
         if (folder / "done").exists():
             return read_json(folder / "result.json")

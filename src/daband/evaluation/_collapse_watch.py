@@ -46,12 +46,12 @@ _SIGNS = (
         "predicted_reward, raise target_diversity, or start the terms on the target later",
     ),
     _Sign(
-        "latent spread gone",
+        "features nearly equal",
         "latent_spread",
         None,
         0.004,
-        "the features of different contexts have become nearly the same (relative spread {value:.3g} of at most 1 for "
-        "{n} episodes). Lower the weight of the divergence or the learning rate",
+        "different contexts have nearly the same features (their total variance is {value:.3g} of at most 1 for {n} "
+        "episodes). Lower the weight of the divergence or the learning rate",
     ),
     _Sign(
         "discriminator perfect",

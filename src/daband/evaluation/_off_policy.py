@@ -226,7 +226,7 @@ def _check_fits_memory(log: ParquetLog) -> None:
     n_values = len(log) * math.prod(log.context_shape) * (log.n_arms if log.shared else 1)
     if 8 * n_values > _MAX_CONTEXT_BYTES:
         raise InvalidInput(
-            "target needs all contexts of the log in memory, and those of "
+            "target needs all contexts of the log in memory, and the contexts of "
             f"{len(log):,} rounds take {8 * n_values / 2**30:.1f} GiB; omit target, or pass fewer files"
         )
 

@@ -1,7 +1,7 @@
 """``choose``: train candidates and return the one to deploy, chosen without target rewards or with a few.
 
-``Candidate`` describes a method to train, ``default_candidates`` lists those of a pair. ``choose`` trains them,
-``_Comparison`` compares their choices, and ``Choice`` is the result.
+``Candidate`` describes a method to train, and ``default_candidates`` lists the candidates of a pair. ``choose`` trains
+them, ``_Comparison`` compares their choices, and ``Choice`` is the result.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class RunFiles:
 
 
 def load_runs(folder: str | Path) -> list[RunFiles]:
-    """Return the finished runs of a folder: that of a bench, of any runs, or of a single run."""
+    """Return the finished runs in the folder of a bench, of any runs, or of a single run."""
     folder = Path(folder)
     records = read_records(folder)
     if (folder / "done").exists():

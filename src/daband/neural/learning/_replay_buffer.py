@@ -1,7 +1,7 @@
 """Define replay buffers for contexts, and for rounds with arm, reward and weight.
 
 Contexts are stored on the device, so that steps gather them without the host. If they would take more than a quarter
-of a GPU's memory, they are stored on the host, and those of the coming steps are sent together.
+of a GPU's memory, they are stored on the host, and the contexts of the coming steps are sent together.
 
 Above its capacity a buffer keeps a uniform sample of all its contexts (reservoir sampling), or the latest. The slot
 that is replaced depends only on the seed and on the number of the new context, so a restored buffer continues as if it

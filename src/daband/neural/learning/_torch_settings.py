@@ -27,7 +27,7 @@ _DEFAULT_THREADS = torch.get_num_threads()
 
 @contextmanager
 def single_precision() -> Iterator[None]:
-    """Make new tensors float32 in this block or decorated function, whatever torch's default type is."""
+    """Make new tensors float32 in this block or decorated function, for any default type of torch."""
     previous = torch.get_default_dtype()
     if previous == torch.float32:  # the usual case touches nothing that other threads see
         yield
