@@ -109,6 +109,7 @@ def test_fit_log_takes_a_table(market):
     assert policy.select(policy.table.contexts(rows)).mean.argmax(axis=1).tolist() == [0, 2]
     told = daband("assess", "fitted.safetensors", *FILES, "--propensity", "p", "--units", "spent", cwd=market)
     assert "shifts between real domains like this" in " ".join(told.split())
+    assert "old.csv, so its source advantage is too high" in told
     assert "continue with `daband assess POLICY --on " in told
     assert "which needs data" in daband("assess", "fitted.safetensors", cwd=market, code=2)
     told = daband("fit-log", "old.csv", "--arm", "offer", "--out", "x.safetensors", cwd=market, code=2)

@@ -30,6 +30,7 @@ from daband.bench._settings import load_experiment
 from daband.cli._shared import Name, Overrides, console, exit_stopped, folder_name, interruptible, new_table, print_line
 from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
+from daband.evaluation._learned_logs import has_learned
 from daband.training._loop import CandidateProgress
 from daband.trust._assess import assess
 from daband.trust._assessment import COLLECT, KEEP, as_text
@@ -95,6 +96,9 @@ def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str
     options = pairs.get(experiment.pairs()[0]).resolve_options(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as in training
         options["transform"] = policy.table
+    source = Path(str(options.get("source")))
+    if source.is_file() and has_learned(policy, source):
+        print_line(f"warning   the policy has learned {source}, so its source advantage is too high", style="yellow")
     with console.status(_SCORING_TEXT):
         pair = load(experiment.pairs()[0], **options)
         if pair.source_test is None:

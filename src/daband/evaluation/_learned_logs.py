@@ -52,6 +52,12 @@ def mark_learned(policy: Policy, path: str | Path) -> None:
     policy.log_parts |= frozenset(compute_digests([LogPart(str(path), 0, sys.maxsize)]).values())
 
 
+def has_learned(policy: Policy, path: str | Path) -> bool:
+    """Return True if the policy has learned rounds of a file."""
+    (digest,) = compute_digests([LogPart(str(path), 0, 0)]).values()
+    return any(key.removeprefix(_TARGET_PREFIX).startswith(digest.partition(":")[0]) for key in policy.log_parts)
+
+
 def check_unlearned(policy: Any, log: ParquetLog, id_column: str | None) -> None:
     """Raise an error if the policy has learned rounds of the log."""
     _raise_if_learned(count_learned(policy, log, id_column), len(log))
