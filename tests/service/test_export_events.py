@@ -43,6 +43,21 @@ def test_the_log_as_parquet_is_what_fit_log_and_evaluate_log_read(exported, log,
     assert from_file.value == pytest.approx(in_memory.value)
 
 
+def test_the_log_lists_the_eligible_arms(exported, log, tmp_path):
+    rows = np.random.default_rng(1).normal(size=(60, DIM))
+    eligible = [["letter", "visit"] if number % 2 else None for number in range(60)]
+    with served(exported, log, Settings()) as client, Client(str(client.base_url)) as api:
+        for row, listed in zip(rows, eligible, strict=True):
+            api.reward(api.decide(row.tolist(), eligible=listed).event_id, 1.0)
+    export_events(log, tmp_path / "week.parquet")
+    names = daband.load_deployed(exported).arm_names
+    log_file = daband.domains.ParquetLog(tmp_path / "week.parquet", n_arms=3, arm_names=names)
+    expected = [[listed is None or name in listed for name in names] for listed in eligible]
+    assert log_file.read_offered(np.arange(60)).tolist() == expected
+    uniform = daband.evaluate_log(lambda x: np.full((len(x), 3), 1 / 3), log_file, estimator="ips")
+    assert uniform.value == pytest.approx(1.0, abs=0.5)
+
+
 def test_a_table_keeps_its_columns(tmp_path, sqlite_log):
     rng = np.random.default_rng(0)
     frame = pl.DataFrame({"age": rng.integers(20, 60, 300), "city": rng.choice(["Oslo", "Bergen"], 300)})

@@ -63,7 +63,8 @@ def export_events(
     """Write the events with rewards to a Parquet file, in the order of the log, and return their number.
 
     Columns of raw rows keep their names. Contexts that are arrays are written as a column ``context`` of lists. ``arm``
-    is the arm that was played, ``propensity`` its probability, and ``reward`` its reward.
+    is the arm that was played, ``propensity`` its probability, and ``reward`` its reward. The column ``offered`` lists
+    the eligible arms, if not all arms were eligible for some event.
 
     Args:
         log: the address of the log.
@@ -102,10 +103,11 @@ def _to_row(event: Event, reward: float, *, ids: bool) -> dict[str, Any]:
     context = orjson.loads(event.context)
     if isinstance(context, list):
         context = {"context": np.asarray(context, np.float64).reshape(-1).tolist()}
-    conflicting = [name for name in _LOG_COLUMNS if name in context]
+    offered = {} if event.eligible is None else {"offered": orjson.loads(event.eligible)}
+    conflicting = [name for name in (*_LOG_COLUMNS, *offered) if name in context]
     if conflicting:
         raise DataError(f"the context has a column {conflicting[0]!r}, which is needed for the log; rename it")
-    row = {**context, "arm": event.arm, "reward": reward, "propensity": event.propensity}
+    row = {**context, "arm": event.arm, "reward": reward, "propensity": event.propensity, **offered}
     if ids:
         row |= {"event_id": event.event_id, "time": event.time, "model": event.model, "mode": event.mode}
     return row

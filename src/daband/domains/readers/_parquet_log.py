@@ -343,7 +343,6 @@ class ParquetLog(LoggedDomain):
                 raise DataError(f"{path} has {values[row]:g} in row {row_number(frame, row)} of {name!r}: {rule}")
         offered, indices = None, arms.astype(np.int64)
         if self.columns.offered is not None:
-            check_no_nulls(frame, [self.columns.offered], path)
             arm_names = self._arm_names or [str(index) for index in range(self.n_arms)]
             offered = read_offered_arms(frame, self.columns.offered, arm_names, indices, path)
         return LoggedRounds(contexts, indices, rewards, propensities, offered)

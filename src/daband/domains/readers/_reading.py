@@ -310,8 +310,9 @@ def find_arm(value: Any, index_of: Mapping[str, int]) -> int | None:
 def read_offered_arms(
     frame: pl.DataFrame, column: str, arm_names: Sequence[str], arms: IntArray, where: object
 ) -> BoolArray:
-    """Return the arms that each row lists in a column, (n, K): names separated by |, or a list.
+    """Return the arms that each row lists in a column, (n, K): names separated by |, or a list of names or indices.
 
+    In a column of lists, a row without a list offers all arms.
     Raise an error for an unknown arm, and if the chosen arm, in ``arms`` (n,), is not listed.
     """
     if column not in frame.columns:
@@ -321,11 +322,15 @@ def read_offered_arms(
     codes = [code_of.setdefault(value, len(code_of)) for value in values]
     masks = np.zeros((len(code_of), len(arm_names)), np.bool_)
     for value, code in code_of.items():
-        if value is None:
+        if value is None and not isinstance(frame[column].dtype, pl.List):
             row = row_number(frame, codes.index(code))
             raise DataError(f"{where}: column {column!r} has no value in row {row}; drop such rows first")
-        for name in value if isinstance(value, tuple) else format_value(value).split("|"):
+        masks[code] = value is None
+        names = value if isinstance(value, tuple) else format_value(value).split("|") if value is not None else ()
+        for name in names:
             index = find_arm(name, index_of)
+            if index is None and isinstance(name, int) and 0 <= name < len(arm_names):
+                index = name
             if index is None:
                 problem = f"{where} has {name!r} in column {column!r}, row {row_number(frame, codes.index(code))}"
                 raise DataError(f"{problem}, which is not an arm ({', '.join(index_of)})")
