@@ -148,23 +148,30 @@ def arms(record: Record) -> str:
     """Return the page of arms with features."""
     runs, streams = [run for run in record["transfer"] if "gap" in run], record["stream"]
     logs = [run for run in record["transfer"] if "gap" not in run]
-    rows, gaps = [], []
-    for data in dict.fromkeys(run["data"] for run in runs):
-        cells: list[str] = []
-        for policy in ("linucb", "mixture"):
+    rows, network_rows, gaps = [], [], []
+    for data in _in_order(run["data"] for run in runs):
+        gap_cells, old_cells, means = {}, {}, {}
+        for policy in ("linucb", "mixture", "nlinucb"):
             own = [run for run in runs if (run["data"], run["policy"]) == (data, policy)]
             uniform, new, trained = (np.array([run[name] for run in own]) for name in ("uniform", "new", "trained"))
             gaps.append((new - uniform).mean() / (trained - uniform).mean())
-            spread = np.std([run["gap"] for run in own], ddof=1)
-            cells.insert(len(cells) // 2, f"{number(float(gaps[-1]), 2)} ± {spread:.2f}")
-            cells.append(mean_and_deviation([run["old"] - run["old_without"] for run in own]))
-        for name in ("Ours", "VowpalWabbit", "SquareCb"):
-            cells.append(mean_and_deviation([run[name] for run in streams if run["data"] == data], 0))
-        rows.append([data, *cells])
+            deviation = np.std([run["gap"] for run in own], ddof=1)
+            gap_cells[policy] = f"{number(float(gaps[-1]), 2)} ± {deviation:.2f}"
+            old_cells[policy] = mean_and_deviation([run["old"] - run["old_without"] for run in own])
+            means[policy] = float(new.mean()), float(np.mean([run["old"] for run in own]))
+        regrets = [
+            mean_and_deviation([run[name] for run in streams if run["data"] == data], 0)
+            for name in ("Ours", "VowpalWabbit", "SquareCb")
+        ]
+        pooled = [cells[policy] for cells in (gap_cells, old_cells) for policy in ("linucb", "mixture")]
+        rows.append([data, *pooled, *regrets])
+        values = [number(means[policy][index]) for index in (0, 1) for policy in ("linucb", "nlinucb")]
+        network_rows.append([data, gap_cells["nlinucb"], old_cells["nlinucb"], *values])
     clicks = {name: float(np.mean([run[name] for run in logs])) for name in ("uniform", "new", "new_error")}
     seeds, stream_seeds = (len({run["seed"] for run in some}) for some in (runs, streams))
     return fill(
-        "arms", rows=rows, reached=sum(gap >= 0.5 for gap in gaps), total=len(gaps), seeds=seeds,
-        stream_seeds=stream_seeds, speed=record["speed"][0], clicks={**clicks, "error": clicks["new_error"]},
+        "arms", rows=rows, network_rows=network_rows, reached=sum(gap >= 0.5 for gap in gaps), total=len(gaps),
+        seeds=seeds, stream_seeds=stream_seeds, speed=record["speed"][0],
+        clicks={**clicks, "error": clicks["new_error"]},
         commits=sorted({run.get("commit", record["commit"]) for run in (*runs, *logs, *streams, *record["speed"])}),
     )  # fmt: skip
