@@ -90,31 +90,36 @@ class Batches:
             for segment, part in buffers[0].parts().items()
             if len(part) and (shape.uses_target or segment.labelled)
         ]
-        #: The buffers that steps draw from, for each run.
+        #: The buffer that steps draw each segment from, for each run: a list of parts.
         self._buffers = [
             [
-                (parts if segment.labelled or not shape.committee else buffers[0]).parts()[segment]
+                (run_buffers if segment.labelled or not shape.committee else buffers[0]).parts()[segment]
                 for segment in self.segments
             ]
-            for parts in buffers
+            for run_buffers in buffers
         ]
         indexed = list(enumerate(self.segments))
-        #: The indices of segments with rewards, of segments without, and of source segments.
+        #: The indices of segments with rewards.
         self.labelled = [index for index, segment in indexed if segment.labelled]
+        #: The indices of segments without rewards.
         self.unlabelled = [index for index, segment in indexed if not segment.labelled]
+        #: The indices of source segments.
         self.sources = [index for index, segment in indexed if not buffers[0].domains.is_target(segment.domain)]
         #: The number of contexts of each segment.
         self.segment_rows = rows * shape.contexts_per_round
+        #: The number of contexts of a batch.
         self.n_contexts = self.segment_rows * len(self.segments)
-        labelled = rows * len(self.labelled)
+        n_rounds = rows * len(self.labelled)
         device = self._device
+        #: The number of stored contexts of each run and segment.
         self._lengths = torch.zeros(runs, len(self.segments), 1, dtype=torch.int64, device=device)
+        # The rows, random numbers, arms and rewards of the coming steps.
         self._rows = torch.zeros(BLOCK_STEPS, runs, len(self.segments), rows, dtype=torch.int64, device=device)
         self._augmentation = torch.zeros(
             BLOCK_STEPS, runs, self.n_contexts, shape.augmentation_draws, dtype=torch.float32, device=device
         )
-        self._arm = torch.zeros(BLOCK_STEPS, runs, labelled, dtype=torch.int64, device=device)
-        self._reward = torch.zeros(BLOCK_STEPS, runs, labelled, dtype=torch.float32, device=device)
+        self._arm = torch.zeros(BLOCK_STEPS, runs, n_rounds, dtype=torch.int64, device=device)
+        self._reward = torch.zeros(BLOCK_STEPS, runs, n_rounds, dtype=torch.float32, device=device)
         types = {part.contexts.dtype for parts in self._buffers for part in parts}
         self._dtype = types.pop() if len(types) == 1 else torch.float32
         stored_shape = (runs, len(self.segments) * rows, *self._buffers[0][0].context_shape)
@@ -122,6 +127,7 @@ class Batches:
         fitting_steps = max(1, min(BLOCK_STEPS, _MAX_PREPARED_NUMBERS // math.prod(stored_shape)))
         #: The maximum number of steps that are drawn together.
         self.block = fitting_steps if self._on_host else BLOCK_STEPS
+        #: True if the contexts of the coming steps are gathered together.
         self.prepared_ahead = self.prepares_ahead(fitting_steps)
         step_axis = (self.block,) if self.prepared_ahead else ()
         self._gathered = torch.zeros(*step_axis, *stored_shape, dtype=self._dtype, device=device)
