@@ -14,7 +14,7 @@ from daband.service import _app as app
 from daband.service._app import publish_file
 from daband.service._client import Client
 from daband.service._decider import Decider, load_model
-from daband.service._event_log import Event, Reward, Store
+from daband.service._event_log import Event, LoggedReward, Reward, Store
 from daband.service._settings import Clock, Settings
 from daband.service._worker import Worker, _load_policy, _was_exported_to, export_bytes, learn, run_worker
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
@@ -56,6 +56,25 @@ def worked(store, policy_files, **options):
         pass
     worker.write_snapshot()
     return worker
+
+
+def test_rounds_of_the_incumbent_are_weighted_by_the_number_of_eligible_arms(policy_files):
+    deployed = daband.load_deployed(policy_files[1])
+    learned, expected = (_load_policy(policy_files[0], deployed) for _ in range(2))
+    contexts = np.random.default_rng(0).normal(size=(20, DIM))
+    rows = [
+        LoggedReward(
+            seq=number, event_seq=number, reward=1.0, kind="given", time=1001.0,
+            event=Event(
+                event_id=f"e{number}", time=1000.0, mode="apprentice", domain="source", model=0, arm=1, propensity=0.5,
+                own_arm=0, incumbent_arm=1, context=str(row.tolist()), eligible="[0, 1]", digest=None,
+            ),
+        )
+        for number, row in enumerate(contexts)
+    ]  # fmt: skip
+    learn(learned, rows, deployed)
+    expected.update(contexts, [1] * 20, [1.0] * 20, deployed.domain)
+    np.testing.assert_allclose(learned.decide(contexts).mean, expected.decide(contexts).mean)
 
 
 def test_a_model_is_a_function_of_the_log_bit_for_bit(policy_files, log):

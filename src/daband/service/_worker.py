@@ -155,13 +155,16 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy
         if not group:
             continue
         contexts = deployed.reader.read(read_rows(str(row.event.context) for row in group)).contexts
-        propensities = [row.event.propensity for row in group]
+        propensities, offered = [row.event.propensity for row in group], np.ones((len(group), policy.n_arms), np.bool_)
+        for mask, row in zip(offered, group, strict=True):
+            if row.event.eligible is not None:
+                mask[:] = np.isin(np.arange(policy.n_arms), orjson.loads(row.event.eligible))
         policy.update(
             contexts,
             [row.event.arm for row in group],
             [row.reward for row in group],
             deployed.domain,
-            weights=None if is_online else log_weights(policy, propensities),
+            weights=None if is_online else log_weights(policy, propensities, offered),
         )
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)
