@@ -155,12 +155,13 @@ def as_date_or_time(value: Any, name: str) -> DateOrTime:
         ) from None
 
 
-def read_numbers(frame: Any, name: str, *, where: str = "", is_context: bool = True) -> FloatArray:
+def read_numbers(frame: Any, name: str, *, table_name: str = "", is_context: bool = True) -> FloatArray:
     """Return a column of a frame as numbers (n,), with NaN for missing values.
 
-    Errors name the column, the row, and the table ``where``, if given. For context columns they suggest a remedy.
+    Errors name the column, the row, and the table if ``table_name`` is given. For context columns they suggest a
+    remedy.
     """
-    column = _column(frame, name, where)
+    column = _column(frame, name, table_name)
     dtype = column.dtype
     if dtype.is_numeric() if hasattr(dtype, "is_numeric") else isinstance(dtype, np.dtype) and dtype.kind in "iufb":
         values = np.array(column.cast(float) if hasattr(column, "cast") else column, np.float64)
@@ -170,17 +171,17 @@ def read_numbers(frame: Any, name: str, *, where: str = "", is_context: bool = T
             raise DataError(f"column {name!r} has an infinite value in row {row}; {remedy}")
         return values
     remedy = "; list the column in `categorical` or in `dates`, or clean it" if is_context else ""
-    return np.array(_read_values(frame, name, where, as_number, remedy), np.float64)
+    return np.array(_read_values(frame, name, table_name, as_number, remedy), np.float64)
 
 
-def read_categories(frame: Any, name: str, *, where: str = "") -> list[str | None]:
+def read_categories(frame: Any, name: str, *, table_name: str = "") -> list[str | None]:
     """Return a column of a frame as the texts of its categories (n,), with None for missing values."""
-    return _read_values(frame, name, where, as_category)
+    return _read_values(frame, name, table_name, as_category)
 
 
-def read_dates(frame: Any, name: str, *, where: str = "") -> list[DateOrTime]:
+def read_dates(frame: Any, name: str, *, table_name: str = "") -> list[DateOrTime]:
     """Return a column of a frame as dates or times of day (n,), with None for missing values."""
-    return _read_values(frame, name, where, as_date_or_time)
+    return _read_values(frame, name, table_name, as_date_or_time)
 
 
 def row_number(frame: Any, row: int) -> int:
@@ -188,26 +189,26 @@ def row_number(frame: Any, row: int) -> int:
     return int(frame[ROW_COLUMN][int(row)]) if ROW_COLUMN in frame.columns else int(row)
 
 
-def _read_values(frame: Any, name: str, where: str, read_one: Callable[[Any, str], T], remedy: str = "") -> list[T]:
-    """Return ``read_one(value, name)`` for each value of a column. It is called once for equal values of one type."""
+def _read_values(frame: Any, name: str, table_name: str, read: Callable[[Any, str], T], remedy: str = "") -> list[T]:
+    """Return ``read(value, name)`` for each value of a column. It is called once for equal values of one type."""
     results_by_value: dict[Any, T] = {}
     results: list[T] = []
-    for row, value in enumerate(_column(frame, name, where).to_list()):
+    for row, value in enumerate(_column(frame, name, table_name).to_list()):
         key = (type(value), value if isinstance(value, Hashable) else repr(value))
         try:
             if key not in results_by_value:
-                results_by_value[key] = read_one(value, name)
+                results_by_value[key] = read(value, name)
         except InvalidInput as error:
-            table = f" of the {where} table" if where else ""
+            table = f" of the {table_name} table" if table_name else ""
             raise InvalidInput(f"column {error} in row {row_number(frame, row)}{table}{remedy}") from None
         results.append(results_by_value[key])
     return results
 
 
-def _column(frame: Any, name: str, where: str) -> Any:
+def _column(frame: Any, name: str, table_name: str) -> Any:
     """Return a column of a frame, or raise an error that suggests the nearest name."""
     if name not in frame.columns:
-        table, names = f"{where} table" if where else "table", [str(column) for column in frame.columns]
+        table, names = f"{table_name} table" if table_name else "table", [str(column) for column in frame.columns]
         hint = did_you_mean(name, names)
         raise InvalidInput(f"the {table} has no column {name!r}{hint} (its columns: {', '.join(names)})")
     return frame[name]
@@ -243,7 +244,7 @@ class NumericColumn:
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> NumericColumn:
         """Return the transform fitted on the column ``name`` of all tables, which are frames by table name."""
-        values = np.concatenate([read_numbers(frame, name, where=where) for where, frame in tables.items()])
+        values = np.concatenate([read_numbers(frame, name, table_name=table) for table, frame in tables.items()])
         missing = np.isnan(values)
         if missing.all():
             raise DataError(f"column {name!r} has no value at all; remove it from the context columns")
@@ -293,7 +294,7 @@ class CategoricalColumn:
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> CategoricalColumn:
         """Return the transform fitted on the column ``name`` of all tables, which are frames by table name."""
-        texts = [text for where, frame in tables.items() for text in read_categories(frame, name, where=where)]
+        texts = [text for table, frame in tables.items() for text in read_categories(frame, name, table_name=table)]
         categories = sorted({text for text in texts if text is not None})
         if len(categories) > _MAX_CATEGORIES and len(texts) < _MIN_ROWS_PER_CATEGORY * len(categories):
             warnings.warn(
@@ -360,7 +361,7 @@ class DateColumn:
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> DateColumn:
         """Return the transform fitted on the column ``name`` of all tables, which are frames by table name."""
-        values = [value for where, frame in tables.items() for value in read_dates(frame, name, where=where)]
+        values = [value for table, frame in tables.items() for value in read_dates(frame, name, table_name=table)]
         present = [value for value in values if value is not None]
         if not present:
             raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
@@ -464,7 +465,7 @@ class WordsColumn:
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> WordsColumn:
         """Return the transform for the 50 most frequent words that at least two rows have, but not all rows."""
-        texts = [text for where, frame in tables.items() for text in read_categories(frame, name, where=where)]
+        texts = [text for table, frame in tables.items() for text in read_categories(frame, name, table_name=table)]
         counts = Counter(word for text in texts for word in split_words(text))
         by_frequency = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         words = [word for word, count in by_frequency if 1 < count < len(texts)]
@@ -727,12 +728,12 @@ class TableRows:
         return context, tuple(row_warnings)
 
     def read_all(self, rows: Sequence[Mapping[str, Any]]) -> FloatArray:
-        """Return the contexts (n, d) of rows, without warnings. Reading by column is faster than ``read``."""
+        """Return the contexts (n, d) of rows, without warnings. For many rows this is faster than ``read``."""
         contexts = np.zeros((len(rows), self._dimension))
         try:
             if self._numeric:
                 pack = struct.Struct(f"{len(self._numeric)}d").pack
-                packed = b"".join([self._packed_numbers(row, pack) for row in rows])
+                packed = b"".join([self._pack_numbers(row, pack) for row in rows])
                 numeric: FloatArray = np.frombuffer(packed).reshape(len(rows), -1)
                 if np.isinf(numeric).any():
                     raise TypeError
@@ -745,18 +746,18 @@ class TableRows:
                     contexts[:, self._numeric_indices] = (numeric - self._mean) / self._std
             for column, start in (*self._categorical, *self._simple):
                 values = [row[column.name] for row in rows]
-                codes: dict[Any, int] = {}
-                coded = [codes.setdefault(key, len(codes)) for key in zip(map(type, values), values, strict=True)]
-                distinct = np.array([column.encode_one(value, []) for _, value in codes])
-                contexts[:, start : start + distinct.shape[1]] = distinct[coded]
+                codes: dict[Any, int] = {}  # of distinct values, which are encoded once
+                row_codes = [codes.setdefault(key, len(codes)) for key in zip(map(type, values), values, strict=True)]
+                encoded_values = np.array([column.encode_one(value, []) for _, value in codes])
+                contexts[:, start : start + encoded_values.shape[1]] = encoded_values[row_codes]
         except (KeyError, TypeError):  # a column is missing, or a value is infinite or not hashable
             contexts[:] = [self.read(row)[0] for row in rows]
         for encoded, start in self._encoded:
             contexts[:, start : start + encoded.encoder.width] = [encoded.encode_one(row[encoded.name]) for row in rows]
         return contexts
 
-    def _packed_numbers(self, row: Mapping[str, Any], pack: Callable[..., bytes]) -> bytes:
-        """Return the numeric columns of a row as bytes, NaN where missing."""
+    def _pack_numbers(self, row: Mapping[str, Any], pack: Callable[..., bytes]) -> bytes:
+        """Return the numeric columns of a row, with NaN for missing values, as the bytes of float64 numbers."""
         try:
             if self._get_numeric is not None:
                 return pack(*self._get_numeric(row))

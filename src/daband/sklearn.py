@@ -118,15 +118,13 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
                 raise InvalidInput(f"sample_domain must be one of {', '.join(map(str, self.domains_))}, got {number}")
         return contexts, np.array([names[number] for number in domain.tolist()])
 
-    def _apply_by_domain(
-        self, X: Any, sample_domain: Any, function: Callable[[FloatArray, str], FloatArray]
-    ) -> FloatArray:
-        """Call ``function(contexts, domain)`` for the rows of each domain. Return its results (n, K) in row order."""
+    def _map_domains(self, X: Any, sample_domain: Any, score: Callable[[FloatArray, str], FloatArray]) -> FloatArray:
+        """Call ``score(contexts, domain)`` for the rows of each domain. Return its results (n, K) in row order."""
         contexts, domain = self._named_domains(X, sample_domain)
-        results = np.empty((len(contexts), self.policy_.n_arms))
+        scores = np.empty((len(contexts), self.policy_.n_arms))
         for name in np.unique(domain):
-            results[domain == name] = function(contexts[domain == name], str(name))
-        return results
+            scores[domain == name] = score(contexts[domain == name], str(name))
+        return scores
 
     def predict(self, X: Any, sample_domain: Any = None) -> AnyArray:
         """Return the most probable class or action of each row, (n,). Arguments are as in ``predict_proba``."""
@@ -189,7 +187,7 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
         def predict_rewards(contexts: FloatArray, domain: str) -> FloatArray:
             return self.policy_.decide(contexts, domain, rule="greedy").mean
 
-        return _project_on_simplex(self._apply_by_domain(X, sample_domain, predict_rewards))
+        return _project_on_simplex(self._map_domains(X, sample_domain, predict_rewards))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, sample_domain: Any = None) -> float:
         """Return the accuracy on these rows, which all need a label. Arguments are as in ``predict_proba``."""
@@ -245,11 +243,11 @@ class TransferPolicy(_TransferEstimator):
                 return _AllRewardsLog(contexts[rows], rewards[np.searchsorted(source_rows, rows)])
         else:
             self.classes_, arms = np.unique(_safe_indexing(action, source_rows), return_inverse=True)
-            given = None if propensity is None else np.asarray(_safe_indexing(propensity, source_rows), np.float64)
+            logged = None if propensity is None else np.asarray(_safe_indexing(propensity, source_rows), np.float64)
 
             def make_log(rows: IntArray) -> LoggedDomain:
                 indices = np.searchsorted(source_rows, rows)
-                propensities = None if given is None else given[indices]
+                propensities = None if logged is None else logged[indices]
                 return ArrayLog(
                     contexts[rows], arms[indices], rewards[indices], propensities, n_arms=len(self.classes_)
                 )
@@ -268,7 +266,7 @@ class TransferPolicy(_TransferEstimator):
         def choose(contexts: FloatArray, domain: str) -> FloatArray:
             return self.policy_.probabilities(contexts, domain, rule="greedy")
 
-        return self._apply_by_domain(X, sample_domain, choose)
+        return self._map_domains(X, sample_domain, choose)
 
     def score(self, X: Any, y: Any, action: Any = None, propensity: Any = None, sample_domain: Any = None) -> float:
         """Return the mean reward of the predicted actions on these rows, which the policy must not have learned.
@@ -288,8 +286,7 @@ class TransferPolicy(_TransferEstimator):
             rows = domain == name
             propensities = None if propensity is None else np.asarray(propensity, np.float64)[rows]
             choose = partial(self.policy_.probabilities, domain=str(name), rule="greedy")
-            log = contexts[rows], arms[rows], rewards[rows], propensities
-            value += rows.mean() * evaluate_log(choose, log).value
+            value += rows.mean() * evaluate_log(choose, (contexts[rows], arms[rows], rewards[rows], propensities)).value
         return float(value)
 
 

@@ -186,7 +186,7 @@ def test_arms_without_rewards_are_chosen_in_a_fraction_of_decisions_with_exact_p
     limit, numbers = file.limit_new_arms(), np.full(4000, 2)
     chosen, *_ = file.frozen.choose_with_control(mean, 0.0 * mean, None, 0, control, numbers, limit)
     arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
-    chances = (1 - control) * file.frozen.probabilities(mean[:1], 0.0 * mean[:1], None, new=limit)[0]
+    chances = (1 - control) * file.frozen.probabilities(mean[:1], 0.0 * mean[:1], None, limit=limit)[0]
     chances[2] += control
     assert chances.sum() == pytest.approx(1.0)
     assert chances[-5:].sum() <= 0.1

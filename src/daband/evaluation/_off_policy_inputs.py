@@ -92,7 +92,7 @@ def arm_probabilities(
                 raise InvalidInput(f"{name} has contexts of shape {part.shape[1:]}, expected {policy.frozen.row_shape}")
             frozen = policy.frozen
             mask = None if mask is None and frozen.offered is None else policy.arm_mask(mask, len(part))
-            parts.append(frozen.probabilities(*frozen.score(part), mask, new=policy.limit_new_arms()))
+            parts.append(frozen.probabilities(*frozen.score(part), mask, limit=policy.limit_new_arms()))
         else:
             values = as_numpy(policy(part), "policy's probabilities").astype(np.float64, copy=False)
             if mask is not None and values.shape == mask.shape:

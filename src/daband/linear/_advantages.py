@@ -164,10 +164,10 @@ def _cross_fitted_gains(
     scores = nested.scores()
     gains = np.zeros((len(scores), len(designs)))
     for fold in range(_N_FOLDS):
-        held_out, fitted = nested.folds == fold, nested.folds != fold
-        inner_scores = nested.scores(excluded=fold)[fitted]
+        held_out, training = nested.folds == fold, nested.folds != fold
+        inner_scores = nested.scores(excluded=fold)[training]
         for index, design in enumerate(designs):
-            theta = _fit_contrasts(design[fitted], inner_scores, supported)
+            theta = _fit_contrasts(design[training], inner_scores, supported)
             chosen = _choose_arms(design[held_out] @ theta.T, supported, best)
             fold_scores = scores[held_out]
             gains[held_out, index] = fold_scores[np.arange(len(chosen)), chosen] - fold_scores[:, best]

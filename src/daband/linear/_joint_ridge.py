@@ -72,20 +72,20 @@ def arm_heads(
     theta (p,) and inverse (p, p) belong to the joint regression. ``indices`` (K,) are the arms' indices in the joint
     regression, -1 for a new arm. ``dim`` is the number of context features d.
     """
-    dim, size, known = dim + 1, vectors.shape[1], indices >= 0
+    dim, size, is_known = dim + 1, vectors.shape[1], indices >= 0
     n = dim * size  # the number of products
     heads = vectors @ theta[:n].reshape(dim, size).T
-    effects = _effect_indices(indices[known], n)
-    heads[known, -1] += _EFFECT_SCALE * theta[effects]
+    effects = _effect_indices(indices[is_known], n)
+    heads[is_known, -1] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return heads, None
     products = inverse[:n, :n].reshape(dim, size, dim, size).transpose(0, 2, 1, 3).reshape(dim * dim, -1)
     squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(len(vectors), -1)
     matrices = (squares @ products.T).reshape(-1, dim, dim)
-    cross = _EFFECT_SCALE * np.einsum("ijk,kj->ki", inverse[:n, effects].reshape(dim, size, -1), vectors[known])
-    matrices[known, :, -1] += cross
-    matrices[known, -1, :] += cross
-    matrices[known, -1, -1] += _EFFECT_SCALE**2 * inverse[effects, effects]
+    cross = _EFFECT_SCALE * np.einsum("ijk,kj->ki", inverse[:n, effects].reshape(dim, size, -1), vectors[is_known])
+    matrices[is_known, :, -1] += cross
+    matrices[is_known, -1, :] += cross
+    matrices[is_known, -1, -1] += _EFFECT_SCALE**2 * inverse[effects, effects]
     return heads, matrices
 
 
@@ -101,19 +101,19 @@ def score_one(
 
     ``new_variance`` is the prior variance of the effect of an arm without rounds.
     """
-    dim, size, known = len(context), vectors.shape[1], indices >= 0
+    dim, size, is_known = len(context), vectors.shape[1], indices >= 0
     n = dim * size  # the number of products
-    effects = _effect_indices(indices[known], n)
+    effects = _effect_indices(indices[is_known], n)
     mean = vectors @ (context @ theta[:n].reshape(dim, size))
-    mean[known] += _EFFECT_SCALE * theta[effects]
+    mean[is_known] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return mean, np.zeros_like(mean)
     context_inverse = (context @ inverse[:n].reshape(dim, -1)).reshape(size, -1)
     arm_inverse = context @ context_inverse[:, :n].reshape(size, dim, size)
     variance = np.einsum("kj,kj->k", vectors @ arm_inverse, vectors)
-    variance[known] += 2.0 * _EFFECT_SCALE * np.einsum("kj,jk->k", vectors[known], context_inverse[:, effects])
-    variance[known] += _EFFECT_SCALE**2 * inverse[effects, effects]
-    variance[~known] += _EFFECT_SCALE**2 * new_variance
+    variance[is_known] += 2.0 * _EFFECT_SCALE * np.einsum("kj,jk->k", vectors[is_known], context_inverse[:, effects])
+    variance[is_known] += _EFFECT_SCALE**2 * inverse[effects, effects]
+    variance[~is_known] += _EFFECT_SCALE**2 * new_variance
     return mean, np.maximum(variance, 0.0, out=variance)
 
 

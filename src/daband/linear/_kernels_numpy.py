@@ -44,8 +44,8 @@ def draw_arm(arms: Sequence[int], tied: Sequence[int], epsilon: float, coin: flo
     ``coin`` and ``pick`` are uniform random numbers: see ``_kernels_numba.choose``.
     """
     drawable = arms if coin < epsilon else tied
-    chosen = drawable[int(pick * len(drawable))]
-    return chosen, epsilon / len(arms) + ((1.0 - epsilon) / len(tied) if chosen in tied else 0.0)
+    arm = drawable[int(pick * len(drawable))]
+    return arm, epsilon / len(arms) + ((1.0 - epsilon) / len(tied) if arm in tied else 0.0)
 
 
 def _rank_one(

@@ -213,11 +213,8 @@ class Standardise:
         if self.components is not None:
             steps = [_make_step(*rows) for rows in zip(mean, deviation, strict=True)]
             max_rows = max(self.components, _MAX_PCA_NUMBERS // dim)
-            samples = [
-                (steps[domain % n_steps], batch[:: -(-len(batch) // max_rows)])
-                for domain, batch in enumerate(flat)
-                if len(batch)
-            ]
+            steps_and_batches = [(steps[i % n_steps], batch) for i, batch in enumerate(flat) if len(batch)]
+            samples = [(step, batch[:: -(-len(batch) // max_rows)]) for step, batch in steps_and_batches]
             n_components = min(self.components, max(1, sum(len(batch) for _, batch in samples)))
             axes = PCA(n_components).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in samples]).axes
             axes = np.pad(axes, ((0, self.components - n_components), (0, 0)))  # with fewer contexts than components

@@ -48,7 +48,7 @@ _MAX_ERROR_CHARACTERS = 5000
 #: The fields of a warning in an answer.
 _WARNING_FIELDS = ("kind", "column", "message")
 #: Maximum number of characters of a warning, which may contain a value of the row.
-_MAX_WARNING_CHARACTERS = 500
+_WARNING_CHARACTERS = 500
 #: Allowed numbers of models in a path.
 _MODEL_NUMBER = re.compile("[0-9]{1,9}")
 #: Maximum number of digits of the length of a body.
@@ -494,9 +494,7 @@ def _decision_fields(answer: LogAnswer, arm_names: tuple[str, ...], warnings: tu
     return {
         "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
         "model": event.model, "mode": event.mode, "repeated": answer.status == "repeated",
-        "warnings": [
-            {name: getattr(warning, name)[:_MAX_WARNING_CHARACTERS] for name in _WARNING_FIELDS} for warning in warnings
-        ],
+        "warnings": [{name: getattr(row, name)[:_WARNING_CHARACTERS] for name in _WARNING_FIELDS} for row in warnings],
     }  # fmt: skip
 
 

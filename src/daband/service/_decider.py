@@ -87,9 +87,8 @@ def extend_arms_note(text: str | None, arms: list[Any], deployed: DeployedPolicy
     new_arms = [{**arm, "id": name} for name, arm in zip(names, arms, strict=True) if name not in known_ids]
     if len(known_ids) + len(new_arms) > _MAX_ARMS:
         raise InvalidInput(f"a service has at most {_MAX_ARMS:,} arms")
-    offered = names if replace else note["offered"]
-    if offered is not None and not replace:
-        offered = [*offered, *(arm["id"] for arm in new_arms)]
+    extended = None if note["offered"] is None else [*note["offered"], *(arm["id"] for arm in new_arms)]
+    offered = names if replace else extended
     return orjson.dumps({"arms": [*note["arms"], *new_arms], "offered": offered}).decode()
 
 

@@ -207,7 +207,7 @@ class DeployedPolicy:
                 incumbents = np.array([index_in_request.get(int(arm), -1) for arm in incumbents])
             choices, *groups = frozen.choose_with_control(mean, bonus, mask, round_number, control, incumbents, limit)
         else:
-            choices = frozen.choose(mean, bonus, mask, round_number, new=limit)
+            choices = frozen.choose(mean, bonus, mask, round_number, limit=limit)
         rankings = _rank_arms(frozen.exploration.optimism, mean, bonus, mask, choices, names, top)
         if not read_rows.single:
             chosen_names = tuple(names[arm] for arm, _ in choices)
@@ -230,8 +230,8 @@ class DeployedPolicy:
             raise InvalidInput(f"arms must be a list of 1 to {_MAX_ARMS:,} arms, got {repr(arms)[:80]}")
         catalogue = self.frozen.catalogue
         if not {int, np.int64}.isdisjoint(map(type, arms)):
-            is_index = [isinstance(arm, int | np.integer) for arm in arms]
-            arms = [self.arm_names[self.arm_index(arm, "arms")] if is_index[at] else arm for at, arm in enumerate(arms)]
+            types = int | np.integer
+            arms = [self.arm_names[self.arm_index(arm, "arms")] if isinstance(arm, types) else arm for arm in arms]
         if catalogue is None:
             if any(isinstance(arm, Mapping) and len(arm) > 1 for arm in arms):
                 raise InvalidInput("arms has features, but the policy was trained without a catalogue of arms")

@@ -603,32 +603,32 @@ class FrozenPolicy:
         available: Mask,
         round_number: int | None,
         unit: Unit = (0.0, 1.0),
-        new: NewArms | None = None,
+        limit: NewArms | None = None,
     ) -> list[tuple[int, float]]:
         """Return an arm and its propensity for each row of means and bonuses (n, K).
 
         Random draws are the policy's draws in round ``round_number`` and the following rounds. If it is None, they come
         from the operating system, so that processes that serve the same file explore independently. ``unit`` is the
-        mean and standard deviation of rewards, in the unit of ``mean``. ``new`` limits the choices of new arms.
+        mean and standard deviation of rewards, in the unit of ``mean``. ``limit`` limits the choices of new arms.
         """
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
-        if new is None:
+        if limit is None:
             return self.exploration.choose_rows(mean, bonus, draws, available=available, unit=unit)
-        excludes_new = draws(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= new.fraction
-        mask = np.where(excludes_new[:, None], new.exclude(mean, available), True if available is None else available)
+        excludes_new = draws(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= limit.fraction
+        mask = np.where(excludes_new[:, None], limit.exclude(mean, available), True if available is None else available)
         choices = self.exploration.choose_rows(mean, bonus, draws, available=mask, unit=unit)
-        probabilities = self.probabilities(mean, bonus, available, unit, new).tolist()
+        probabilities = self.probabilities(mean, bonus, available, unit, limit).tolist()
         return [(arm, row[arm]) for (arm, _), row in zip(choices, probabilities, strict=True)]
 
     def probabilities(
-        self, mean: FloatArray, bonus: FloatArray, available: Mask, unit: Unit = (0.0, 1.0), new: NewArms | None = None
+        self, mean: FloatArray, bonus: FloatArray, available: Mask, unit: Unit = (0, 1), limit: NewArms | None = None
     ) -> FloatArray:
         """Return the probability with which ``choose`` chooses each arm, (n, K)."""
         all_arms = self.exploration.probabilities(mean, bonus, available=available, unit=unit)
-        if new is None:
+        if limit is None:
             return all_arms
-        rewarded = self.exploration.probabilities(mean, bonus, available=new.exclude(mean, available), unit=unit)
-        return new.fraction * all_arms + (1.0 - new.fraction) * rewarded
+        rewarded = self.exploration.probabilities(mean, bonus, available=limit.exclude(mean, available), unit=unit)
+        return limit.fraction * all_arms + (1.0 - limit.fraction) * rewarded
 
     def choose_with_control(
         self,
@@ -638,7 +638,7 @@ class FrozenPolicy:
         round_number: int | None,
         control: float,
         incumbents: IntArray,
-        new: NewArms | None = None,
+        limit: NewArms | None = None,
     ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
         """Choose as ``choose`` does, but with probability ``control`` choose the row's incumbent instead.
 
@@ -646,7 +646,7 @@ class FrozenPolicy:
         control group, (n,), and True for the rows that are in it, (n,). The probability is 0 if the incumbent of the
         row is -1 or not available.
         """
-        choices = self.choose(mean, bonus, available, round_number, new=new)
+        choices = self.choose(mean, bonus, available, round_number, limit=limit)
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
         n, n_arms = mean.shape
         rows = np.arange(n)
@@ -654,7 +654,7 @@ class FrozenPolicy:
         control_probability = control * is_available.astype(np.float64)
         in_control = draws(n, 3 + 2 * n_arms)[:, -1] < control_probability
         arms = np.where(in_control, incumbents, [arm for arm, _ in choices])
-        policy_probability = self.probabilities(mean, bonus, available, new=new)[rows, arms]
+        policy_probability = self.probabilities(mean, bonus, available, limit=limit)[rows, arms]
         propensities = (1.0 - control_probability) * policy_probability + control_probability * (arms == incumbents)
         return list(zip(arms.tolist(), propensities.tolist(), strict=True)), control_probability, in_control
 

@@ -109,16 +109,16 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     if len(context_scores) != n_numbers:
         context_scores = tuple(f"number {index}" for index in range(n_numbers))
     order = np.random.default_rng(n).permutation(n)  # contexts may be sorted
-    first, second = order[: n // 2], order[n // 2 :]
-    edge_lists = [_bin_edges(column) for column in scores[first].T]
+    edge_rows, counted_rows = order[: n // 2], order[n // 2 :]
+    edge_lists = [_bin_edges(column) for column in scores[edge_rows].T]
     edges = np.full((len(edge_lists), max(len(inner) for inner in edge_lists)), np.inf)
     for score, inner in enumerate(edge_lists):
         edges[score, : len(inner)] = inner
     counts = np.zeros((len(edges), edges.shape[1] + 1), np.int64)
-    for row in find_bins(scores[second], edges):
+    for row in find_bins(scores[counted_rows], edges):
         counts[np.arange(len(row)), row] += 1
     arms_vary = deployed.per_arm or deployed.frozen.catalogue is not None
-    arms = np.zeros(0) if arms_vary else np.bincount(preferred[second], minlength=deployed.n_arms)
+    arms = np.zeros(0) if arms_vary else np.bincount(preferred[counted_rows], minlength=deployed.n_arms)
     return Reference((*context_scores, *policy_scores), edges, counts, arms.astype(np.int64))
 
 
@@ -266,23 +266,23 @@ class Monitor:
 
     def decide(self, row: Any, **options: Any) -> Any:
         """Return the decision of ``DeployedPolicy.decide`` for a row or a batch, and update the tests."""
-        decision, read = self.deployed.decide_with(row, **options)
+        decision, read_rows = self.deployed.decide_with(row, **options)
         means, bonuses = np.atleast_2d(decision.mean), np.atleast_2d(decision.bonus)
         if options.get("arms") is not None:  # the reference has the scores of all arms
-            means, bonuses = self.deployed.frozen.score_in_reward_units(read.contexts)
-        scored = summary_scores(self.deployed, read.contexts, means, bonuses)
+            means, bonuses = self.deployed.frozen.score_in_reward_units(read_rows.contexts)
+        summaries = summary_scores(self.deployed, read_rows.contexts, means, bonuses)
         with self._lock:
-            self._arm_counts.update([decision.arm_name] if read.single else decision.arm_name)
-            self._warnings.update(kind for row in read.warnings for kind in {warning.kind for warning in row})
-            self._observe(*scored)
+            self._arm_counts.update([decision.arm_name] if read_rows.single else decision.arm_name)
+            self._warnings.update(kind for row in read_rows.warnings for kind in {warning.kind for warning in row})
+            self._observe(*summaries)
         return decision
 
     def observe(self, contexts: AnyArray) -> None:
         """Update the tests with contexts (n, ...) that were decided on elsewhere."""
         rows = self.deployed.reader.read(contexts).contexts
-        scored = summary_scores(self.deployed, rows, *self.deployed.frozen.score_in_reward_units(rows))
+        summaries = summary_scores(self.deployed, rows, *self.deployed.frozen.score_in_reward_units(rows))
         with self._lock:
-            self._observe(*scored)
+            self._observe(*summaries)
 
     def report(self) -> MonitorReport:
         """Return the state of the tests and the counts so far."""

@@ -210,7 +210,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
     for name in roles.number:
         for where, frame in (("source", source), ("target", target)):
             if name in frame.columns:
-                read_numbers(frame, name, where=where)
+                read_numbers(frame, name, table_name=where)
     types = []
     for name in (name for name in source.columns if name != ROW_COLUMN):
         column = _infer_type(name, source, target)

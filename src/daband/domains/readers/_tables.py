@@ -163,7 +163,7 @@ def from_table(
         ]
         if columns.propensity is not None:
             try:
-                check_propensities(logged[1], row_number=lambda row: row_number(frame, row))
+                check_propensities(logged[1], number=lambda row: row_number(frame, row))
             except InvalidInput as error:
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:
@@ -347,7 +347,7 @@ def _read_reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> Flo
 
 def _read_numbers(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
     """Return a column of rewards or propensities. Raise an error if a value is missing."""
-    values = read_numbers(frame, name, where=where, is_context=False)
+    values = read_numbers(frame, name, table_name=where, is_context=False)
     if np.isnan(values).any():
         row = row_number(frame, int(np.isnan(values).argmax()))
         raise DataError(f"column {name!r} of the {where} table has no value in row {row}; drop such rounds")
