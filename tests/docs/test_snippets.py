@@ -34,9 +34,9 @@ SMALLER = {
     "docs/guide/data.md": {"episodes=100": "episodes=2", "framing=224": "framing=16"},
     "docs/guide/logs.md": {"episodes=50": "episodes=8"},
     "README.md": {
-        "framing=224": "framing=16",
+        'choose(pair).policy, "photos': 'choose(pair, episodes=1, episode_length=8, candidates=few).policy, "photos',
         "choose(pair)": "choose(pair, episodes=1, candidates=few)",
-        "target=pair.target)": "target=pair.target, episodes=1, episode_length=8)",
+        "timm:resnet18": "efficientnet_lite0",
     },
     "docs/guide/report.md": {"progress=log": "progress=log, episodes=2"},
 }
