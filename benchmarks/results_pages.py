@@ -37,6 +37,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "methods": (images.methods, ("methods",)),
     "paper-digit": (images.paper_digit, ("attribution",)),
     "performance": (speed.performance, ("steps", "choose-cost", "waiting", "linear")),
+    "pretrained": (images.pretrained, ("pretrained",)),
     "service": (speed.service, ("service-load", "service-kill")),
     "tables": (tables.tables, (*HELD_OUT, "shared", "unseen-tables")),
     "trials": (tables.trials, ("trials",)),

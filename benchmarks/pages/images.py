@@ -194,3 +194,27 @@ def members(runs: Sequence[Record]) -> str:
         rows.append([pair, *cells, mean_and_deviation(student), mean_and_deviation(single)])
     gain, near = number(float(np.mean(gains))), sum(gap <= 0.03 for gap in gaps)
     return fill("members", rows=rows, near=near, gain=gain, commits=commits(runs))
+
+
+def pretrained(runs: Sequence[Record]) -> str:
+    """Return the page of methods on features of a pretrained network."""
+    methods = ("linucb", "linucb, large ridge", "self-training")
+    means: dict[str, dict[str, list[float]]] = {}
+    for run in sorted(runs, key=lambda run: (run["development"], int(run["seed"]))):
+        means.setdefault(run["pair"], {}).setdefault(run["method"], []).append(run["accuracy"])
+    development = {run["pair"] for run in runs if run["development"]}
+    gains = {pair: float(np.mean(of["self-training"]) - np.mean(of["linucb"])) for pair, of in means.items()}
+    rows = [
+        [f"{pair.replace('-', ' to ').replace('_', ' ')}{' *' if pair in development else ''}"]
+        + [mean_and_deviation(of[method]) for method in methods]
+        + [number(gains[pair], sign=True)]
+        for pair, of in means.items()
+    ]
+    reported = [pair for pair in means if pair not in development]
+    averages = [float(np.mean([np.mean(means[pair][method]) for pair in reported])) for method in methods]
+    gain = averages[-1] - averages[0]
+    rows.append(["**mean of pairs without a star**", *map(number, averages), number(gain, sign=True)])
+    return fill(
+        "pretrained", rows=rows, head=["pair", *methods, "difference to linucb"], commits=commits(runs), gain=gain,
+        worst=min(gains.values()), pairs=len(means), reported=len(reported), seeds=len({run["seed"] for run in runs}),
+    )  # fmt: skip
