@@ -17,7 +17,7 @@ from daband.errors import InvalidInput
 
 
 def check_int(name: str, value: Any, *, minimum: int) -> int:
-    """Return the value as an int. Raise an error unless it is an integer >= ``minimum``; True, 2.0 and "2" are not."""
+    """Return the value as an int. Raise an error unless it is an integer >= ``minimum``; True and 2.0 are rejected."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
         raise InvalidInput(f"{name} must be an integer >= {minimum}, got {value!r}")
     return int(value)
@@ -58,23 +58,24 @@ def check_one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
     return value
 
 
-def check_class_names(class_names: Sequence[str] | None, n_arms: int, what: str = "class_names") -> tuple[str, ...]:
+def check_class_names(class_names: Sequence[str] | None, n_arms: int, name: str = "class_names") -> tuple[str, ...]:
     """Return the name of each arm, (n_arms,): ``class_names``, or "0", "1", ... if it is None.
 
-    Raise an error unless the names are different strings, one per arm. ``what`` is the name of the argument.
+    Raise an error unless the names are different strings, one per arm. ``name`` is the name of the argument
+    in errors.
     """
     if class_names is None:
         return tuple(str(arm) for arm in range(n_arms))
     if isinstance(class_names, str) or not isinstance(class_names, Iterable):
-        raise InvalidInput(f"{what} must be a list with a name per arm, got {class_names!r}")
+        raise InvalidInput(f"{name} must be a list with a name per arm, got {class_names!r}")
     names = tuple(class_names)
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidInput(f"{what} must be strings, got {class_names!r}")
+    if not all(isinstance(arm_name, str) for arm_name in names):
+        raise InvalidInput(f"{name} must be strings, got {class_names!r}")
     if len(names) != n_arms:
-        raise InvalidInput(f"{what} must have a name for each of {n_arms} arms, got {len(names)} names")
+        raise InvalidInput(f"{name} must have a name for each of {n_arms} arms, got {len(names)} names")
     if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"{what} must be different names, but {repeated!r} is repeated")
+        repeated = next(arm_name for arm_name in names if names.count(arm_name) > 1)
+        raise InvalidInput(f"{name} must be different names, but {repeated!r} is repeated")
     return names
 
 

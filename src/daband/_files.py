@@ -38,7 +38,7 @@ _TEMPORARY_NAME = re.compile(r"\..+\.\d+\.\d+\.tmp")
 _cleaned_folders: set[str] = set()
 #: The minimum age of an orphan, in seconds. A younger file may belong to a writer that has not locked it yet.
 _MIN_ORPHAN_SECONDS = 60.0
-#: The maximum expanded size of an archive in bytes, or twice its own size if that is more.
+#: An archive may expand to this many bytes, or to twice its own size if that is more.
 _MAX_EXPANDED_BYTES = 64 << 20
 
 
@@ -247,12 +247,12 @@ def remove_orphans(folder: str | Path) -> None:
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
             if _TEMPORARY_NAME.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _MIN_ORPHAN_SECONDS:
-                handle = os.open(entry.path, os.O_RDWR)
+                descriptor = os.open(entry.path, os.O_RDWR)
                 try:
-                    if _lock(handle, without_locks=False):
+                    if _lock(descriptor, if_unsupported=False):
                         os.unlink(entry.path)
                 finally:
-                    os.close(handle)
+                    os.close(descriptor)
 
 
 def make_folder(path: str | Path, name: str = "directory") -> Path:
@@ -278,8 +278,8 @@ def locked(folder: str | Path, *, wait: bool, file: str = _LOCK_FILE) -> Iterato
     """
     path = Path(folder) / file
     while True:
-        handle = _acquire_lock(path)
-        if handle is not None:
+        descriptor = _acquire_lock(path)
+        if descriptor is not None:
             break
         if not wait:
             remedy = "wait until that process has finished, or choose another folder"
@@ -290,44 +290,47 @@ def locked(folder: str | Path, *, wait: bool, file: str = _LOCK_FILE) -> Iterato
     finally:
         # The file is removed while it is locked. A process that waits with the old file open sees that it is gone.
         _remove_file(path)
-        os.close(handle)
+        os.close(descriptor)
 
 
 def _acquire_lock(path: Path) -> int | None:
     """Return the descriptor of the locked file, or None if another process or thread holds the lock."""
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise _write_error(path.parent, error) from None
     try:
-        if not _lock(handle) or not _is_same_file(handle, path):
-            os.close(handle)
+        if not _lock(descriptor) or not _is_same_file(descriptor, path):
+            os.close(descriptor)
             return None
-        os.ftruncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
     except BaseException as error:
         with contextlib.suppress(OSError):
-            os.close(handle)
+            os.close(descriptor)
         if isinstance(error, OSError):
             raise _write_error(path.parent, error) from None
         raise
-    return handle
+    return descriptor
 
 
-def _lock(handle: int, *, without_locks: bool = True) -> bool:
-    """Lock an open file. Return True if that succeeded, and ``without_locks`` if the file system has no locks."""
+def _lock(descriptor: int, *, if_unsupported: bool = True) -> bool:
+    """Lock an open file, and return True. Return False if another process or thread has locked it.
+
+    If the file system has no locks, return ``if_unsupported``.
+    """
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         # Any other error means that this file system has no locks.
-        return without_locks and error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+        return if_unsupported and error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
     return True
 
 
-def _is_same_file(handle: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     """Return True if the open file is still at ``path``. The previous owner of the lock may have removed it."""
     try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
         return False
 

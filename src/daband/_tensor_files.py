@@ -1,8 +1,9 @@
 """Read and write safetensors files with a JSON header and a digest. Reading a file runs no code.
 
-The header is the only entry of the file's metadata. safetensors writes several entries in no fixed order; with one
-entry, equal content gives equal files. The header starts with a SHA-256 digest of the whole file, computed with zeros
-in place of the digest itself. So a file is rejected if any bit of it has changed.
+A safetensors file starts with its own JSON header, called file header here. The metadata in it has one entry, which is
+daband's header. safetensors writes several entries in no fixed order; with one entry, equal content gives equal files.
+The header starts with a SHA-256 digest of the whole file, computed with zeros in place of the digest itself. So a file
+is rejected if any bit of it has changed.
 """
 
 from __future__ import annotations
@@ -24,55 +25,56 @@ from daband._arrays import AnyArray
 from daband._files import check_path, write_bytes
 from daband.errors import CheckpointError
 
-#: The text in place of the digest while it is computed.
-_NO_DIGEST = "0" * 64
+#: The zeros in place of the digest while it is computed.
+_ZERO_DIGEST = "0" * 64
 #: The number of bytes that are read at once.
 _CHUNK_BYTES = 1 << 22
-#: The maximum size of a header in bytes, as in safetensors.
+#: The maximum size of a file header in bytes, as in safetensors.
 _MAX_HEADER_BYTES = 100 << 20
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A file format: its name, its version, and the required entries of its header."""
+    """A file format: its name, its version, and the required keys of its header."""
 
     #: The name of the metadata entry, e.g. "daband-policy".
     name: str
     #: The description in errors, e.g. "a policy saved by daband".
-    what: str
+    description: str
     #: The version that is written and read.
     version: int
     #: The remedy for files of an older version.
     remedy: str
-    #: The names that the header must contain.
-    required: tuple[str, ...] = ()
+    #: The keys that the header must contain.
+    required_keys: tuple[str, ...] = ()
 
     @property
     def header_start(self) -> bytes:
-        """The start of every file's header, after the eight bytes of its length; the digest follows."""
+        """The first bytes of the file header, which follow the eight bytes of its length. The digest is next."""
         return b'{"__metadata__":{"' + self.name.encode() + b'":"{\\"digest\\": \\"'
 
 
 def write_tensor_file(
-    path: str | Path, kind: FileFormat, header: Mapping[str, Any], arrays: Mapping[str, AnyArray]
+    path: str | Path, file_format: FileFormat, header: Mapping[str, Any], arrays: Mapping[str, AnyArray]
 ) -> None:
     """Write a file with this header and these arrays, completely or not at all."""
     path = check_path(path)
-    entries = json.dumps({"version": kind.version, **header}, sort_keys=True, allow_nan=False)
-    text = f'{{"digest": "{_NO_DIGEST}", {entries[1:]}'
+    entries = json.dumps({"version": file_format.version, **header}, sort_keys=True, allow_nan=False)
+    text = f'{{"digest": "{_ZERO_DIGEST}", {entries[1:]}'
     # ``np.ascontiguousarray`` would add a dimension to an array without dimensions.
     tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    content = bytearray(safetensors.numpy.save(tensors, metadata={kind.name: text}))
-    digest = slice(8 + len(kind.header_start), 8 + len(kind.header_start) + len(_NO_DIGEST))
-    assert content[8 : digest.stop] == kind.header_start + _NO_DIGEST.encode()
-    content[digest] = hashlib.sha256(content).hexdigest().encode()
+    content = bytearray(safetensors.numpy.save(tensors, metadata={file_format.name: text}))
+    first_bytes = file_format.header_start + _ZERO_DIGEST.encode()
+    digest_slice = slice(8 + len(file_format.header_start), 8 + len(first_bytes))
+    assert content[8 : digest_slice.stop] == first_bytes
+    content[digest_slice] = hashlib.sha256(content).hexdigest().encode()
     write_bytes(path, content)
 
 
-def read_tensor_file(path: str | Path, kind: FileFormat) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def read_tensor_file(path: str | Path, file_format: FileFormat) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Return the header and the arrays of a file, after checking the digest."""
     path = check_path(path)
-    header = read_tensor_header(path, kind)
+    header = read_tensor_header(path, file_format)
     try:
         with safetensors.safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -81,7 +83,7 @@ def read_tensor_file(path: str | Path, kind: FileFormat) -> tuple[dict[str, Any]
     return header, arrays
 
 
-def read_tensor_header(path: str | Path, kind: FileFormat) -> dict[str, Any]:
+def read_tensor_header(path: str | Path, file_format: FileFormat) -> dict[str, Any]:
     """Return the header of a file as a dictionary, after checking the digest of the whole file."""
     path = check_path(path)
     try:
@@ -97,17 +99,18 @@ def read_tensor_header(path: str | Path, kind: FileFormat) -> dict[str, Any]:
                     f"{path} is truncated or not a safetensors file: its header would have {length} bytes, the file "
                     f"has {size}"
                 )
-            raw = start[8:] + file.read(length - 1)
-            header, digest = _parse_header(path, raw, kind)
-            computed = hashlib.sha256(start[:8])
-            computed.update(kind.header_start + _NO_DIGEST.encode() + raw[len(kind.header_start) + len(_NO_DIGEST) :])
+            file_header = start[8:] + file.read(length - 1)
+            header, digest = _parse_header(path, file_header, file_format)
+            hasher = hashlib.sha256(start[:8])
+            first_bytes = file_format.header_start + _ZERO_DIGEST.encode()
+            hasher.update(first_bytes + file_header[len(first_bytes) :])
             while chunk := file.read(_CHUNK_BYTES):
-                computed.update(chunk)
+                hasher.update(chunk)
     except OSError as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    if computed.hexdigest() != digest:
+    if hasher.hexdigest() != digest:
         raise CheckpointError(
             f"{path} is damaged: its content does not match its digest, so at least one bit differs from what was "
             "saved; restore it from a copy"
@@ -126,27 +129,28 @@ def _reject_other_formats(path: Path, start: bytes, size: int) -> None:
         )
 
 
-def _parse_header(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, Any], str]:
-    """Return daband's metadata entry as a dictionary, and the digest in it. ``raw`` are the bytes of the header."""
+def _parse_header(path: Path, file_header: bytes, file_format: FileFormat) -> tuple[dict[str, Any], str]:
+    """Return daband's metadata entry as a dictionary, and the digest in it."""
     try:
-        entries = json.loads(raw)
+        entries = json.loads(file_header)
         metadata = entries.get("__metadata__") or {}
     except (ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from error
-    if not isinstance(metadata, dict) or kind.name not in metadata:
-        raise CheckpointError(f"{path} is a safetensors file, but not {kind.what}")
+    if not isinstance(metadata, dict) or file_format.name not in metadata:
+        raise CheckpointError(f"{path} is a safetensors file, but not {file_format.description}")
     try:
-        header: dict[str, Any] = json.loads(metadata[kind.name])
+        header: dict[str, Any] = json.loads(metadata[file_format.name])
         version = int(header["version"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # also if nested too deeply
         raise CheckpointError(f"{path} has a damaged header: {error}") from error
-    if version != kind.version:
-        remedy = "a newer one reads it" if version > kind.version else kind.remedy
-        raise CheckpointError(f"{path} has format version {version}, this daband reads {kind.version}; {remedy}")
-    digest = raw[len(kind.header_start) :][: len(_NO_DIGEST)].decode("latin-1")
-    if not raw.startswith(kind.header_start) or len(digest) < len(_NO_DIGEST) or digest != header["digest"]:
+    if version != file_format.version:
+        remedy = "a newer one reads it" if version > file_format.version else file_format.remedy
+        raise CheckpointError(f"{path} has format version {version}, this daband reads {file_format.version}; {remedy}")
+    start = file_format.header_start
+    digest = file_header[len(start) :][: len(_ZERO_DIGEST)].decode("latin-1")
+    if not file_header.startswith(start) or len(digest) < len(_ZERO_DIGEST) or digest != header["digest"]:
         raise CheckpointError(f"{path} has a damaged header: its digest is not where it should be")
-    missing = set(kind.required) - header.keys()
+    missing = set(file_format.required_keys) - header.keys()
     if missing:
         raise CheckpointError(f"{path} has a damaged header: it lacks {', '.join(sorted(missing))}")
     return header, digest

@@ -114,7 +114,7 @@ def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[st
 
     The file has the given records and those of other finished runs of the same experiment.
     """
-    requested = {_method_key(spec): spec.without_seed for spec in specs}
+    requested = {_method_key(spec): spec.key_without_seed for spec in specs}
     budgets = {_budget_key(spec) for spec in specs}
     folder_names = [spec.folder_name for spec in specs]
 
@@ -128,7 +128,7 @@ def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[st
             other, record = read_spec(folder), read_json(folder / "result.json")
         except DataError:  # not a run of an experiment
             return None
-        is_same = _budget_key(other) in budgets and requested.get(_method_key(other)) in (None, other.without_seed)
+        is_same = _budget_key(other) in budgets and requested.get(_method_key(other)) in (None, other.key_without_seed)
         return record if is_same else None
 
     def write(records: Mapping[str, Record]) -> None:

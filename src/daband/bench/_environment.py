@@ -45,11 +45,12 @@ def _package_version(package: str) -> str | None:
 def _source_commit() -> str | None:
     """Return the commit of the source tree that daband is imported from ("-dirty" if changed).
 
-    Without a git directory (an installed package, a copy of the tree), return ``DABAND_COMMIT``, or None.
+    Without a git directory (an installed package, a copy of the tree), return the environment variable
+    ``DABAND_COMMIT``, or None.
     """
     tree = Path(__file__).resolve().parents[3]
     if not ((tree / ".git").exists() and (tree / "pyproject.toml").exists()):
-        # Git would report the commit of a repository that only contains the installed package.
+        # The installed package may be inside another repository, whose commit Git would report.
         return os.environ.get("DABAND_COMMIT") or None
     try:
         process = subprocess.run(  # noqa: S603

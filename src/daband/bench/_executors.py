@@ -137,7 +137,7 @@ def execute_all(
 
 def group_runs(specs: Sequence[RunSpec]) -> list[Group]:
     """Return groups of runs that can be trained together; every other run is a group by itself."""
-    groups = group_by(specs, lambda spec: spec.without_seed if _is_on_gpu(spec) else spec.folder_name)
+    groups = group_by(specs, lambda spec: spec.key_without_seed if _is_on_gpu(spec) else spec.folder_name)
     return [
         group[start : start + _MAX_STACK] for group in groups.values() for start in range(0, len(group), _MAX_STACK)
     ]

@@ -64,7 +64,10 @@ class PreparedRun:
     folder: Path
 
     def build_phase(self, progress: Progress | None = None) -> Phase:
-        """Return the training phase. ``progress`` gets a record per episode, with the number of episodes as ``of``."""
+        """Return the training phase.
+
+        ``progress`` is called with the record of each episode, in which ``of`` is the number of episodes.
+        """
         spec, source = self.spec, self.pair.source
         complete_episodes = max(1, source.rounds_available // spec.episode_length)
         episodes = None if spec.episodes == "auto" else complete_episodes if spec.episodes == "all" else spec.episodes
@@ -95,23 +98,23 @@ def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Re
     """
     folder = out / spec.folder_name
 
-    def work() -> Record:
+    def compute_record() -> Record:
         """Train and evaluate the policy."""
         prepared = prepare(spec, out)
         return conclude(prepared, run_phase(prepared.build_phase(progress)))
 
-    return _run_once(folder, lambda: finished_record(spec, out), work)
+    return _run_once(folder, lambda: finished_record(spec, out), compute_record)
 
 
-def _run_once(folder: Path, read: Callable[[], Record | None], work: Callable[[], Record]) -> Record:
-    """Return the record of a folder. If it is not finished, do the work, or wait for the process that does it."""
+def _run_once(folder: Path, read_record: Callable[[], Record | None], compute_record: Callable[[], Record]) -> Record:
+    """Return the record of a folder. If there is none yet, compute it, or wait for the process that computes it."""
     while True:
-        record = read()
+        record = read_record()
         if record is not None:
             return record
         try:
-            return work()
-        except FolderInUse:  # another process has this run: its result is used
+            return compute_record()
+        except FolderInUse:  # another process executes this run; use its record
             with locked(folder, wait=True):
                 pass
 
@@ -122,7 +125,7 @@ def conclude(prepared: PreparedRun, run: Run) -> Record:
     If the target has no labels, every field that needs them is None.
     """
     spec, pair, folder, policy = prepared.spec, prepared.pair, prepared.folder, prepared.policy
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     result: Evaluation | None = None
     if pair.target_test is None:
         arm_counts = count_arms(policy, pair.target, rule=spec.rule, seed=spec.seed)
@@ -135,9 +138,9 @@ def conclude(prepared: PreparedRun, run: Run) -> Record:
         "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
         "source_reward": float(run.reward.mean()),
         "logger_value": float(run.reward.mean()) if isinstance(pair.source, LoggedDomain) else None,
-        "rounds": run.rounds, "wall_seconds": run.seconds + time.perf_counter() - started, "selection": spec.selection,
-        "config_hash": spec.config_hash, "class_names": list(pair.class_names), "feedback": pair.feedback,
-        "folder": spec.folder_name,
+        "rounds": run.rounds, "wall_seconds": run.seconds + time.perf_counter() - start_time,
+        "selection": spec.selection, "config_hash": spec.config_hash, "class_names": list(pair.class_names),
+        "feedback": pair.feedback, "folder": spec.folder_name,
     }  # fmt: skip
     if run.note:
         record["note"] = run.note
@@ -187,13 +190,14 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
 
     The run itself is not changed. A finished continuation is read, not repeated. In the record, ``zero_shot_regret``
     is the regret of the fixed policy on ``zero_shot_contexts`` evaluation contexts, ``continued_regret`` the regret of
-    the rounds played here, and ``total_regret`` their sum. ``zero_shot_value`` and ``continued_reward`` are the mean
-    rewards of a context and of a round. All are in the user's unit. Fields that need labels are None if there are none.
+    the rounds played here, and ``total_regret`` their sum. ``zero_shot_value`` is the mean reward of an evaluation
+    context, and ``continued_reward`` the mean reward of a round. All are in the user's unit. Fields that need labels
+    are None if there are no labels.
     """
     folder = Path(folder)
     continued_folder = folder / CONTINUED_FOLDER
 
-    def work() -> Record:
+    def compute_record() -> Record:
         """Continue the run and return its record."""
         spec = read_spec(folder)
         episode_length = read_json(folder / "config.json")["training"]["episode_length"]
@@ -214,24 +218,30 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
             config={"continued_from": spec.config_hash, "rounds": rounds},
             progress=None if progress is None else lambda record: progress({**record, "of": episodes}),
         )
-        trained = read_json(folder / "result.json")
-        zero_shot, continued = trained["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
+        trained_record = read_json(folder / "result.json")
+        zero_shot_regret = trained_record["target_regret"]
+        continued_regret = None if math.isnan(run.total_regret) else run.total_regret
+        total_regret = None if None in (zero_shot_regret, continued_regret) else zero_shot_regret + continued_regret
         record = {
             "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed, "rounds": run.rounds,
-            "rounds_asked": rounds, "zero_shot_regret": zero_shot,
-            "zero_shot_contexts": trained.get("target_contexts"), "zero_shot_value": trained.get("target_value"),
-            "continued_regret": continued, "continued_reward": float(run.reward.mean()),
-            "total_regret": None if zero_shot is None or continued is None else zero_shot + continued,
-            "feedback": trained.get("feedback", "one_hot"), "wall_seconds": run.seconds,
-            "config_hash": spec.config_hash, "folder": folder.name,
+            "rounds_asked": rounds, "zero_shot_regret": zero_shot_regret,
+            "zero_shot_contexts": trained_record.get("target_contexts"),
+            "zero_shot_value": trained_record.get("target_value"),
+            "continued_regret": continued_regret, "continued_reward": float(run.reward.mean()),
+            "total_regret": total_regret, "feedback": trained_record.get("feedback", "one_hot"),
+            "wall_seconds": run.seconds, "config_hash": spec.config_hash, "folder": folder.name,
         }  # fmt: skip
         return _write_record(continued_folder, record)
 
-    return _run_once(continued_folder, lambda: continued_record(folder, rounds), work)
+    return _run_once(continued_folder, lambda: continued_record(folder, rounds), compute_record)
 
 
 def finished_runs(folder: str | Path) -> list[Path]:
-    """Return the folders of finished runs: the folder itself, the runs in its ``results.json``, or else all in it."""
+    """Return the folders of finished runs.
+
+    They are the folder itself if it is a run, otherwise the runs that its ``results.json`` lists. Without that file,
+    they are all runs in the folder.
+    """
     folder = Path(folder)
     if (folder / "done").exists():
         return [folder]

@@ -42,7 +42,7 @@ class RunSpec(_Settings):
     """All settings of one run. Its result depends on nothing else. ``Experiment`` describes the common fields."""
 
     pair: str
-    #: Options of the pair, with defaults that depend on the data.
+    #: Options of the pair, including the defaults that were determined from the data.
     pair_options: dict[str, Any]
     method: str
     #: "default", or a change of the method such as "paper:RP" in an ablation.
@@ -69,7 +69,7 @@ class RunSpec(_Settings):
         return f"{self.pair.replace('/', '-')}-{self.method}{variant}-seed{self.seed}-{self.config_hash}"
 
     @property
-    def without_seed(self) -> str:
+    def key_without_seed(self) -> str:
         """A key that is equal for runs that differ only in their seed."""
         return self.model_dump_json(exclude={"seed"})
 
@@ -87,13 +87,13 @@ class Experiment(_Settings):
         summary: describes the experiment in one line.
         pair: the name of a pair, or a pattern.
         pair_options: options of the pair, as in ``daband.domains.load``.
-        episodes: episodes of each training.
-        episode_length: rounds of an episode.
+        episodes: the number of episodes of each run.
+        episode_length: the number of rounds of an episode.
         seeds: the seeds of the policies.
-        compare: the methods.
-        components: principal components of methods with a name ending in "-p".
-        policy: settings of every method.
-        methods: settings of one method: ``[methods.linucb]``, ``alpha = 0.1``.
+        compare: the names of the methods.
+        components: the number of principal components, for methods with a name ending in "-p".
+        policy: settings that all methods share.
+        methods: settings of single methods, by name; in TOML for example ``methods.linucb.alpha = 0.1``.
         rule: "ucb" or "greedy": how policies choose when they are evaluated.
         selection: the rule by which settings were chosen, or "none"; it is recorded with every run.
     """

@@ -286,7 +286,7 @@ def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
 def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
     """Check that a copy and an unpickled policy learn exactly as the original does, and independently of it."""
     policy = trained_policy(make, arms)
-    copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - its own
+    copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - pickled here
     before = fingerprint(policy)
     after = []
     for learner in (*copies, policy):
@@ -335,7 +335,8 @@ def _play_in_units(make: MakePolicy, arms: str, *, factor: float, offset: float)
 @_with_both_arm_models
 def check_units_change_no_decision(make: MakePolicy, arms: str) -> None:
     """Check that rewards times 1,000 plus 7 give the same arms, and predictions and bonuses in that unit."""
-    expected, scaled = (_play_in_units(make, arms, factor=f, offset=b) for f, b in ((1.0, 0.0), (1000.0, 7.0)))
+    expected = _play_in_units(make, arms, factor=1.0, offset=0.0)
+    scaled = _play_in_units(make, arms, factor=1000.0, offset=7.0)
     assert_same(expected.arm, scaled.arm, "arms in another unit")
     # Networks compute in single precision.
     assert_close(1000.0 * expected.mean + 7.0, scaled.mean, "means in another unit", rtol=1e-4)
@@ -379,7 +380,7 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
     policy, sequential = new_policy(make, "disjoint"), new_policy(make, "disjoint")
 
     def serve_rounds(first: int) -> int:
-        """Serve every fourth round twice, as two threads do, and return the number of rounds learned."""
+        """Serve the rounds of this thread, then those of the next thread. Return the number of rounds learned."""
         n_learned = 0
         for i in [*range(first, len(contexts), threads), *range((first + 1) % threads, len(contexts), threads)]:
             policy.select(contexts[i : i + 1])
@@ -404,7 +405,7 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
 def check_policy(make: MakePolicy) -> None:
     """Run every check on a policy class.
 
-    The first failure raises an error, mostly ``AssertionError``, with its rule as a note.
+    The first check that fails raises its error, usually an ``AssertionError``. A note on the error states the rule.
 
     Args:
         make: called with keyword arguments such as ``context_shape`` and ``n_arms``; returns a new policy.

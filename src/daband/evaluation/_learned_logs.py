@@ -1,4 +1,4 @@
-"""Reject logs that a policy has learned, because its estimated value on them is too high.
+"""Reject logs that a policy has learned, because an estimate of its value from them would be too high.
 
 A policy chooses the arms whose rewards were high in the rounds that it has learned. An estimate of its value from these
 rounds is therefore biased upwards, and ``evaluate_log`` rejects them.
@@ -17,34 +17,35 @@ from daband.domains.readers._reading import LogPart, compute_digests
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
-#: Prefix of the digests of target logs.
+#: The start of the entries of ``Policy.log_parts`` that belong to target logs. The rest of an entry is
+#: "DIGEST:START-STOP": the digest of a file, and the range of its rows that were learned.
 _TARGET_PREFIX = "target/"
 
 
 def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) -> int:
     """Return the number of rounds of a log that a policy, or an exported policy, has learned.
 
-    Rounds are identified by the digests of files that ``fit_log`` and ``learn_log`` read, and with ``id_column`` by the
-    ids that ``update`` got.
+    Rounds that ``fit_log`` and ``learn_log`` learned are identified by the digests of their files. With ``id_column``,
+    rounds that ``update`` learned are identified by their ids.
     """
     learned_ranges: dict[str, list[tuple[int, int]]] = {}
-    for key in getattr(policy, "log_parts", ()):
-        digest, _, rows = key.removeprefix(_TARGET_PREFIX).partition(":")
-        start, _, stop = rows.partition("-")
+    for entry in getattr(policy, "log_parts", ()):
+        digest, _, row_range = entry.removeprefix(_TARGET_PREFIX).partition(":")
+        start, _, stop = row_range.partition("-")
         if stop:
             learned_ranges.setdefault(digest, []).append((int(start), int(stop)))
     ids = getattr(policy, "_ids", ())
     if not learned_ranges and not ids:
         return 0
-    count = 0
-    for part, part_digest in compute_digests(log.parts()).items():
+    n_learned = 0
+    for part, part_entry in compute_digests(log.parts()).items():
         is_learned = np.zeros(len(part), np.bool_)
-        for start, stop in learned_ranges.get(part_digest.partition(":")[0], ()):
+        for start, stop in learned_ranges.get(part_entry.partition(":")[0], ()):
             is_learned[max(0, start - part.start) : max(0, stop - part.start)] = True
         if id_column is not None:
             is_learned |= np.array([round_id in ids for round_id in log.values(part, id_column)], np.bool_)
-        count += int(is_learned.sum())
-    return count
+        n_learned += int(is_learned.sum())
+    return n_learned
 
 
 def mark_learned(policy: Policy, path: str | Path) -> None:
@@ -54,8 +55,9 @@ def mark_learned(policy: Policy, path: str | Path) -> None:
 
 def has_learned(policy: Policy, path: str | Path) -> bool:
     """Return True if the policy has learned rounds of a file."""
-    (digest,) = compute_digests([LogPart(str(path), 0, 0)]).values()
-    return any(key.removeprefix(_TARGET_PREFIX).startswith(digest.partition(":")[0]) for key in policy.log_parts)
+    (file_entry,) = compute_digests([LogPart(str(path), 0, 0)]).values()
+    digest = file_entry.partition(":")[0]
+    return any(entry.removeprefix(_TARGET_PREFIX).startswith(digest) for entry in policy.log_parts)
 
 
 def check_unlearned(policy: Any, log: ParquetLog, id_column: str | None) -> None:
@@ -69,11 +71,11 @@ def check_unlearned_ids(policy: Any, ids: Any, n: int) -> None:
         _raise_if_learned(sum(round_id in policy._ids for round_id in policy._ids.check(ids, n)), n)
 
 
-def _raise_if_learned(learned: int, rounds: int) -> None:
-    """Raise an error if ``learned``, the number of learned rounds, is positive."""
-    if not learned:
+def _raise_if_learned(n_learned: int, n_rounds: int) -> None:
+    """Raise an error if ``n_learned``, the number of learned rounds, is positive."""
+    if not n_learned:
         return
-    learned_part = "the log" if learned == rounds else f"{learned:,} of the {rounds:,} rounds of the log"
+    learned_part = "the log" if n_learned == n_rounds else f"{n_learned:,} of the {n_rounds:,} rounds of the log"
     raise InvalidInput(
         f"the policy has learned {learned_part}: an estimate from the same rounds would be too high; evaluate "
         "the version that had not learned them, or pass a later log"

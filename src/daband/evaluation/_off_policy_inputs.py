@@ -18,7 +18,7 @@ from daband.serving._frozen_policy import FrozenPolicy
 
 #: Number of contexts per call of a policy.
 _BATCH_CONTEXTS = 1024
-#: Largest difference of a sum of probabilities from 1.
+#: The maximum difference between 1 and the sum of a row of probabilities.
 _SUM_TOLERANCE = 1e-6
 
 #: The types of a log. Strings and paths name Parquet files.
@@ -32,10 +32,10 @@ def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
     if isinstance(log, LoggedRounds):
         log = (log.contexts, log.arms, log.rewards, log.propensities, log.offered)
     if isinstance(log, tuple) and len(log) in (4, 5):
-        log_arms = max(as_numpy(log[1], "log arms").max(initial=0), 0) + 1
+        n_log_arms = max(as_numpy(log[1], "log arms").max(initial=0), 0) + 1
         if len(log) == 5 and log[4] is not None:
-            log_arms = as_numpy(log[4], "log offered arms").shape[-1]
-        log = ArrayLog(*log, n_arms=int(log_arms) if n_arms is None else n_arms, name="log")
+            n_log_arms = as_numpy(log[4], "log offered arms").shape[-1]
+        log = ArrayLog(*log, n_arms=int(n_log_arms) if n_arms is None else n_arms, name="log")
     if not isinstance(log, LoggedDomain):
         raise InvalidInput(
             "log must be a logged domain, e.g. pair.source_test, or a tuple (contexts, arms, rewards, propensities), "
@@ -47,7 +47,7 @@ def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
 
 
 def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
-    """Return the target contexts, (m, *C). Raise an error unless logged contexts (n, *C) have the same shape."""
+    """Return the target contexts, (m, *C). Raise an error if they differ in shape from ``logged`` contexts (n, *C)."""
     if isinstance(target, RewardDomain | LoggedDomain):
         raise InvalidInput("target must be contexts without rewards, e.g. pair.target")
     contexts = target.read(np.arange(len(target))) if isinstance(target, Contexts) else as_numpy(target, "target")
@@ -56,7 +56,9 @@ def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
             f"target must hold contexts of the log's shape, (m, {', '.join(map(str, logged.shape[1:]))}), got "
             f"{contexts.shape}"
         )
-    _check_finite(contexts, "target has")
+    if contexts.dtype.kind == "f" and not np.isfinite(contexts).all():
+        row = np.argwhere(~np.isfinite(contexts))[0][0]
+        raise InvalidInput(f"target has a NaN or infinite value, first in row {row}")
     return contexts
 
 
@@ -70,7 +72,7 @@ def arm_probabilities(
     first_row: int = 0,
     offered: Mask = None,
 ) -> FloatArray:
-    """Return the policy's probability of every arm for contexts (n, *C), (n, K).
+    """Return the policy's probabilities of all arms, (n, K), for contexts (n, *C).
 
     Args:
         policy: the policy.
@@ -81,20 +83,20 @@ def arm_probabilities(
         first_row: index of the first context in errors.
         offered: mask of the arms that may be chosen, (n, K); None allows all.
     """
-    parts = []
+    tables = []
     for start in range(0, len(contexts), _BATCH_CONTEXTS):
-        part = contexts[start : start + _BATCH_CONTEXTS]
+        batch = contexts[start : start + _BATCH_CONTEXTS]
         mask = None if offered is None else offered[start : start + _BATCH_CONTEXTS]
         if isinstance(policy, Policy):
-            parts.append(policy.probabilities(part, domain, mask, rule=rule))
+            tables.append(policy.probabilities(batch, domain, mask, rule=rule))
         elif isinstance(policy, DeployedPolicy):
-            if part.shape[1:] != policy.frozen.row_shape:
-                raise InvalidInput(f"{name} has contexts of shape {part.shape[1:]}, expected {policy.frozen.row_shape}")
             frozen = policy.frozen
-            mask = None if mask is None and frozen.offered is None else policy.arm_mask(mask, len(part))
-            parts.append(frozen.probabilities(*frozen.score(part), mask, limit=policy.limit_new_arms()))
+            if batch.shape[1:] != frozen.row_shape:
+                raise InvalidInput(f"{name} has contexts of shape {batch.shape[1:]}, expected {frozen.row_shape}")
+            mask = None if mask is None and frozen.offered is None else policy.arm_mask(mask, len(batch))
+            tables.append(frozen.probabilities(*frozen.score(batch), mask, limit=policy.limit_new_arms()))
         else:
-            values = as_numpy(policy(part), "policy's probabilities").astype(np.float64, copy=False)
+            values = as_numpy(policy(batch), "policy's probabilities").astype(np.float64, copy=False)
             if mask is not None and values.shape == mask.shape:
                 values = values * mask
                 total = values.sum(axis=1, keepdims=True)
@@ -102,24 +104,24 @@ def arm_probabilities(
                     row = first_row + start + int(np.argmin(total[:, 0]))
                     raise InvalidInput(f"policy has probability 0 for all arms offered in row {row} of {name}")
                 values /= total
-            parts.append(values)
+            tables.append(values)
     if isinstance(policy, Policy):
-        return np.concatenate(parts)
+        return np.concatenate(tables)
     if rule is not None:
         raise InvalidInput("rule is for a daband policy; an exported one or a function has its own probabilities")
-    if any(part.ndim != 2 for part in parts) or len({part.shape[1] for part in parts}) != 1:
+    if any(table.ndim != 2 for table in tables) or len({table.shape[1] for table in tables}) != 1:
         raise InvalidInput("policy must return probabilities of shape (B, K)")
-    table = np.concatenate(parts)
-    if len(table) != len(contexts):
+    probabilities = np.concatenate(tables)
+    if len(probabilities) != len(contexts):
         raise InvalidInput(
-            f"policy must return one row per context, got {len(table)} for the {len(contexts)} of {name}"
+            f"policy must return one row per context, got {len(probabilities)} for the {len(contexts)} of {name}"
         )
-    is_invalid = ~((table >= 0).all(axis=1) & (np.abs(table.sum(axis=1) - 1.0) <= _SUM_TOLERANCE))
+    is_invalid = ~((probabilities >= 0).all(axis=1) & (np.abs(probabilities.sum(axis=1) - 1.0) <= _SUM_TOLERANCE))
     if is_invalid.any():
         raise InvalidInput(
             f"policy's probabilities must sum to 1, but not in row {first_row + int(np.argmax(is_invalid))} of {name}"
         )
-    return table
+    return probabilities
 
 
 def find_policy(policy: Any) -> Policy | FrozenPolicy | None:
@@ -127,9 +129,3 @@ def find_policy(policy: Any) -> Policy | FrozenPolicy | None:
     if isinstance(policy, DeployedPolicy):
         return policy.frozen
     return policy if isinstance(policy, Policy) else None
-
-
-def _check_finite(contexts: AnyArray, owner: str) -> None:
-    """Raise an error for NaN or infinite contexts; ``owner`` starts the message, e.g. "target has"."""
-    if contexts.dtype.kind == "f" and not np.isfinite(contexts).all():
-        raise InvalidInput(f"{owner} a NaN or infinite value, first in row {np.argwhere(~np.isfinite(contexts))[0][0]}")

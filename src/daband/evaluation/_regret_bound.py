@@ -5,13 +5,14 @@
 R_S and R_T are the regrets in source and target, eps_S is the error of predicted source rewards, N the number of
 rounds, d the divergence of the domains, C the exploration term and psi the error of the best common predictor.
 
-The divergence is the discriminator's. ``2 max_a bonus`` replaces kappa in C, whose best arm is unknown. psi is omitted,
-because it needs target rewards, which only the evaluator has. A term may be unknown, for example without a
-discriminator or without expected source rewards. It is then missing, and every sum with it is missing as well. No
-unknown term counts as 0.
+The divergence d is estimated from the discriminator's accuracy. C contains the bonus of the best arm, which is unknown,
+so twice the largest bonus of any arm is used instead. psi is omitted, because it needs target rewards, which only the
+evaluator has. A term may be unknown, for example without a discriminator or without expected source rewards. It is then
+missing, and every sum with it is missing as well. No unknown term counts as 0.
 
-All rewards, means, bonuses and regrets must be in one unit, with rewards in [0, 1]. A bound above N is uninformative
-about the regret of N rounds. Predicted rewards are near N for a confident policy that is right.
+All rewards, means, bonuses and regrets must be in one unit, with rewards in [0, 1]. The regret of N rounds is at
+most N, so a bound above N is uninformative. A good policy may have such a bound: if its predicted rewards are near 1,
+their sum is near N.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class BoundTerms:
     predicted_reward_target: float | None
     #: Predicted rewards of the wrong arms chosen in the source.
     predicted_reward_source: float | None
-    #: Exploration term C, with 2 max_a bonus instead of kappa.
+    #: Exploration term C, computed from twice the largest bonus of any arm.
     exploration: float | None
 
     @property
@@ -90,7 +91,7 @@ def observable_bound(
     n, m = len(source.arm), len(target.arm)
     errors = np.asarray(choice_errors, np.float64)
     source_means = _chosen_mean(source)
-    scale = n / m
+    scale = n / m  # from a sum over target contexts to a sum over N rounds
     exploration = scale * float(2 * target.bonus.max(axis=1).sum()) + float(errors @ (2 * source.bonus.max(axis=1)))
     return BoundTerms(
         rounds=n,

@@ -27,10 +27,12 @@ from daband.policies._registered import policies
 CHECKPOINT_VERSION = 3
 _FORMAT = FileFormat(
     name="daband-policy",
-    what="a policy saved by daband (policy.save writes one; daband.load_deployed reads what daband.export wrote)",
+    description=(
+        "a policy saved by daband (policy.save writes one; daband.load_deployed reads what daband.export wrote)"
+    ),
     version=CHECKPOINT_VERSION,
     remedy="train and save it again",
-    required=("settings", "notes"),
+    required_keys=("settings", "notes"),
 )
 
 

@@ -30,10 +30,10 @@ _REQUIRED_FIELDS = (
 )  # fmt: skip
 FORMAT = FileFormat(
     name="daband-deployed",
-    what="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
+    description="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
     version=EXPORT_VERSION,
     remedy="export it again",
-    required=_REQUIRED_FIELDS,
+    required_keys=_REQUIRED_FIELDS,
 )
 
 

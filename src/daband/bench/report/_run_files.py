@@ -17,7 +17,7 @@ from daband.bench._records import Record
 from daband.errors import DataError, InvalidInput
 from daband.trust._assessment import Assessment, read_assessment
 
-#: The folder of a run or of runs, or several of them.
+#: One folder or several. Each is a run's folder, or contains the folders of runs.
 Folders = str | Path | Sequence[str | Path]
 #: Fields that every record must have.
 _REQUIRED_FIELDS = (
@@ -78,13 +78,13 @@ class RunFiles:
             raise DataError(f"{path} is damaged: a record per line was expected; remove the run's folder")
         return records
 
-    def read_regret(self, where: str) -> tuple[AnyArray, FloatArray] | None:
-        """Return round numbers and cumulative regret, at most 240 points; None if unknown.
+    def read_regret(self, domain: str) -> tuple[AnyArray, FloatArray] | None:
+        """Return round numbers and the cumulative regret after these rounds; None if the regret is not known.
 
-        ``where`` is "source", or "target" for the continuation in the target.
+        There are at most 240 points. ``domain`` is "source", or "target" for the continuation in the target.
         """
-        path = self._existing_path("rounds.npz" if where == "source" else "continued/rounds.npz")
-        if where == "target" and self._existing_path("continued/done") is None:
+        path = self._existing_path("rounds.npz" if domain == "source" else "continued/rounds.npz")
+        if domain == "target" and self._existing_path("continued/done") is None:
             return None
         regret = None if path is None else read_npz(path, ("regret",)).get("regret")
         if regret is None or not len(regret) or not np.isfinite(regret).all():
@@ -108,7 +108,7 @@ class RunFiles:
 
 
 def load_runs(folder: str | Path) -> list[RunFiles]:
-    """Return the finished runs in the folder of a bench, of any runs, or of a single run."""
+    """Return the finished runs in a folder. The folder may also be the folder of a single run."""
     folder = Path(folder)
     records = read_records(folder)
     if (folder / "done").exists():
@@ -137,7 +137,7 @@ def read_records(folder: str | Path) -> list[Record]:
 
 
 def _check_records(records: Any, path: Path) -> list[Record]:
-    """Return records. Raise an error if a field is missing."""
+    """Return the records. Raise an error if they are not a list, or if a record lacks a field."""
     if not isinstance(records, list) or not all(
         isinstance(record, dict) and all(name in record for name in _REQUIRED_FIELDS) for record in records
     ):

@@ -5,9 +5,9 @@ The context is ``u`` itself in the source. In the target, ``u`` is rotated, scal
 have other frequencies. So a policy trained only on the source is wrong in the target. Adaptation is possible, because
 the clusters of contexts keep their meaning.
 
-Prototypes are orthogonal, and ``u`` has a negative product with none of them, so ``u . prototype`` is in [0, 1]. With
-``rewards="linear"`` that product is the expected reward. On the source, contexts have unit norm and the expected reward
-is exactly ``context . theta`` with a ``theta`` of unit norm. LinUCB's regret bound is proved under these assumptions.
+Prototypes are orthogonal, and the inner product of ``u`` with each prototype is in [0, 1]. With ``rewards="linear"``
+that product is the expected reward. On the source, contexts have unit norm and the expected reward is exactly
+``context . theta`` with a ``theta`` of unit norm. LinUCB's regret bound is proved under these assumptions.
 """
 
 from __future__ import annotations
@@ -93,12 +93,14 @@ def synthetic(
     contexts = world.shift(hidden, rotation, translation, scale)
     realised = _draw_rewards(rngs["target"], expected, 0.0 if rewards == "labels" else noise)
     target = ArrayContexts(contexts, per_arm=per_arm)
-    labelled = ArraySource(
+    target_labelled = ArraySource(
         contexts, realised, n_arms=n_arms, expected=expected, per_arm=per_arm, name="target_labelled"
     )
 
     hidden, expected = world.draw_rounds(rngs["test"], max(n_contexts // 5, 50), target_frequencies)
-    test = ArrayEvaluation(world.shift(hidden, rotation, translation, scale), expected, n_arms=n_arms, per_arm=per_arm)
+    target_test = ArrayEvaluation(
+        world.shift(hidden, rotation, translation, scale), expected, n_arms=n_arms, per_arm=per_arm
+    )
     source_test = ArrayEvaluation(
         *world.draw_rounds(rngs["source_test"], max(n_contexts // 5, 50), source_frequencies),
         n_arms=n_arms,
@@ -113,8 +115,8 @@ def synthetic(
         source=source,
         source_test=source_test,
         target=target,
-        target_test=test,
-        target_labelled=labelled,
+        target_test=target_test,
+        target_labelled=target_labelled,
         arms=arms,
         feedback="one_hot" if rewards == "labels" else "bandit",
         about=About(summary=f"{rewards} rewards, rotated by {rotation:g} degrees and moved by {translation:g}"),
@@ -141,7 +143,7 @@ class _World:
         centres = self.prototypes[prototype_indices]
         noise = rng.standard_normal(centres.shape) * (_NOISE_NORM / np.sqrt(dimension))
         projection = noise @ self.prototypes.T
-        # No negative product with a prototype, so that no reward is negative.
+        # Remove negative products with prototypes, so that no reward is negative.
         noise -= np.minimum(projection, 0.0) @ self.prototypes
         hidden = _normalise(centres + noise)
         return hidden, self._compute_rewards(hidden, best_arms)

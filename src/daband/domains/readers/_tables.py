@@ -61,7 +61,7 @@ def from_table(
         target_test: a table with the label or reward columns, for the evaluator.
         source_test: a table of source rounds that training does not use, or the fraction of ``source`` to hold out (a
             fixed split), or None.
-        columns: the columns by role.
+        columns: the names of the context, label, arm and reward columns.
         transform: a fitted transform of contexts; by default one is fitted on the source and target rows that training
             uses.
         passes: how many times each source context may be shown.
@@ -155,21 +155,23 @@ def from_table(
     }  # fmt: skip
 
     def read_rounds(frame: pl.DataFrame, where: str) -> tuple[Any, ...]:
+        """Return contexts and outcomes, or for a log contexts, arms, rewards, propensities and offered arms."""
         if columns.arm is None:
             return source_transform.apply(frame), _read_outcomes(frame, columns, classes, where)
         arms = _find_arm_indices(_read_values(frame, columns.arm), classes, columns.arm, where)
-        logged = [
-            _read_numbers(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None
+        reward_and_propensity = [
+            _read_column(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None
         ]
         if columns.propensity is not None:
             try:
-                check_propensities(logged[1], number=lambda row: row_number(frame, row))
+                check_propensities(reward_and_propensity[1], number=lambda row: row_number(frame, row))
             except InvalidInput as error:
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:
-            return source_transform.apply(frame), arms, *logged
+            return source_transform.apply(frame), arms, *reward_and_propensity
         offered = read_offered_arms(frame, columns.offered, classes, arms, where)
-        return source_transform.apply(frame), arms, logged[0], logged[1] if len(logged) > 1 else None, offered
+        reward, propensity = (*reward_and_propensity, None)[:2]
+        return source_transform.apply(frame), arms, reward, propensity, offered
 
     parts: dict[str, Any] = {"source": read_rounds(source_frame, "source"), "source_test": None}
     if held_out_frame is not None:
@@ -249,8 +251,10 @@ def _from_domains(
         frame = frame.with_columns(unlabelled.alias(columns.label))
     if columns.rewards == () and options["arms"] is None:
         options["class_names"] = pooled.class_names
-    frames_by_role = {f"{role}s": {name: frame.filter(values == name) for name in names}
-               for role, names in (("source", sources), ("target", target_names))}  # fmt: skip
+    frames_by_role = {
+        f"{role}s": {name: frame.filter(values == name) for name in names}
+        for role, names in (("source", sources), ("target", target_names))
+    }
     arguments = {"source": None, "target": None, **frames_by_role, **options}
     return read_several(from_table, {**arguments, "transform": pooled.table}, by_target=())
 
@@ -267,19 +271,19 @@ def _list_arm_names(source: pl.DataFrame, columns: Columns, names: Sequence[str]
     if names is not None and columns.rewards:
         raise InvalidInput("class_names cannot be given with columns.rewards, whose names are the arm names")
     if names is not None:
-        return list(check_class_names([_format_value(name) for name in names], max(2, len(names))))
+        return list(check_class_names([_format_name(name) for name in names], max(2, len(names))))
     return list(columns.rewards) or _sort_values(_read_values(source, str(columns.arm or columns.label)))
 
 
 def _sort_values(values: list[Any]) -> list[str]:
     """Return the names of the distinct values, sorted by value if possible."""
     try:
-        return [_format_value(value) for value in sorted(set(values))]
+        return [_format_name(value) for value in sorted(set(values))]
     except TypeError:
-        return sorted({_format_value(value) for value in values})
+        return sorted({_format_name(value) for value in values})
 
 
-def _format_value(value: Any) -> str:
+def _format_name(value: Any) -> str:
     """Return the name of an arm or domain. 1.0 becomes "1", because integer columns with gaps are read as floats."""
     return format_value(value) if isinstance(value, float) else str(value)
 
@@ -334,7 +338,7 @@ def _find_arm_indices(values: list[Any], classes: Sequence[str], column: str, wh
     """Return the arm index of each value, (n,)."""
     index_by_name = {name: index for index, name in enumerate(classes)}
     index_by_value = {value: find_arm(value, index_by_name) for value in values}
-    unknown = next((_format_value(value) for value, index in index_by_value.items() if index is None), None)
+    unknown = next((_format_name(value) for value, index in index_by_value.items() if index is None), None)
     if unknown is not None:
         raise DataError(f"{where} has {unknown!r} in column {column!r}, which is not an arm ({', '.join(classes)})")
     return np.array([index_by_value[value] for value in values], dtype=np.int64)
@@ -342,10 +346,10 @@ def _find_arm_indices(values: list[Any], classes: Sequence[str], column: str, wh
 
 def _read_reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
     """Return the rewards in the reward columns, (n, K)."""
-    return np.stack([_read_numbers(frame, name, where) for name in columns.rewards], axis=1)
+    return np.stack([_read_column(frame, name, where) for name in columns.rewards], axis=1)
 
 
-def _read_numbers(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
+def _read_column(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
     """Return a column of rewards or propensities. Raise an error if a value is missing."""
     values = read_numbers(frame, name, table_name=where, is_context=False)
     if np.isnan(values).any():
@@ -367,7 +371,7 @@ def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
 
 
 def _warn_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
-    """Warn about columns that have no category in both domains, because they are uninformative about the target."""
+    """Warn about categorical columns without a category that both domains have; they are uninformative."""
     for name in columns.categorical:
         source_values, target_values = (set(read_categories(frame, name)) - {None} for frame in (source, target))
         if source_values and target_values and not source_values & target_values:
