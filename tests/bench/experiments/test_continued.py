@@ -32,7 +32,7 @@ def test_one_run(small, tmp_path):
         assert record["total_regret"] == pytest.approx(record["zero_shot_regret"] + record["continued_regret"])
     with pytest.raises(DataError, match="remove it"):
         continue_run(folders[0], rounds=41)
-    with pytest.raises(DataError, match="no finished run"):
+    with pytest.raises(DataError, match="nowhere does not exist"):
         finished_runs(tmp_path / "nowhere")
 
 
