@@ -19,7 +19,7 @@ import numpy as np
 from daband._arguments import check_one_of
 from daband._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
-from daband.linear._kernels_numpy import TIE, draw_arm, find_tied_arms, uniforms
+from daband.linear._kernels_numpy import TIE_TOLERANCE, draw_arm, find_tied_arms, uniforms
 
 #: Normal draws further from their mean, in standard deviations, are neglected in integrals.
 _MAX_DEVIATIONS = 9.0
@@ -266,7 +266,7 @@ def _tied_for_best(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray
     if available is not None:
         columns[~available.T] = -np.inf
     best = columns.max(axis=0)
-    tied: BoolArray = columns >= best - TIE * (unit[1] + np.abs(best - unit[0]))
+    tied: BoolArray = columns >= best - TIE_TOLERANCE * (unit[1] + np.abs(best - unit[0]))
     return tied if available is None else tied & available.T
 
 

@@ -84,7 +84,7 @@ def uniform(key, round_number, slot):
 #: The floating-point optimisations that are allowed; see the module docstring.
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 #: Scores this close to the best, relative to 1 plus its absolute value, are tied, as in ``_kernels_numpy``.
-TIE = 1e-12
+TIE_TOLERANCE = 1e-12
 
 
 @compiled(fastmath=_FASTMATH)
@@ -100,8 +100,9 @@ def _dot(x, y):
 def choose(scores, available, epsilon, coin, pick):
     """Return the arm of one round, and its probability under ties and epsilon.
 
-    Scores within ``TIE`` of the best are tied, so that rounding does not decide. ``coin`` and ``pick`` are uniform
-    random numbers: if ``coin`` is below epsilon, ``pick`` chooses among all available arms, otherwise among tied arms.
+    Scores within ``TIE_TOLERANCE`` of the best are tied, so that rounding does not decide. ``coin`` and ``pick`` are
+    uniform random numbers. If ``coin`` is below epsilon, ``pick`` chooses among all available arms, otherwise among
+    tied arms.
     """
     n_available = 0
     best = -np.inf
@@ -109,7 +110,7 @@ def choose(scores, available, epsilon, coin, pick):
         if available[a]:
             n_available += 1
             best = max(best, scores[a])
-    tie_threshold = best - TIE * (1.0 + abs(best))
+    tie_threshold = best - TIE_TOLERANCE * (1.0 + abs(best))
     n_ties = 0
     for a in range(scores.shape[0]):
         if available[a] and scores[a] >= tie_threshold:

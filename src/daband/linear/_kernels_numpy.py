@@ -1,4 +1,7 @@
-"""Provide the inner loops in numpy. Serving uses them, and training does if numba is not installed."""
+"""Implement the inner loops of linear policies in numpy, for serving, and for training without numba.
+
+``_kernels_numba`` has compiled versions of the same functions, and documents their arguments.
+"""
 
 # mypy: allow-untyped-defs
 
@@ -13,10 +16,10 @@ import numpy as np
 from daband._arrays import BoolArray, FloatArray, IntArray
 
 #: Scores this close to the best, relative to 1 plus its absolute value, are tied, so that rounding does not decide.
-TIE = 1e-12
+TIE_TOLERANCE = 1e-12
 
 
-def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
+def inner_products(left: FloatArray, right: FloatArray) -> FloatArray:
     """Return the inner products (H, K) of left (K, H, d) and right (H, d). Negative products become 0."""
     products: FloatArray = np.matmul(left.transpose(1, 0, 2), right[:, :, None])[:, :, 0]
     return np.maximum(products, 0.0, out=products)
@@ -31,10 +34,10 @@ def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float
 def find_tied_arms(scores: list[float], candidates: Sequence[int], zero: float = 0.0, unit: float = 1.0) -> list[int]:
     """Return the candidates whose score is tied with the best one.
 
-    ``zero`` and ``unit`` are the mean and standard deviation of rewards, which define the unit of ``TIE``.
+    ``zero`` and ``unit`` are the mean and standard deviation of rewards. The tolerance is relative to them.
     """
     best = max(scores) if len(candidates) == len(scores) else max([scores[arm] for arm in candidates])
-    tie_threshold = best - TIE * (unit + abs(best - zero))
+    tie_threshold = best - TIE_TOLERANCE * (unit + abs(best - zero))
     return [arm for arm in candidates if scores[arm] >= tie_threshold]
 
 
@@ -51,7 +54,7 @@ def draw_arm(arms: Sequence[int], tied: Sequence[int], epsilon: float, coin: flo
 def _rank_one(
     matrix: FloatArray, theta: FloatArray, z: FloatArray, targets: FloatArray, u: FloatArray, variance: float
 ) -> None:
-    """Update one head by Sherman-Morrison, with u = A^-1 z and variance = z'u."""
+    """Update A^-1 (``matrix``) and theta of one head by Sherman-Morrison, with u = A^-1 z and variance = z'u."""
     root = math.sqrt(1.0 + variance)
     scaled = u / root
     theta += np.outer((targets - theta @ z) / root, scaled)
@@ -96,9 +99,10 @@ def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, mome
     rows = np.zeros((n, n * contexts_per_round))
     gains = np.empty(n)
     for i in range(n):
-        centre, scale = (running[1], 1.0) if standardise else (0.0, 1.0)
-        if standardise and running[0] > 0.0 and running[3] < running[4]:
-            scale = math.sqrt(running[2] / running[0]) or 1.0
+        total_weight, mean_reward, squares, low, high = running.tolist()
+        centre, scale = (mean_reward, 1.0) if standardise else (0.0, 1.0)
+        if standardise and total_weight > 0.0 and low < high:
+            scale = math.sqrt(squares / total_weight) or 1.0
         units[i] = centre, scale
         scores = (means[0, i] - centre * means[1, i]) / scale
         scores += multiplier[i] * np.sqrt(np.maximum(variance[i], 0.0))
@@ -110,9 +114,9 @@ def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, mome
         earlier = np.arange(i) if shared else np.flatnonzero(arms[:i] == arm)
         row = rows[i, later] = row - (rows[earlier, context] * gains[earlier]) @ rows[earlier, later]
         gain = gains[i] = weights[i] / (1.0 + weights[i] * max(variance[i, arm], 0.0))
-        predictions = [part.reshape(-1) if shared else part[:, arm] for part in (means[0], means[1], variance)]
-        for part, target in zip(predictions, (reward_table[i, arm], 1.0), strict=False):
-            part[later] += row * ((target - part[context]) * gain)
+        predictions = [table.reshape(-1) if shared else table[:, arm] for table in (means[0], means[1], variance)]
+        for prediction, target in zip(predictions[:2], (reward_table[i, arm], 1.0), strict=True):
+            prediction[later] += row * ((target - prediction[context]) * gain)
         predictions[2][later] = np.maximum(predictions[2][later] - row**2 * gain, 0.0)
         if weights[i] > 0.0:
             add_reward(running, reward_table[i, arm], weights[i])
@@ -136,9 +140,9 @@ def sum_of_squares(x: FloatArray) -> float:
         return float(np.dot(x, x))
 
 
-#: The odd number that the number of a round is multiplied by.
+#: The odd multiplier of round numbers in ``uniforms``.
 STEP_ROUND = np.uint64(0x9E3779B97F4A7C15)
-#: The odd number that the number of a slot is multiplied by.
+#: The odd multiplier of slots in ``uniforms``.
 STEP_SLOT = np.uint64(0xD1B54A32D192ED03)
 #: The two multipliers of splitmix64.
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -153,7 +157,10 @@ def _mix_bits(x: Any) -> Any:
 
 
 def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
-    """Return uniform numbers in [0, 1), (n_rounds, n_slots), for the rounds from ``first_round`` on."""
+    """Return uniform numbers in [0, 1), (n_rounds, n_slots), for the rounds from ``first_round`` on.
+
+    A number depends only on the key, the round and the slot.
+    """
     rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
     slots = np.arange(1, n_slots + 1, dtype=np.uint64)[None, :]
     bits = _mix_bits(_mix_bits(np.asarray(key, np.uint64) + rounds * STEP_ROUND) + slots * STEP_SLOT)

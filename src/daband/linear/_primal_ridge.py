@@ -17,7 +17,7 @@ import numpy as np
 from daband._arrays import AnyArray, FloatArray, IntArray, Weights, restored_array, thread_scratch, unit_scale
 from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
-from daband.linear._kernels_numpy import diagonal
+from daband.linear._kernels_numpy import inner_products
 from daband.linear._reward_moments import RewardMoments
 
 #: Minimum number of features for which single precision is faster.
@@ -55,7 +55,7 @@ def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -
         part = z[start : start + rows]
         mean[start : start + rows] = part @ theta.T
         if inverse is not None:
-            variance[start : start + rows] = diagonal(np.matmul(part, inverse), part)
+            variance[start : start + rows] = inner_products(np.matmul(part, inverse), part)
     return mean, variance
 
 
@@ -357,7 +357,7 @@ class PrimalRidge:
         """Return the initial state of an episode with these contexts (B, d)."""
         z = unit_scale(contexts)
         products = np.matmul(z, self.inverse)
-        return Episode(products, z, False, np.matmul(z, self.theta.transpose(1, 2, 0)), diagonal(products, z))
+        return Episode(products, z, False, np.matmul(z, self.theta.transpose(1, 2, 0)), inner_products(products, z))
 
     def update(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Learn from a batch of rounds: contexts (B, d), the head of each round and its targets (B, 2)."""

@@ -58,16 +58,16 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
 
 
 def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
-    """Return an unfitted transform that has separate statistics of each domain for the columns that shift.
+    """Return an unfitted transform that has statistics of each domain for the columns in ``shift.own_statistics``.
 
     A transform that is fitted, or that already has ``by_domain``, is returned unchanged.
     """
-    by_column = shift.own_statistics(n_features)
-    if transform is None or not any(by_column) or transform.fitted or transform.by_domain:
+    is_separate = shift.own_statistics(n_features)
+    if transform is None or not any(is_separate) or transform.fitted or transform.by_domain:
         return transform
     if isinstance(transform, PCA):
         return PCA(transform.n_components, seed=transform.seed, by_domain=True)
-    by_domain = True if all(by_column) else [index for index, is_separate in enumerate(by_column) if is_separate]
+    by_domain = True if all(is_separate) else [index for index in range(n_features) if is_separate[index]]
     if isinstance(transform, Piecewise):
         return Piecewise(by_domain=by_domain)
     return Standardise(components=transform.components, by_domain=by_domain)

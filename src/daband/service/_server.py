@@ -38,7 +38,7 @@ _RESERVED_FILES = 64 + _BACKLOG_CONNECTIONS
 _MIN_CONNECTIONS = 8
 #: Maximum size of a header in bytes, unless ``Limits.body_bytes`` is larger.
 _MAX_HEADER_BYTES = 1 << 16
-#: A large body may take further periods of ``Limits.request_seconds``, if at least this many bytes arrive in each.
+#: If at least this many bytes of a request arrive within ``Limits.request_seconds``, the time limit starts again.
 _BYTES_PER_PERIOD = 1 << 20
 
 
@@ -109,8 +109,8 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
     descriptor for ever. Here a request must arrive within ``limits.request_seconds``. A connection above the limit
     replaces the connection that has waited longest for a request. If all others are busy, the new one is closed.
     """
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    max_connections = min(limits.connections, max(files - _RESERVED_FILES, _MIN_CONNECTIONS))
+    max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    max_connections = min(limits.connections, max(max_files - _RESERVED_FILES, _MIN_CONNECTIONS))
 
     class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """The HTTP protocol of one connection, with a timer while it waits for the client."""

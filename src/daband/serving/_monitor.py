@@ -33,7 +33,7 @@ MAX_CONTEXTS = 4096
 MIN_CONTEXTS = 64
 #: The number of bins of a score that has few equal values.
 _REFERENCE_BINS = 10
-#: The distance of an edge from the smallest or largest value, as a fraction of 1 plus its absolute value.
+#: The distance of an edge beyond the smallest or largest value v, divided by 1 + abs(v).
 _EDGE_MARGIN = 1e-9
 #: Contexts with more features are monitored by the policy's predictions only.
 _MAX_FEATURES = 256
@@ -104,16 +104,16 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
         return None
     scores, preferred = summary_scores(deployed, contexts, *deployed.frozen.score_in_reward_units(contexts))
     policy_scores = ("predicted reward", "bonus", "margin")[: 3 if deployed.n_arms > 1 else 2]
-    n_numbers = scores.shape[1] - len(policy_scores)
+    n_context_scores = scores.shape[1] - len(policy_scores)
     context_scores = ("brightness", "contrast") if deployed.reader.images is not None else deployed.feature_names
-    if len(context_scores) != n_numbers:
-        context_scores = tuple(f"number {index}" for index in range(n_numbers))
+    if len(context_scores) != n_context_scores:
+        context_scores = tuple(f"number {index}" for index in range(n_context_scores))
     order = np.random.default_rng(n).permutation(n)  # contexts may be sorted
     edge_rows, counted_rows = order[: n // 2], order[n // 2 :]
     edge_lists = [_bin_edges(column) for column in scores[edge_rows].T]
-    edges = np.full((len(edge_lists), max(len(inner) for inner in edge_lists)), np.inf)
-    for score, inner in enumerate(edge_lists):
-        edges[score, : len(inner)] = inner
+    edges = np.full((len(edge_lists), max(map(len, edge_lists))), np.inf)
+    for score, score_edges in enumerate(edge_lists):
+        edges[score, : len(score_edges)] = score_edges
     counts = np.zeros((len(edges), edges.shape[1] + 1), np.int64)
     for row in find_bins(scores[counted_rows], edges):
         counts[np.arange(len(row)), row] += 1
@@ -324,9 +324,9 @@ class Monitor:
             bins = np.concatenate([bins, preferred[:, None]], axis=1)
         uniforms = self._random.random(bins.shape)
         for row, uniform in zip(bins, uniforms, strict=True):
-            self._update_test(row, uniform)
+            self._update_tests(row, uniform)
 
-    def _update_test(self, bins: IntArray, uniforms: FloatArray) -> None:
+    def _update_tests(self, bins: IntArray, uniforms: FloatArray) -> None:
         """Update the tests with one round: the bin of every score, (J,), and uniform random numbers, (J,)."""
         # The smoothed conformal p-value is the fraction of contexts so far, including this one, in higher bins, plus a
         # uniform random part of the fraction in the same bin.
@@ -335,11 +335,11 @@ class Monitor:
         self._counts[self._indices, bins] = counts + 1
         self._totals += 1
         p_values = (above + uniforms * (counts + 1)) / self._totals
-        cells = np.minimum((p_values * _P_VALUE_BINS).astype(np.int64), _P_VALUE_BINS - 1)
-        bets = self._bin_counts[:, self._indices, cells]
-        total = self._rounds_played + _P_VALUE_BINS * _PRIOR_COUNT
-        self._log_capital += np.log((bets + _PRIOR_COUNT) * _P_VALUE_BINS / total)
-        self._bin_counts[:, self._indices, cells] = bets + 1
+        p_value_bins = np.minimum((p_values * _P_VALUE_BINS).astype(np.int64), _P_VALUE_BINS - 1)
+        bets = self._bin_counts[:, self._indices, p_value_bins]
+        total_bets = self._rounds_played + _P_VALUE_BINS * _PRIOR_COUNT
+        self._log_capital += np.log((bets + _PRIOR_COUNT) * _P_VALUE_BINS / total_bets)
+        self._bin_counts[:, self._indices, p_value_bins] = bets + 1
         self._rounds_played += 1
         self._rounds += 1
         evidence = self._evidence()

@@ -170,8 +170,7 @@ def from_table(
         if columns.offered is None:
             return source_transform.apply(frame), arms, *reward_and_propensity
         offered = read_offered_arms(frame, columns.offered, classes, arms, where)
-        reward, propensity = (*reward_and_propensity, None)[:2]
-        return source_transform.apply(frame), arms, reward, propensity, offered
+        return source_transform.apply(frame), arms, *(*reward_and_propensity, None)[:2], offered
 
     parts: dict[str, Any] = {"source": read_rounds(source_frame, "source"), "source_test": None}
     if held_out_frame is not None:

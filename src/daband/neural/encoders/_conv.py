@@ -32,9 +32,9 @@ _RUNS_PER_CONVOLUTION = 5
 _MIN_GROUP_CHANNELS = 8
 #: Rows of a matrix start at multiples of this many bytes, which makes products fast.
 _ROW_BYTES = 16
-#: The maximum size of a patch for which a convolution is computed as a matrix product.
+#: The maximum number of values in a patch for which a convolution is computed as a matrix product.
 _MAX_PATCH_NUMBERS = 128
-#: The maximum size of all patches together for which a convolution is computed as a matrix product.
+#: The maximum number of values in all patches together for which a convolution is computed as a matrix product.
 _MAX_IM2COL_NUMBERS = 1 << 27
 
 
@@ -93,16 +93,16 @@ class ConvFeatures(Features):
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int], runs: int = 1) -> torch.Tensor:
         maps = 2 * contexts - 1 if self.pixels == "symmetric" else contexts
-        present = [domain for domain, rows in enumerate(domain_rows) if rows]
+        domains = [domain for domain, rows in enumerate(domain_rows) if rows]
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Conv2d)
-            weight, shift = layer.weight, layer.bias
+            weight, bias = layer.weight, layer.bias
             # If all rows come from one domain with fixed statistics, the norm is a part of the convolution.
-            folds_norm = runs == 1 and not self.training and len(present) == 1 and triton_kernels(maps.device) is None
+            folds_norm = runs == 1 and not self.training and len(domains) == 1 and triton_kernels(maps.device) is None
             if folds_norm and isinstance(norm, DomainNorm):
-                scale, shift = norm.folded(present[0])
+                scale, bias = norm.folded(domains[0])
                 weight = weight * scale.view(-1, 1, 1, 1)
-            maps = _convolve(maps, weight, shift, runs)
+            maps = _convolve(maps, weight, bias, runs)
             if folds_norm or not isinstance(norm, DomainNorm):
                 maps = pool_relu(maps)
             else:
@@ -120,7 +120,7 @@ def _convolve(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     if runs == 1:
         return functional.conv2d(maps, weight, bias)
     inputs, outputs = weight.shape[1], len(weight) // runs
-    # Grouped kernels are slow with few channels per group, and their backward pass with many groups.
+    # Grouped kernels are slow with few channels per group. Their backward pass is slow with many groups.
     runs_at_once = _RUNS_PER_CONVOLUTION if inputs >= _MIN_GROUP_CHANNELS else 1
     # Kernels for the channels-last layout read four channels at once, so groups start at multiples of four.
     pad_inputs, pad_outputs = (-inputs % 4, -outputs % 4) if runs_at_once > 1 else (0, 0)
@@ -187,15 +187,16 @@ def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
     """
     if not images.is_cuda or images.requires_grad:
         return False
-    is_training, patch = weight.requires_grad and torch.is_grad_enabled(), weight[0].numel()
+    is_training, patch_size = weight.requires_grad and torch.is_grad_enabled(), weight[0].numel()
     positions = (images.shape[-2] - weight.shape[-2] + 1) * (images.shape[-1] - weight.shape[-1] + 1)
     max_numbers = _MAX_IM2COL_NUMBERS if is_training else _MAX_IM2COL_NUMBERS // 8
-    fits = patch < _MAX_PATCH_NUMBERS and images.shape[0] * images.shape[1] * positions * (patch + 1) <= max_numbers
+    n_patches = images.shape[0] * images.shape[1] * positions
+    fits = patch_size < _MAX_PATCH_NUMBERS and n_patches * (patch_size + 1) <= max_numbers
     return fits and (is_training or triton_kernels(images.device) is not None)
 
 
 def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return images (B, runs, C, H, W) convolved with each run's weights (runs * K, C, h, w), (B, runs * K, H', W')."""
+    """Convolve images (B, runs, C, H, W) with each run's weights (runs * K, C, h, w). Return (B, runs * K, H', W')."""
     runs, (height, width) = images.shape[1], weight.shape[2:]
     flat_weights = weight.flatten(1)
     device = images.device.type
@@ -216,15 +217,18 @@ def _cut_patches(images: torch.Tensor, height: int, width: int, *, columns: int,
     if kernels is not None:
         return kernels.patches(images, height, width, columns=columns, dtype=dtype)
     windows = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 2, 5, 6)
-    patch = windows.shape[4:]
+    patch_size = windows.shape[4:].numel()
     rows = torch.empty(*windows.shape[:4], columns, dtype=dtype, device=images.device)
-    rows[..., : patch.numel()].view(windows.shape).copy_(windows)
-    rows[..., patch.numel() :].fill_(1.0)
+    rows[..., :patch_size].view(windows.shape).copy_(windows)
+    rows[..., patch_size:].fill_(1.0)
     return rows
 
 
 class _PatchProducts(torch.autograd.Function):
-    """Multiply rows (runs, B, H', W', columns) by weights (runs, K, columns): (B, runs * K, H', W'), channels last."""
+    """Multiply rows (runs, B, H', W', columns) by weights (runs, K, columns).
+
+    The product (B, runs * K, H', W') has the channels-last layout.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -241,9 +245,9 @@ class _PatchProducts(torch.autograd.Function):
         (rows,) = ctx.saved_tensors
         runs, images, _, _, columns = rows.shape
         gradient = gradients[0].permute(0, 2, 3, 1).reshape(images, -1, runs, ctx.channels)
-        # A product for each image and then the sum: one long product with so few outputs would leave the device idle.
-        by_run = [
+        # Compute a product for each image, then the sum. One long product with few outputs would leave the GPU idle.
+        weight_gradients = [
             torch.bmm(gradient[:, :, run].transpose(1, 2), rows[run].view(images, -1, columns)).sum(dim=0)
             for run in range(runs)
         ]
-        return None, torch.stack(by_run)
+        return None, torch.stack(weight_gradients)

@@ -24,7 +24,7 @@ class MlpFeatures(Features):
     Args:
         context_shape: the shape of one context.
         widths: the number of units of each layer.
-        normalise_input: standardise every input, which columns of different units need.
+        normalise_input: standardise every input, which is needed if inputs have different units.
         normalise_hidden: apply a batch norm after every layer.
         statistics: an argument of ``DomainNorm``.
         domains: the domains with their own statistics.
@@ -53,8 +53,8 @@ class MlpFeatures(Features):
         check_memory(4.0 * 5 * n_inputs * widths[0], f"encoder 'mlp' of {widths[0]} units on {n_inputs} inputs")
         self.width = widths[-1]
         norm_settings: dict[str, Any] = {"domains": domains, "statistics": statistics}
-        norm = DomainNorm(channels=n_inputs, affine=False, **norm_settings)
-        self.normalise_input = norm if normalise_input else None
+        input_norm = DomainNorm(channels=n_inputs, affine=False, **norm_settings)
+        self.normalise_input = input_norm if normalise_input else None
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
         for width in widths:

@@ -28,14 +28,14 @@ def distil(
     steps: int,
     seed: int,
 ) -> Encoder:
-    """Return a copy of ``network`` whose predictions for augmented contexts have a small cross-entropy to ``targets``.
+    """Return a copy of ``network``, trained on augmented contexts to predict ``targets``. The loss is cross-entropy.
 
     Args:
         network: the encoder to start from; it is not changed.
         contexts: (N, *C) of one domain.
         targets: (N, K), a probability for each arm.
-        theta: (K, d), the coefficients of the logits for the features; (K, d + 1) with intercepts. They are not
-            trained.
+        theta: (K, d), the coefficients by which logits depend linearly on features; (K, d + 1) with intercepts. They
+            are not trained.
         domain: the index of the domain.
         augmentation: applied to images. Targets are the predictions for images without augmentation.
         learning_rate: the initial learning rate of Adam, which falls to 0 along a cosine.

@@ -101,7 +101,7 @@ class Learner:
                 scale=self.scale,
                 standardised=standardised,
             )
-            torch.manual_seed(seed + 1)  # the number of terms must not change the initial weights of another term
+            torch.manual_seed(seed + 1)  # so that the encoder does not change the terms' initial weights
             objective = Objective(weights=recipe.weights, shape=shape)
         self.encoder: Encoder = encoder.to(device).train()
         self.objective = objective.to(device)
@@ -123,9 +123,10 @@ class Learner:
         self.moments = initial_moments(self.vector)
         n_heads = 1 if shared else n_arms
         dimension = self.encoder.dimension + intercept
-        inverse_size = dimension if self.objective.needs_bonus else 0  # only P needs a matrix per arm
-        #: Inputs of the losses. From the head: coefficients, A^-1, alpha, and the centre and scale of rewards. From the
-        #: steps: moving averages of the predicted probabilities of arms in the source and in the target.
+        inverse_size = dimension if self.objective.needs_bonus else 0  # only some terms need A^-1 of each arm
+        #: Inputs of the losses without a gradient. The head sets its coefficients, A^-1, alpha, and the centre and
+        #: scale of rewards. Steps update ``arm_frequencies``: moving averages of the predicted probabilities of arms
+        #: in the source and in the target.
         self.constants = {
             "theta": torch.zeros(n_heads, dimension, device=device),
             "inverse": torch.zeros(n_heads, inverse_size, inverse_size, device=device),
@@ -214,7 +215,7 @@ class Learner:
         constants: Mapping[str, torch.Tensor],
         faults: torch.Tensor,
     ) -> None:
-        """Store the state that steps change in these tensors, which have the same values."""
+        """Use these tensors for the state that steps change. They must already have the same values."""
         self.vector.data = vector
         self.layout.install(self._modules(), self.vector)
         if self.ema is not None and ema_vector is not None:
@@ -272,14 +273,14 @@ class Learner:
                 self.constants[name] = torch.cat([old, torch.zeros_like(old[:1])])
         self.constants["arm_frequencies"] = nn.functional.pad(self.constants["arm_frequencies"], (0, 1))
 
-    def _parts(self) -> dict[str, nn.Module]:
+    def _saved_modules(self) -> dict[str, nn.Module]:
         """Return the modules by their names in files."""
         return self._modules() if self.ema is None else {**self._modules(), "average": self.ema}
 
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
         arrays: dict[str, AnyArray] = {}
-        for prefix, module in self._parts().items():
+        for prefix, module in self._saved_modules().items():
             for name, tensor in module.state_dict().items():
                 arrays[f"{prefix}.{name}"] = tensor.detach().cpu().numpy()
         for name, tensor in self.moments.items():
@@ -293,12 +294,12 @@ class Learner:
         return arrays
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Restore the arrays that ``state`` returned."""
+        """Restore a state that ``state`` returned."""
 
         def tensors(prefix: str) -> dict[str, torch.Tensor]:
             return {name: torch.from_numpy(np.array(array)) for name, array in with_prefix(prefix, state).items()}
 
-        for prefix, module in self._parts().items():
+        for prefix, module in self._saved_modules().items():
             module.load_state_dict(tensors(f"{prefix}."))
         saved = tensors("optimiser.")
         for name, moments in self.moments.items():
@@ -355,15 +356,15 @@ def _other_buffers(encoder: nn.Module, ema: nn.Module | None) -> tuple[list[torc
     buffers: list[torch.Tensor] = []
     ema_buffers: list[torch.Tensor] = []
     for module, ema_module in zip(encoder.modules(), (ema or encoder).modules(), strict=True):
-        is_fixed = isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.training
-        if not isinstance(module, DomainNorm) and not is_fixed:
+        is_frozen_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.training
+        if not isinstance(module, DomainNorm) and not is_frozen_norm:
             buffers += module.buffers(recurse=False)
             ema_buffers += ema_module.buffers(recurse=False)
     return buffers, ema_buffers if ema is not None else []
 
 
 def _initialise_gaussian(network: nn.Module) -> None:
-    """Set weights to normal numbers of variance 2 / inputs, and biases to 0."""
+    """Draw weights from a normal distribution with variance 2 / inputs, and set biases to 0."""
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             inputs = module.weight[0].numel()

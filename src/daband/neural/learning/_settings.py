@@ -55,8 +55,8 @@ class LearningSettings:
     augmentation: Augmentation = field(default_factory=Augmentation)
     #: The factor between predicted rewards and logits.
     scale: float = 10.0
-    #: Weights of the target terms and of R are multiplied by ``skill ** gate_exponent`` (``_skill_gate.py``). At full
-    #: weight from the start, these terms would prevent the learning that they depend on.
+    #: Weights of the target terms and of "regression_error" are multiplied by ``skill ** gate_exponent``, see
+    #: ``_skill_gate.py``. At full weight from the start, these terms would prevent the learning that they depend on.
     gate_exponent: float = 0.0
     #: True if pseudo-labels are corrected so that each arm is as frequent in the target as in the source.
     match_arm_frequencies: bool = False
@@ -85,8 +85,8 @@ class ReplaySettings:
 
     #: "all": steps draw from every stored round; "last": from the latest ``batch`` rounds, as in Algorithm 1.
     sampling: str = "all"
-    #: The maximum number of stored rounds, and of stored target contexts. Of more, a uniform sample is stored; with
-    #: ``sampling`` "last", the latest are.
+    #: The maximum number of stored rounds, and of stored target contexts. If there are more, a uniform sample is
+    #: stored; with ``sampling`` "last", the latest ones.
     capacity: int = 200_000
     #: True if losses use the coefficients of each head scaled to unit norm.
     unit_theta: bool = False
@@ -136,7 +136,8 @@ class Recipe:
 
     def source_only(self) -> Recipe:
         """Return a copy with the source terms only, which is Neural-LinUCB."""
-        return replace(self, weights={name: w for name, w in self.weights.items() if name.startswith("source_")})
+        source_weights = {name: weight for name, weight in self.weights.items() if name.startswith("source_")}
+        return replace(self, weights=source_weights)
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
         """Return a copy with changed settings. ``changes`` has names and groups as in ``settings()``.
@@ -195,7 +196,7 @@ def recipe_from(settings: Mapping[str, Any]) -> Recipe:
             encoder["dense"] = DenseSettings(**encoder["dense"])
         if "options" in encoder:  # JSON has only lists, networks take tuples
             options = encoder["options"].items()
-            encoder["options"] = {k: tuple(v) if isinstance(v, list) else v for k, v in options}
+            encoder["options"] = {name: tuple(value) if isinstance(value, list) else value for name, value in options}
         if "augmentation" in learning:
             learning["augmentation"] = Augmentation(**learning["augmentation"])
         return Recipe(

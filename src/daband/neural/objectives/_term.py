@@ -1,7 +1,8 @@
 """Define the interface of a term of the objective (the loss), and the registry of terms.
 
-A term is a pure function of tensors, and a thin module that has its parameters (such as a discriminator) and reads its
-inputs from a ``Batch``. The number of arms may grow during a run, so no parameter depends on it. A new term is a file:
+A term is a module. It has the term's parameters, such as a discriminator, and computes the term from a ``Batch`` of
+tensors, without side effects. The number of arms may grow during a run, so no parameter depends on it. A new term needs
+only a file:
 
     @terms.register("mine")
     class Mine(Term):
@@ -36,7 +37,7 @@ class Batch:
     Rewards and predictions are 0 to 1, or standardised (``TermShape.standardised``). Several sources, or targets, are
     concatenated in the order of their indices. With target rewards, R target rounds follow the source rounds in
     ``predicted``, ``arm`` and ``reward``. B is 0 if no source has a reward. With shared arms every round has K
-    contexts, hence K rows of aligned features. Gradients reach the encoder; the head is a constant.
+    contexts, hence K rows of aligned features. The gradient passes to the encoder; the head is a constant.
     """
 
     #: (B + R, K): predicted rewards of the rounds, the head's coefficients times the features.
@@ -82,7 +83,7 @@ class TermShape:
     feedback: str = "bandit"
     #: The factor between predicted rewards, which are too flat for a softmax, and logits.
     scale: float = 10.0
-    #: True if rewards have mean 0 and standard deviation 1, and may have any size.
+    #: True if rewards are standardised to mean 0 and standard deviation 1; otherwise they are in [0, 1].
     standardised: bool = False
 
     def __post_init__(self) -> None:
@@ -131,10 +132,10 @@ terms: Registry[type[Term]] = Registry("term", "daband.neural.objectives")
 
 
 class WithGradient(torch.autograd.Function):
-    """A function of predictions (T, K), the factor that makes them logits, and constants, with an explicit gradient.
+    """A function with an explicit gradient, because autograd would need twice as many operations.
 
-    ``forward`` returns the value, and its gradient with respect to the logits times T. Autograd would need twice as
-    many operations.
+    Its arguments are predictions (T, K), the factor that turns them into logits, and constants. ``forward`` returns the
+    value, and T times its gradient with respect to the logits.
     """
 
     generate_vmap_rule = True
@@ -144,11 +145,11 @@ class WithGradient(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
-        ctx.scale, ctx.constants = inputs[1], len(inputs) - 1
+        ctx.scale, ctx.n_constants = inputs[1], len(inputs) - 1
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         (logit_gradient,) = ctx.saved_tensors
         if gradients[0] is None:
-            return None, *[None] * ctx.constants
-        return logit_gradient * (gradients[0] * (ctx.scale / len(logit_gradient))), *[None] * ctx.constants
+            return None, *[None] * ctx.n_constants
+        return logit_gradient * (gradients[0] * (ctx.scale / len(logit_gradient))), *[None] * ctx.n_constants
