@@ -62,7 +62,7 @@ def test_members_teach_each_other_by_their_mean_prediction(trained):
         torch.testing.assert_close(common[member], own.mean(dim=0))
     batches = step.batches
     batches.load(4)
-    drawn = batches.at(torch.zeros(1, dtype=torch.int64))
+    drawn = batches.batch_at(torch.zeros(1, dtype=torch.int64))
     of_target = drawn.contexts.split(batches.segment_rows, dim=1)[batches.unlabelled[0]]
     assert torch.equal(of_target[0], of_target[1])
     of_source = drawn.contexts.split(batches.segment_rows, dim=1)[batches.sources[0]]
