@@ -90,7 +90,11 @@ def trust(questions: Record) -> str:
         if row["half"] == "report" and row["way"] == "questions" and row["rewards"] == 50
     )  # fmt: skip
     verdicts = {row["target"]: row for row in questions["verdicts"]}
-    return fill("trust", limits=limits, rows=rows, fifty=fifty, verdicts=verdicts, commit=questions["commit"])
+    sets = {(row["half"], row["way"]): row["sets"] for row in questions["rows"]}
+    return fill(
+        "trust", limits=limits, rows=rows, fifty=fifty, verdicts=verdicts, commit=questions["commit"],
+        development_sets=sets["development", "questions"], coda_sets=sets["report", "coda"],
+    )  # fmt: skip
 
 
 def baselines(record: Record) -> str:
@@ -171,6 +175,7 @@ def arms(record: Record) -> str:
     seeds, stream_seeds = (len({run["seed"] for run in some}) for some in (runs, streams))
     return fill(
         "arms", rows=rows, network_rows=network_rows, reached=sum(gap >= 0.5 for gap in gaps), total=len(gaps),
+        runs=len(runs), open_runs=sum(run["gap"] < 0.5 for run in runs),
         seeds=seeds, stream_seeds=stream_seeds, speed=record["speed"][0],
         clicks={**clicks, "error": clicks["new_error"]},
         commits=sorted({run.get("commit", record["commit"]) for run in (*runs, *logs, *streams, *record["speed"])}),
