@@ -81,7 +81,7 @@ def prepare_ab_test(names):
     """Write the tables of a test in one market and of customers in the next."""
     rng = np.random.default_rng(0)
     table = pl.DataFrame(
-        {"age": rng.integers(20, 80, 400), "spent": rng.random(400), "city": rng.choice(["Oslo", "Rome"], 400)}
+        {"age": rng.integers(20, 80, 400), "spent": rng.random(400), "channel": rng.choice(["web", "shop"], 400)}
     )
     table.write_csv("sweden.csv")
     offers = pl.Series(rng.choice(["coupon", "visit"], 400))
@@ -91,14 +91,14 @@ def prepare_ab_test(names):
 def prepare_offers(names):
     """Write a catalogue of that test's offers."""
     pl.DataFrame({"id": ["coupon", "visit"], "price": [1.0, 2.0], "kind": ["trip", "trip"]}).write_csv("offers.csv")
-    names["row"] = {"age": 24, "spent": 80.0, "city": "Oslo"}
+    names["row"] = {"age": 24, "spent": 80.0, "channel": "web"}
 
 
 def prepare_arms(names):
     prepare_ab_test(names)
     prepare_offers(names)
-    context = ["age", "spent", "city"]
-    names["columns"] = daband.domains.Columns(context, ["city"], arm="offer", reward="euros", propensity="p")
+    context = ["age", "spent", "channel"]
+    names["columns"] = daband.domains.Columns(context, ["channel"], arm="offer", reward="euros", propensity="p")
 
 
 def prepare_deployed_arms(names):
