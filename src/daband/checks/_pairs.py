@@ -25,8 +25,8 @@ def check_names(pair: Pair) -> None:
     _require(len(pair.class_names) == pair.n_arms, f"{len(pair.class_names)} class names for {pair.n_arms} arms")
     _require(len(set(pair.class_names)) == pair.n_arms, f"class names are not unique: {pair.class_names}")
     for name, domain in _domains(pair):
-        arms = getattr(domain, "n_arms", pair.n_arms)
-        _require(arms == pair.n_arms, f"{name} has {arms} arms, the pair {pair.n_arms}")
+        n_arms = getattr(domain, "n_arms", pair.n_arms)
+        _require(n_arms == pair.n_arms, f"{name} has {n_arms} arms, the pair {pair.n_arms}")
     if pair.feature_names:
         size = int(np.prod(pair.context_shape))
         _require(len(pair.feature_names) == size, f"{len(pair.feature_names)} feature names for {size} numbers")
@@ -34,7 +34,7 @@ def check_names(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_shapes(pair: Pair) -> None:
-    """Check that contexts of every domain have one type and the pair's shape, or (K, *shape) with shared arms."""
+    """Check that all contexts have the same type, and the pair's shape, or (K, *shape) with shared arms."""
     expected_shape = (pair.n_arms, *pair.context_shape) if pair.arms == "shared" else pair.context_shape
     dtypes = {}
     for name, batch in _batches(pair):
@@ -84,7 +84,7 @@ def check_reward_values(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_order(pair: Pair) -> None:
-    """Check that a pass has every context once, in an order set by the seed, and that too many rounds are an error."""
+    """Check that a pass has every context once, that the seed sets the order, and that too many rounds are an error."""
     for name, domain in _domains(pair):
         if isinstance(domain, EvaluationDomain):
             continue
@@ -116,12 +116,13 @@ def check_source_test(pair: Pair) -> None:
         return
     source_hashes = [hash(row.tobytes()) for row in _first_contexts(pair.source, _MAX_COMPARED_CONTEXTS)]
     test_hashes = {hash(row.tobytes()) for row in _first_contexts(pair.source_test, _SAMPLE_SIZE)}
-    repeated = 1.0 - len(set(source_hashes)) / len(source_hashes)
-    common = len(test_hashes & set(source_hashes)) / len(test_hashes)
-    text = (
-        f"{common:.0%} of source_test's contexts are contexts of source, which repeats {repeated:.0%} of its contexts"
+    repeated_fraction = 1.0 - len(set(source_hashes)) / len(source_hashes)
+    common_fraction = len(test_hashes & set(source_hashes)) / len(test_hashes)
+    message = (
+        f"{common_fraction:.0%} of source_test's contexts are contexts of source, "
+        f"which repeats {repeated_fraction:.0%} of its contexts"
     )
-    _require(common <= 2.0 * repeated + 0.05, text)
+    _require(common_fraction <= 2.0 * repeated_fraction + 0.05, message)
 
 
 @PAIR_CHECKS.add

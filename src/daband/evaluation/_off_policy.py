@@ -44,9 +44,9 @@ ESTIMATORS = ("dr", "snips", "ips")
 _MAX_CONTEXT_BYTES = 1 << 30
 #: Number of effective rounds below which a warning is given, because intervals are too short too often.
 _MIN_EFFECTIVE_ROUNDS = 100
-#: Number of rewards other than the usual one, below which the skewness of rewards cannot be estimated.
+#: Minimum number of rewards other than the usual one. With fewer, the skewness of rewards cannot be estimated.
 _MIN_OTHER_REWARDS = 20
-#: Fraction of rounds with the usual reward, above which the other rewards, such as purchases, are counted.
+#: If a larger fraction of rounds has the usual reward, such as 0, the other rewards, such as purchases, are counted.
 _USUAL_FRACTION = 0.5
 #: Largest fraction of the weight that one round may have.
 _MAX_WEIGHT_FRACTION = 0.1
@@ -62,8 +62,8 @@ _NEGLIGIBLE_PROBABILITY = 1e-3
 _MAX_STANDARD_ERRORS = 3.0
 #: Smallest mean of the density ratio without a warning; the largest is its inverse.
 _MIN_MEAN_RATIO = 0.5
-#: Estimated propensities are at least 0.01; a value near it means that the log hardly ever has the arm there.
-_MIN_PROPENSITY = 0.011
+#: Estimated propensities are at least 0.01. Below this number, the log hardly ever chooses the arm there.
+_RARE_PROPENSITY = 0.011
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ def evaluate_log(
     notes = []
     if _is_file_log(log):
         file_log = _open_file_log(policy, log, columns, id)
-        missing = file_log.unrewarded.items()
-        notes += [f"{path}: {rounds:,} rounds have no reward and are left out" for path, rounds in missing]
+        unrewarded = file_log.unrewarded.items()
+        notes += [f"{path}: {rounds:,} rounds have no reward and are left out" for path, rounds in unrewarded]
         check_unlearned(policy, file_log, id)
         if target is None:
             stream = StreamedRounds(file_log, progress=progress)
@@ -188,10 +188,11 @@ def evaluate_log(
     log_probabilities = arm_probabilities(policy, rounds.contexts, domain, rule, "log", offered=rounds.offered)
     n_arms = log_probabilities.shape[1]
     check_arms(rounds.arms, len(rounds), n_arms)
-    if isinstance(logged, ArrayLog) and logged.propensities_estimated:
-        rare = float((rounds.propensities < _MIN_PROPENSITY).mean())
-        support = f"; {rare:.1%} of the rounds have an arm that the log hardly ever chooses there" if rare else ""
-        notes.append(f"the log has no propensities; they are {logged.propensities_estimated}{support}")
+    if isinstance(logged, ArrayLog) and logged.propensity_method:
+        rare_fraction = float((rounds.propensities < _RARE_PROPENSITY).mean())
+        remark = f"; {rare_fraction:.1%} of the rounds have an arm that the log hardly ever chooses there"
+        remark = remark if rare_fraction else ""
+        notes.append(f"the log has no propensities; they are {logged.propensity_method}{remark}")
     in_memory = MemoryRounds(rounds, n_arms, shared=known_policy is not None and known_policy.arms == "shared")
     models = FoldModels(in_memory, seed) if with_models else None
     weighted = weigh_log(in_memory, lambda *_: log_probabilities, models, seed)
@@ -270,12 +271,12 @@ def _support_warnings(log: WeightedRounds) -> list[str]:
     """Return reasons to doubt the estimate: arms or contexts missing from the log, wrong propensities."""
     reasons = []
     unseen = np.flatnonzero((log.arm_counts == 0) & (log.probabilities > _NEGLIGIBLE_PROBABILITY))
-    missing = float(log.probabilities[log.arm_counts == 0].sum())
+    unseen_probability = float(log.probabilities[log.arm_counts == 0].sum())
     if len(unseen):
         names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
         reasons.append(
-            f"support is missing: the log never chose arm {names}, which the policy chooses in {missing:.1%} of "
-            "rounds; its reward is unknown"
+            f"support is missing: the log never chose arm {names}, which the policy chooses in "
+            f"{unseen_probability:.1%} of rounds; its reward is unknown"
         )
     if log.ratio is not None:
         size = effective_sample_size(log.ratio)
@@ -284,10 +285,10 @@ def _support_warnings(log: WeightedRounds) -> list[str]:
             reasons.append(f"{cause} leaves {size:.0f} of {len(log.ratio)} rounds")
         elif not _MIN_MEAN_RATIO < log.mean_ratio < 1.0 / _MIN_MEAN_RATIO:
             reasons.append(f"{cause} averages {log.mean_ratio:.2g} over the log instead of 1")
-    mean_weight = estimate_mean(log.weights)
-    if abs(mean_weight.value - (1.0 - missing)) > _MAX_STANDARD_ERRORS * mean_weight.error:
+    mean_weight, expected_weight = estimate_mean(log.weights), 1.0 - unseen_probability
+    if abs(mean_weight.value - expected_weight) > _MAX_STANDARD_ERRORS * mean_weight.error:
         reasons.append(
-            f"weights average {mean_weight.value:.3g} instead of {1.0 - missing:.3g}: propensities are not those of "
+            f"weights average {mean_weight.value:.3g} instead of {expected_weight:.3g}: propensities are not those of "
             "the log, or the policy chooses arms in contexts where the log never does"
         )
     return reasons

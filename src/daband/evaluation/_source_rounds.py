@@ -31,7 +31,7 @@ def apply_by_source(
 
 
 def round_indices(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, seed: int) -> IntArray:
-    """Return the index in the domain of each of the first ``n`` contexts of ``rewarded_rounds``."""
+    """Return the indices in the domain of the first ``n`` contexts that ``rewarded_rounds`` returns."""
     if isinstance(domain, Contexts):
         return domain.order(0, n, seed=seed)
     indices = np.concatenate([np.arange(*block) for block in _spaced_blocks(len(domain), n)])
@@ -48,9 +48,9 @@ def rewarded_rounds(
     if not isinstance(domain, EvaluationDomain):
         rounds = domain.rounds(0, n, seed=seed)
         return rounds.contexts, rounds if isinstance(domain, LoggedDomain) else rounds.rewards
-    contexts, table = sample_evenly(domain, n)
+    contexts, rewards = sample_evenly(domain, n)
     order = np.random.default_rng(seed).permutation(len(contexts))  # the first rows must have all classes
-    return contexts[order], table[order]
+    return contexts[order], rewards[order]
 
 
 def sample_evenly(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArray]:

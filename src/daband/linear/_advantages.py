@@ -40,7 +40,7 @@ _N_SPLITS = 3
 _MIN_LOG_ROUNDS = 100
 #: Minimum number of rounds of a *supported* arm: only supported arms are chosen by context.
 _MIN_ARM_ROUNDS = 10
-#: The probability that no used regression loses to the best arm.
+#: The confidence level of the lower limits of gains.
 _CONFIDENCE = 0.99
 #: The number of random draws from which the quantile of the maximum of correlated normal variables is estimated.
 _N_NORMAL_DRAWS = 20_000
@@ -104,13 +104,13 @@ def learn_advantages(
     Predictions depend on the context only if the log proves that choosing by context is better than the best arm.
 
     Args:
-        contexts: (n, d).
+        contexts: the contexts of the log, (n, d).
         arms: the logged arms, (n,).
         rewards: their rewards, (n,).
         propensities: the probability of each logged arm, (n,).
         n_arms: the number of arms.
         by_context: if False, the best arm is always chosen, and no gain is estimated.
-        offered: the arms that may be chosen, (K,); all by default, or if the log has none of them.
+        offered: the arms that may be chosen, (K,). If it is None or the log has none of these arms, all may be chosen.
         seed: determines the folds of cross-fitting.
     """
     n, counts = len(arms), np.bincount(arms, minlength=n_arms)
@@ -192,7 +192,7 @@ def _fit_mean_rewards(
 
 
 class _NestedScores:
-    """The doubly robust scores of a log, cross-fitted. Models can also exclude a second fold."""
+    """Cross-fitted doubly robust scores of a log. The models of a fold can also exclude a second fold."""
 
     def __init__(
         self,

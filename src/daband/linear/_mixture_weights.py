@@ -12,10 +12,10 @@ over the rounds so far (stacking: Breiman 1996; van der Laan, Polley and Hubbard
 * w_0 are the weights before the first round.
 * The factor 100 was chosen on the development half of the data sets (benchmarks/records/split.json).
 
-The weights sum to one, so only the errors e_t = p_t - r_t matter, and the first sum is w' (sum_t e_t e_t') w. Rewards
-``a r + b`` therefore lead to the same weights. If exactly one arm has reward 1 in each round, a reward of 1 reveals the
-rewards of all arms. Such a round may count once for each arm (``revealed_predictions``). Then the errors of arms that
-were not chosen count as well.
+The weights sum to one, so only the errors e_t = p_t - r_t matter, and the first sum is w' (sum_t e_t e_t') w. Scaling
+and shifting all rewards therefore does not change the weights. If exactly one arm has reward 1 in each round, a reward
+of 1 reveals the rewards of all arms. Such a round may count once for each arm (``revealed_predictions``). Then the
+errors of arms that were not chosen count as well.
 
 **Guarantee.** This is follow-the-regularised-leader on losses f_t(w) = (r_t - p_t . w)^2 over the simplex. Predictions
 are clipped to the range of the rewards seen so far. If rewards are bounded, the squared loss is exp-concave. Then, for
@@ -115,8 +115,9 @@ def simplex_least_squares(gram: FloatArray, moment: FloatArray) -> FloatArray:
         for subset in combinations(range(n_weights), size):
             nonzero = list(subset)
             right_sides = np.stack([moment[nonzero], np.ones(size)], axis=1)
-            free, ones = np.linalg.solve(gram[np.ix_(nonzero, nonzero)], right_sides).T
-            solution = free - ones * ((free.sum() - 1.0) / ones.sum())  # the Lagrange multiplier makes the sum 1
+            unconstrained, direction = np.linalg.solve(gram[np.ix_(nonzero, nonzero)], right_sides).T
+            multiplier = (unconstrained.sum() - 1.0) / direction.sum()  # the Lagrange multiplier makes the sum 1
+            solution = unconstrained - multiplier * direction
             if (solution < 0).any():
                 continue
             weights = np.zeros(n_weights)

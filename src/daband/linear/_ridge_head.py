@@ -47,10 +47,10 @@ def check_head_memory(*, n_arms: int, dim: int, arms: str, primal: bool) -> None
 
     In the primal form a regression has two d x d matrices and 32 pending rows. In the dual form it is small.
     """
-    heads = n_arms if arms == "disjoint" else 1
+    n_heads = n_arms if arms == "disjoint" else 1
     head_bytes = 8.0 * (2 * dim * dim + 36 * dim) if primal else 1000.0
     round_bytes = 8.0 * (8 * n_arms + (n_arms if arms == "shared" else 1) * dim)
-    check_memory(heads * head_bytes + round_bytes, f"n_arms={n_arms} with {dim} features")
+    check_memory(n_heads * head_bytes + round_bytes, f"n_arms={n_arms} with {dim} features")
 
 
 class RidgeHead:
@@ -81,11 +81,11 @@ class RidgeHead:
         self.ridge = ridge
         self.form = form
         self._all_arms: BoolArray = np.ones((1, n_arms), np.bool_)
-        heads = n_arms if arms == "disjoint" else 1
+        n_heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
-        is_large = dim >= _MIN_DUAL_DIM or not self._primal_fits(heads, _SMALL_PRIMAL_BYTES)
+        is_large = dim >= _MIN_DUAL_DIM or not self._primal_fits(n_heads, _SMALL_PRIMAL_BYTES)
         use_dual = form == "dual" or (form == "auto" and is_large)
-        self.statistics = (DualRidge if use_dual else PrimalRidge)(heads, dim, ridge)
+        self.statistics = (DualRidge if use_dual else PrimalRidge)(n_heads, dim, ridge)
 
     def score(
         self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, bonuses: bool = True
@@ -286,19 +286,19 @@ class RidgeHead:
         statistics.restore(arrays)
         self.statistics = statistics
 
-    def _primal_fits(self, heads: int, limit: int) -> bool:
+    def _primal_fits(self, n_heads: int, limit: int) -> bool:
         """Return True if the primal matrices of this many heads have at most ``limit`` bytes."""
-        return 2 * heads * self.dim * self.dim * 8 <= limit
+        return 2 * n_heads * self.dim * self.dim * 8 <= limit
 
     def _convert_if_cheaper(self, rounds: int) -> None:
         """Convert dual statistics to the primal form if that is cheaper. The last update had this many ``rounds``."""
         if self.form != "auto" or isinstance(self.statistics, PrimalRidge):
             return
-        heads = self.statistics.n_heads
-        is_cheaper = self.statistics.cost_per_round() > _RELATIVE_PRIMAL_COST * heads * float(self.dim) ** 2
+        n_heads = self.statistics.n_heads
+        is_cheaper = self.statistics.cost_per_round() > _RELATIVE_PRIMAL_COST * n_heads * float(self.dim) ** 2
         learns_singles = rounds == 1 and self.dim < _MIN_DUAL_DIM_SINGLES
-        if (is_cheaper and self._primal_fits(heads, _MAX_PRIMAL_BYTES)) or (
-            learns_singles and self._primal_fits(heads, _SMALL_PRIMAL_BYTES)
+        if (is_cheaper and self._primal_fits(n_heads, _MAX_PRIMAL_BYTES)) or (
+            learns_singles and self._primal_fits(n_heads, _SMALL_PRIMAL_BYTES)
         ):
             self.statistics = self.statistics.to_primal()
 

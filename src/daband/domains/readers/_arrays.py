@@ -143,7 +143,7 @@ def from_arrays(
             without them can be used for training, but not evaluated.
         target_labelled: target contexts with rewards for continued training after deployment.
         source_test: source rounds that training does not use: a tuple of contexts and labels or rewards; the fraction
-            of ``source`` to hold out (a fixed split by class); or None.
+            of ``source`` to hold out (a fixed random split of each class); or None.
         n_arms: the number of arms; by default one more than the largest source label, or the table's number of columns.
         class_names: a name per arm; by default "0", "1", ...
         arms: "disjoint" (one context per round) or "shared" (one context per arm: contexts are (n, K, *C)).
@@ -172,7 +172,7 @@ def from_arrays(
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
     outcomes = _as_rewards_or_labels(source[1], "source")
     if n_arms is not None:
-        n_arms = check_n_arms(n_arms, rows=outcomes.size)
+        n_arms = check_n_arms(n_arms, n_rows=outcomes.size)
     elif outcomes.ndim == 2:
         n_arms = outcomes.shape[1]
     else:  # ArraySource rejects invalid labels
@@ -243,16 +243,16 @@ def check_agreement(parts: Mapping[str, Any], shape: tuple[int, ...], *, n_arms:
             raise InvalidInput(f"shared arms need {field} contexts (n, {n_arms}, *C), got {domain.array_shape}")
 
 
-def check_n_arms(n_arms: int, *, rows: int) -> int:
+def check_n_arms(n_arms: int, *, n_rows: int) -> int:
     """Return the number of arms. Raise an error if the memory is too small for their rewards."""
     n_arms = check_int("n_arms", n_arms, minimum=1)
-    check_memory(_count_reward_bytes(n_arms, rows), f"n_arms={n_arms}")
+    check_memory(_count_reward_bytes(n_arms, n_rows), f"n_arms={n_arms}")
     return n_arms
 
 
-def _count_reward_bytes(n_arms: int, rows: int) -> float:
+def _count_reward_bytes(n_arms: int, n_rows: int) -> float:
     """Return the number of bytes that the rewards of a block of rounds take."""
-    return 8.0 * n_arms * min(rows, 4096)
+    return 8.0 * n_arms * min(n_rows, 4096)
 
 
 def _check_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray:
@@ -260,8 +260,8 @@ def _check_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray:
     array = as_numpy(contexts, name)
     min_dimensions = 3 if per_arm else 2
     if array.ndim < min_dimensions:
-        allowed = "(n, K, *C)" if per_arm else "(n, *C)"
-        raise InvalidInput(f"{name} must have shape {allowed}, got {array.shape}")
+        expected_shape = "(n, K, *C)" if per_arm else "(n, *C)"
+        raise InvalidInput(f"{name} must have shape {expected_shape}, got {array.shape}")
     if len(array) == 0:
         raise InvalidInput(f"{name} is empty: shape {array.shape}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():

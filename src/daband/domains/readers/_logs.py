@@ -28,7 +28,7 @@ class ArrayLog(ArrayContexts, LoggedDomain):
     """A log in arrays: contexts (n, *C), and the arms, rewards and propensities of a logging policy, each (n,).
 
     ``offered`` (n, K) are the arms that could be chosen, by default all. Missing propensities are estimated from the
-    log; ``propensities_estimated`` then describes the method.
+    log; ``propensity_method`` then describes how, and is empty otherwise.
     """
 
     def __init__(
@@ -45,14 +45,15 @@ class ArrayLog(ArrayContexts, LoggedDomain):
     ) -> None:
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
         super().__init__(contexts, passes=passes, name=f"{name} contexts")
-        logged = as_numpy(arms, f"{name} arms")
-        self.propensities_estimated = ""
+        arm_array = as_numpy(arms, f"{name} arms")
+        arm_array = arm_array.astype(np.int64) if arm_array.dtype == np.bool_ else arm_array
+        self.propensity_method = ""
         try:
-            self._arms = check_arms(logged.astype(np.int64) if logged.dtype == np.bool_ else logged, len(self), n_arms)
+            self._arms = check_arms(arm_array, len(self), n_arms)
             self._rewards = check_rewards(rewards, (len(self),))
             self._offered = None if offered is None else _check_offered(offered, self._arms, n_arms)
             if propensities is None:
-                propensities, self.propensities_estimated = estimate_propensities(
+                propensities, self.propensity_method = estimate_propensities(
                     self._contexts, self._arms, n_arms, self._offered
                 )
             self._propensities = check_propensities(propensities, len(self))
@@ -104,8 +105,8 @@ def from_log(
         n_arms: the number of arms; it cannot be inferred from a log, because an arm may never have been chosen. It is
             not needed with ``arms``.
         class_names: a name per arm; by default "0", "1", ...
-        arms: a table of arms with features, as in ``from_table``, or features (K, m). An arm of the log is an index of
-            its rows. If there is a table per domain, source arms come first, then new target arms.
+        arms: a table of arms with features, as in ``from_table``, or features (K, m). An arm of the log is the
+            index of its row. If there is a table per domain, source arms come first, then new target arms.
         feedback: "one_hot" if a reward of 1 in the log means that every other arm has reward 0, else "bandit".
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to ``passes``.
@@ -133,7 +134,7 @@ def from_log(
     elif n_arms is None:
         raise InvalidInput("from_log needs n_arms, the number of arms, or arms, a table of them")
     log = _open_log(source, "source", n_arms=n_arms, passes=passes)
-    n_arms = check_n_arms(n_arms, rows=len(log))
+    n_arms = check_n_arms(n_arms, n_rows=len(log))
     training: LoggedDomain = log
     held_out: LoggedDomain | None
     if isinstance(source_test, tuple | str | Path | ParquetLog):
@@ -175,8 +176,8 @@ def _open_log(
     if not (isinstance(log, tuple) and len(log) in (3, 4, 5)):
         raise InvalidInput(f"{argument} must be a tuple (contexts, arms, rewards, propensities), or with offered arms")
     array_log = ArrayLog(*log, n_arms=n_arms, passes=passes, name=argument)
-    if array_log.propensities_estimated:
-        warn_estimated_propensities(array_log.propensities_estimated, stacklevel=4)
+    if array_log.propensity_method:
+        warn_estimated_propensities(array_log.propensity_method, stacklevel=4)
     return array_log
 
 
