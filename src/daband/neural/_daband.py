@@ -15,7 +15,7 @@ class DABand(NeuralLinUCB):
     """A neural policy that learns in the source, where rewards are observed, and acts in the target.
 
     Show it target contexts with ``observe_target`` and call ``adapt`` after every episode (``daband.train`` does both).
-    The arguments are those of ``NeuralLinUCB``, but named recipes include their target terms.
+    The arguments are those of ``NeuralLinUCB``, which drops the terms for the target from a named recipe.
 
     >>> policy = daband.DABand(context_shape=(8,), n_arms=3, recipe="small", seed=0)
     >>> policy.observe_target([[0.5] * 8] * 64)

@@ -3,13 +3,14 @@
 A network overfits a small table, and extrapolates badly to contexts far from those it was trained on; ridge regression
 does neither, but cannot fit nonlinear functions. The weight of a member depends on how well it predicted rounds before
 it learned them. ``linear/_mixture_weights.py`` computes the weights, and bounds the error relative to the best mixture.
-The confidence bonus is a mean of the members' bonuses with fixed weights, since the error of a mean is at most the mean
-of the errors.
+The confidence bonus is a mean of the members' bonuses with fixed weights, since the error of a mean of predictions is
+at most the mean of their errors.
 
 Members are ordinary policies. ``Mixture.for_pair`` uses the members that did best on the development half of the data
-sets (benchmarks/records/split.json). They predict and explore with different regressions. A small ridge penalty
-explores well, because the bonus of a context falls as soon as that context has been seen. For contexts of more than 64
-numbers, a large penalty predicts better in another domain.
+sets (benchmarks/records/split.json). Members have different weights in predictions and in the bonus, because a
+regression that explores well need not predict well. A small ridge penalty explores well, because the bonus of a context
+falls as soon as that context has been seen. For contexts of more than 64 numbers, a large penalty predicts better in
+another domain.
 """
 
 from __future__ import annotations
@@ -382,7 +383,7 @@ class Mixture(Policy):
             return super()._play(contexts, rewards, domain, available, first_round, weights)
         member_features = [prepare_contexts(member, contexts, domain) for member in members]
         pairs: Any = zip(members, member_features, strict=True)
-        regressions = [member._head_and_features(batch, domain) for member, batch in pairs]
+        regressions = [member._head_and_features(features, domain) for member, features in pairs]
         checksums = _compute_checksums(contexts)
         is_new = self._find_new_contexts(checksums)
         self._store_checksums(checksums)
@@ -391,11 +392,11 @@ class Mixture(Policy):
             rows = slice(start, start + _BLOCK_ROUNDS)
             block_mask, block_weights = (None if part is None else part[rows] for part in (available, weights))
             scores = EpisodeScores([head for head, _ in regressions], [features[rows] for _, features in regressions])
-            block: Any = scores, rewards[rows], is_new[rows], block_mask, first_round + start, block_weights
-            decision = self._play_block(*block)
+            arguments: Any = scores, rewards[rows], is_new[rows], block_mask, first_round + start, block_weights
+            decision = self._play_block(*arguments)
             received = rewards[rows][np.arange(len(decision.arm)), decision.arm]
-            for member, batch in zip(members, member_features, strict=True):
-                learn_transformed(member, batch[rows], decision.arm, received, domain, block_weights)  # type: ignore[arg-type]
+            for member, features in zip(members, member_features, strict=True):
+                learn_transformed(member, features[rows], decision.arm, received, domain, block_weights)  # type: ignore[arg-type]
             decisions.append(decision)
         return join_decisions(decisions)
 

@@ -29,26 +29,27 @@ _PAIR_ATTRIBUTES = ("context_shape", "n_arms", "arms", "feedback")
 _OPTIONAL_SETTINGS = ("alpha", "device", "feedback")
 
 
-def build_policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _P:
-    """Return a policy of the class ``kind`` for ``pair``; ``settings`` are keyword arguments of that class."""
+def build_policy_for_pair(policy_class: type[_P], pair: Any, settings: Mapping[str, Any]) -> _P:
+    """Return a policy of the class ``policy_class`` for ``pair``; ``settings`` are keyword arguments of that class."""
     if not all(hasattr(pair, name) for name in (*_PAIR_ATTRIBUTES, "target")):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
-    accepted: dict[str, Any] = setting_defaults(kind)  # type: ignore[arg-type]
+    accepted: dict[str, Any] = setting_defaults(policy_class)  # type: ignore[arg-type]
     unknown = next((name for name in settings if name not in accepted and name not in _OPTIONAL_SETTINGS), None)
     if unknown is not None:
         settable = [name for name in accepted if name not in _PAIR_ATTRIBUTES]
-        hint = did_you_mean(unknown, settable)
-        raise InvalidInput(f"{kind.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(settable)})")
+        hint = f"{did_you_mean(unknown, settable)} (its settings: {', '.join(settable)})"
+        raise InvalidInput(f"{policy_class.__name__} has no setting {unknown!r}{hint}")
     arguments = {name: getattr(pair, name) for name in _PAIR_ATTRIBUTES}
     arguments["shift"] = getattr(pair, "shift", None)
     arguments["standardise_rewards"] = pair.feedback != "one_hot"  # one-hot rewards are 0 and 1
     arguments["domains"] = getattr(pair, "domains", None)
     catalogue = getattr(pair, "catalogue", None)
     is_joint = catalogue is not None and "catalogue" in accepted and settings.get("catalogue", catalogue) is not None
-    is_linear = "ridge" in accepted and not getattr(kind, "learns_by_gradients", False)
+    is_linear = "ridge" in accepted and not getattr(policy_class, "learns_by_gradients", False)
     if "transform" not in settings:
         components = count_joint_components(pair.context_shape, catalogue) if is_joint and is_linear else None
-        arguments["transform"] = default_transform(kind, pair, shift=settings.get("shift"), components=components)
+        shift = settings.get("shift")
+        arguments["transform"] = default_transform(policy_class, pair, components=components, shift=shift)
     arguments |= {"catalogue": catalogue, **settings}
     if is_joint and "alpha" not in settings:
         arguments["alpha"] = JOINT_ALPHA
@@ -57,7 +58,7 @@ def build_policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]
         if "alpha" not in settings:
             arguments["alpha"] = standardised_alpha(n_features)
             arguments.setdefault("ridge", standardised_ridge(n_features))
-    policy = kind(**{name: value for name, value in arguments.items() if name in accepted})
+    policy = policy_class(**{name: value for name, value in arguments.items() if name in accepted})
     if getattr(pair, "table", None) is not None:
         policy.table = pair.table  # type: ignore[attr-defined]
     policy.framing = getattr(pair.target, "framing", None)  # type: ignore[attr-defined]
@@ -74,13 +75,13 @@ def count_joint_components(context_shape: Sequence[int], catalogue: Any) -> int 
 
 
 @functools.cache
-def setting_defaults(kind: Any) -> dict[str, Any]:
+def setting_defaults(policy_class: Any) -> dict[str, Any]:
     """Return the keyword arguments of a class's constructor, with their defaults or ``inspect.Parameter.empty``.
 
     If a constructor takes ``**kwargs``, the arguments of the next class in the method resolution order are included.
     """
     defaults: dict[str, Any] = {}
-    for base_class in kind.__mro__:
+    for base_class in policy_class.__mro__:
         if "__init__" not in vars(base_class) or base_class is object:
             continue
         parameters = list(inspect.signature(vars(base_class)["__init__"]).parameters.values())[1:]
@@ -96,7 +97,7 @@ def standardised_alpha(n_features: int) -> float:
 
     A context of d standardised features has a bonus of about sqrt(d / n) after n rounds of an arm. So with more
     features a smaller ``alpha`` is enough: it is 1 up to 16 features, and 0.1 from 51 on. With few features and a small
-    ``alpha``, the arms that are not greedy have so few rounds that the learned policy depends on the seed. On the data
+    ``alpha``, all arms but the greedy one have so few rounds that the learned policy depends on the seed. On the data
     set weather-city (four seeds), rewards range from 0.44 to 0.63 with ``alpha=0.3`` and ``ridge=1``, and from 0.55 to
     0.58 with these defaults.
     """
@@ -108,7 +109,7 @@ def standardised_ridge(n_features: int) -> float:
     return 0.1 / standardised_alpha(n_features)
 
 
-def default_transform(kind: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None) -> Any:
+def default_transform(policy_class: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None) -> Any:
     """Return the default transform of a policy for a pair, or None.
 
     A linear policy gets ``Standardise``, since its bonuses grow with the scale of contexts. Images (``uint8``) are not
@@ -116,23 +117,23 @@ def default_transform(kind: type, pair: Any, *, components: int | None = None, s
     between domains. In that case the network itself normalises its input by the statistics of each domain.
 
     Args:
-        kind: the class of the policy.
+        policy_class: the class of the policy.
         pair: the pair of domains.
         components: the maximum number of principal components to which contexts are reduced; None for no reduction.
-            Vectors are standardised before.
+            Vectors are standardised before the reduction.
         shift: the assumed shift; by default the pair's.
     """
     n_components = None if components is None else min(components, math.prod(pair.context_shape))
     are_images = pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8
-    assumed = getattr(pair, "shift", None) if shift is None else as_shift(shift, context_shape=pair.context_shape)
-    is_network = getattr(kind, "learns_by_gradients", False)
-    standardise = getattr(kind, "scale_matters", False)
+    assumed_shift = getattr(pair, "shift", None) if shift is None else as_shift(shift, context_shape=pair.context_shape)
+    are_vectors, is_network = len(pair.context_shape) == 1, getattr(policy_class, "learns_by_gradients", False)
+    standardises = getattr(policy_class, "scale_matters", False)
     if is_network:
-        standardise = standardise and len(pair.context_shape) == 1 and assumed is not None and not assumed.aligns
-    standardise = standardise or (n_components is not None and len(pair.context_shape) == 1)
-    if standardise and not are_images:
+        standardises = standardises and are_vectors and assumed_shift is not None and not assumed_shift.aligns
+    standardises = standardises or (n_components is not None and are_vectors)
+    if standardises and not are_images:
         columns: list[int] = []
-        if assumed is not None:
-            columns = np.flatnonzero(assumed.own_statistics(math.prod(pair.context_shape))).tolist()
+        if assumed_shift is not None:
+            columns = np.flatnonzero(assumed_shift.own_statistics(math.prod(pair.context_shape))).tolist()
         return Standardise(components=n_components, by_domain=columns)
     return None if n_components is None else PCA(n_components)

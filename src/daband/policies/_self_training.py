@@ -186,10 +186,10 @@ class SelfTraining(LinUCB):
             theta, linucb_theta = {}, self._head.statistics.coefficients()
             for domain, rows in self._target_contexts.items():
                 fitted = fit_self_training(self._gram, self._arm_sums, self._n_labels, rows)
-                scales = [float(np.std(rows @ part.T)) for part in (fitted, linucb_theta)]
-                weight = _LINUCB_WEIGHT if scales[1] > 0.0 else 0.0
-                linucb_scale = weight * scales[0] / scales[1] if weight else 0.0
-                theta[domain] = (1.0 - weight) * fitted + linucb_scale * linucb_theta
+                fitted_scale, linucb_scale = (float(np.std(rows @ part.T)) for part in (fitted, linucb_theta))
+                weight = _LINUCB_WEIGHT if linucb_scale > 0.0 else 0.0
+                linucb_factor = weight * fitted_scale / linucb_scale if weight else 0.0
+                theta[domain] = (1.0 - weight) * fitted + linucb_factor * linucb_theta
             with self._locks.state:
                 # A target without stored contexts keeps its regression.
                 self._target_theta, self._fitted_rounds = self._target_theta | theta, n_learned

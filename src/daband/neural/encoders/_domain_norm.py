@@ -108,9 +108,9 @@ class DomainNorm(nn.Module):
         if self.statistics == "source":  # all sources are one domain, and the other domains use its statistics
             rows = [sum(rows[: self.n_sources]), sum(rows[self.n_sources :])]
         present = [domain for domain, count in enumerate(rows) if count]
-        if not self.training and len(present) == 1:  # without a split, which would fix the rows of an export
+        if not self.training and len(present) == 1:  # a split would fix the number of rows in an export
             return self._normalise(features, *self._running_statistics(present[0]), False)
-        # The gradient of a slice is a full-size tensor of zeros, but that of a split is one concatenation.
+        # Not by slices: the gradient of each slice is a tensor of full size, the gradient of a split one concatenation.
         parts = []
         for domain, part in enumerate(torch.split(features, rows)):
             use_batch = self.training and (domain == 0 or self.statistics == "own")
@@ -175,8 +175,9 @@ class DomainNorm(nn.Module):
             mean = means[: self.n_sources].mean(dim=0)
             variance = (variances[: self.n_sources] + (means[: self.n_sources] - mean).square()).mean(dim=0)
         # Selected by arithmetic, not by a branch on a tensor, so that a step can be recorded as a CUDA graph.
-        has_own = self._repeat_per_channel((self.batches_seen[domain] > 0).to(mean.dtype))
-        return torch.lerp(mean, means[domain], has_own), torch.lerp(variance, variances[domain], has_own)
+        has_own_statistics = self._repeat_per_channel((self.batches_seen[domain] > 0).to(mean.dtype))
+        own_mean, own_variance = means[domain], variances[domain]
+        return torch.lerp(mean, own_mean, has_own_statistics), torch.lerp(variance, own_variance, has_own_statistics)
 
     def _repeat_per_channel(self, value: torch.Tensor) -> torch.Tensor:
         """Return values (runs,) repeated for each channel, (runs * channels,); a single value is returned unchanged."""

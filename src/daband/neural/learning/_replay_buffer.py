@@ -60,8 +60,8 @@ class ReplayBuffer:
         #: True if a round with a weight other than 1 was ever stored.
         self.weighted = False
         self.columns = {"contexts": torch.empty((0, *context_shape), device=device)}
-        types = {"arms": torch.int64, "rewards": torch.float64, "weights": torch.float64} if labelled else {}
-        self.columns |= {name: torch.empty(0, dtype=kind, device=device) for name, kind in types.items()}
+        dtypes = {"arms": torch.int64, "rewards": torch.float64, "weights": torch.float64} if labelled else {}
+        self.columns |= {name: torch.empty(0, dtype=dtype, device=device) for name, dtype in dtypes.items()}
 
     @property
     def contexts(self) -> torch.Tensor:
@@ -122,7 +122,10 @@ class ReplayBuffer:
         self.columns["contexts"] = self.contexts.to("cpu" if self.on_host else self.device, dtype)
 
     def _slots(self, n: int) -> tuple[IntArray, IntArray]:
-        """Return slots for some of the next ``n`` contexts, which exceed the capacity, and their rows among these."""
+        """Return the slots of those of the next ``n`` contexts that are stored, and their rows among the ``n``.
+
+        The ``n`` contexts exceed the capacity, so that some of them are not stored.
+        """
         n_free = max(0, self.capacity - self.n_seen)
         context_numbers = np.arange(self.n_seen + n_free, self.n_seen + n)
         if self.latest:
@@ -134,8 +137,8 @@ class ReplayBuffer:
         slots = np.concatenate([np.arange(self.n_seen, self.n_seen + n_free), drawn_slots[stored_indices]])
         rows = np.concatenate([np.arange(n_free), n_free + stored_indices])
         _, from_end = np.unique(slots[::-1], return_index=True)  # the last of several contexts for a slot is stored
-        latest = len(slots) - 1 - from_end
-        return slots[latest], rows[latest]
+        stored_last = len(slots) - 1 - from_end
+        return slots[stored_last], rows[stored_last]
 
     def _reserve(self, n_needed: int) -> None:
         """Allocate memory for at least this many contexts."""
@@ -230,12 +233,12 @@ class ReplayBuffers:
     def state(self) -> dict[str, AnyArray]:
         """Return all stored data as arrays."""
         named = self._buffers_by_name().items()
-        return {f"{name}.{column}": array for name, part in named for column, array in part.state().items()}
+        return {f"{name}.{column}": array for name, buffer in named for column, array in buffer.state().items()}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        for name, part in self._buffers_by_name().items():
-            part.restore(with_prefix(f"{name}.", state))
+        for name, buffer in self._buffers_by_name().items():
+            buffer.restore(with_prefix(f"{name}.", state))
 
 
 def _buffer_seed(seed: int, domain: int, labelled: bool, domains: DomainNames) -> int:
