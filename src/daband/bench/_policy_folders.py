@@ -92,7 +92,7 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
     if (folder / CHOICE_FILE).is_file():
         choice = read_json(folder / CHOICE_FILE)
         try:
-            result = PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
+            saved_policy = PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
     else:
@@ -100,32 +100,32 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
         if len(runs) > 1:
             raise InvalidInput(f"{folder} has {len(runs)} finished runs, e.g. {runs[0]}; use the folder of one")
         spec = read_spec(runs[0])
-        result = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
-    if not result.policy_file.is_file():
+        saved_policy = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
+    if not saved_policy.policy_file.is_file():
         raise InvalidInput(f"{folder} has no policy.safetensors; use the folder of one run")
-    return result
+    return saved_policy
 
 
 def begin_audit(
     folder: str | Path, *, budget: int, seed: int = 0, confidence: float = 0.95, incumbent: Any = None
 ) -> Audit:
-    """Start an audit of a folder's policy in the subfolder ``audit``. If it was started before, it is read.
+    """Start an audit of a folder's policy in the subfolder ``audit``, or read the audit that was started before.
 
     The incumbent is the one in the policy's ``assessment.json``, unless another is given.
     """
-    policy_files = policy_folder(folder)
-    pair = policy_files.load_pair()
-    assessment = None if policy_files.assessment_file is None else read_assessment(policy_files.assessment_file)
+    saved_policy = policy_folder(folder)
+    pair = saved_policy.load_pair()
+    assessment = None if saved_policy.assessment_file is None else read_assessment(saved_policy.assessment_file)
     if incumbent is None and assessment is not None:
         incumbent = assessment.incumbent_arm
     return audit(
-        load_policy(policy_files.policy_file),
+        load_policy(saved_policy.policy_file),
         target=pair.target,
         budget=budget,
         incumbent=incumbent,
-        directory=policy_files.path / AUDIT_FOLDER,
+        directory=saved_policy.path / AUDIT_FOLDER,
         confidence=confidence,
-        rule=policy_files.rule,
+        rule=saved_policy.rule,
         seed=seed,
         arm_names=pair.class_names,
         unit="" if assessment is None else assessment.unit,
@@ -140,25 +140,25 @@ def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = Fal
         answers: a CSV with columns ``id`` and ``reward``.
         replace: if True, an answer replaces a different earlier one.
     """
-    policy_files = policy_folder(folder)
-    audit_folder = policy_files.path / AUDIT_FOLDER
+    saved_policy = policy_folder(folder)
+    audit_folder = saved_policy.path / AUDIT_FOLDER
     result = answer_audit(audit_folder, answers, replace=replace)
-    if policy_files.assessment_file is None or not result.finished:
+    if saved_policy.assessment_file is None or not result.finished:
         return result, None
     # The assessment without these rewards is kept, because answers may be added or replaced.
     earlier_file = audit_folder / "before.json"
     if not earlier_file.is_file():
-        write_bytes(earlier_file, read_bytes(policy_files.assessment_file))
+        write_bytes(earlier_file, read_bytes(saved_policy.assessment_file))
     assessment = read_assessment(earlier_file).with_rewards(result.interval, result.value_interval, result.answered)
-    assessment.save(policy_files.assessment_file)
+    assessment.save(saved_policy.assessment_file)
     return result, assessment
 
 
 def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> None:
-    """Make the folder of a choice a finished run of the chosen candidate, so that every command takes it.
+    """Complete the folder of a choice, so that other commands can use it as a finished run of the chosen candidate.
 
-    ``spec`` has the training settings of the candidates, in the subfolder ``candidates``. ``choice.json`` is written
-    before ``done``.
+    ``spec`` has the training settings of the candidates, which were trained in the subfolder ``candidates``. The file
+    ``done`` is written last.
     """
     row = next(row for row in choice.table if row["chosen"])
     run_fields = {"method": row["method"], "policy": dict(row["settings"]), "components": row["components"]}

@@ -39,7 +39,7 @@ from daband.trust._choose import Choice, choose
 
 #: Shown while policies decide on contexts of both domains.
 _SCORING_TEXT = "Scoring contexts of both domains ..."
-#: Fraction of the work after which a line is printed, if the output is not a terminal.
+#: Fraction of the work that is done between two printed lines, if the output is not a terminal.
 _LOG_FRACTION = 0.1
 #: Minimum and maximum number of seconds between two lines, if the output is not a terminal.
 _LOG_SECONDS = (2.0, 60.0)
@@ -266,7 +266,7 @@ def choose_command(
 
 def _print_next_steps(choice: Choice, out_folder: Path, budget: int, contexts: int) -> None:
     """Print the commands that a user may call next."""
-    quoted = shlex.quote(str(out_folder))
+    quoted_folder = shlex.quote(str(out_folder))
     if choice.questions is not None:
         print_line(
             f"Fill in the column reward of {choice.questions} in the order of ids ({budget - choice.rewards} to go), "
@@ -274,36 +274,37 @@ def _print_next_steps(choice: Choice, out_folder: Path, budget: int, contexts: i
         )
     elif choice.assessment.verdict == COLLECT:
         budget_needed = min(choice.assessment.rewards_needed, contexts)
-        print_line(f"To collect rewards: daband audit {quoted} --budget {budget_needed} --out questions.csv")
-    print_line(f"Reasons: daband assess {quoted}")
+        print_line(f"To collect rewards: daband audit {quoted_folder} --budget {budget_needed} --out questions.csv")
+    print_line(f"Reasons: daband assess {quoted_folder}")
     is_worse = choice.assessment.verdict == KEEP and choice.assessment.disagreement
-    use = "To deploy it anyway" if is_worse else "For production"
-    print_line(f"{use}: daband export {quoted} FILE --epsilon 0.1")
+    purpose = "To deploy it anyway" if is_worse else "For production"
+    print_line(f"{purpose}: daband export {quoted_folder} FILE --epsilon 0.1")
 
 
 @contextmanager
 def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
     """Yield a function that shows the progress of training: a bar on a terminal, otherwise occasional lines."""
-    last_fraction, last_time, note, timed = 0.0, time.monotonic(), "", False
+    last_fraction, last_time, note, had_time_left = 0.0, time.monotonic(), "", False
     columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("candidates", total=1.0)
 
         def show_progress(progress: CandidateProgress) -> None:
-            nonlocal last_fraction, last_time, note, timed
+            nonlocal last_fraction, last_time, note, had_time_left
             if progress.note != note:
                 note = progress.note
                 print_line(f"Note: {note}.")
+            has_time_left = progress.seconds_left is not None
             time_left = "" if progress.seconds_left is None else f", {_format_duration(progress.seconds_left)} left"
             text = f"{progress.policies_done} of {progress.policies} policies, {progress.candidate}{time_left}"
             is_trained = progress.policies_done == progress.policies
             bar.update(task, completed=progress.fraction, description=_SCORING_TEXT if is_trained else escape(text))
             elapsed = time.monotonic() - last_time
             advanced = progress.fraction - last_fraction >= _LOG_FRACTION and elapsed >= _LOG_SECONDS[0]
-            is_due = advanced or elapsed >= _LOG_SECONDS[1] or timed < (progress.seconds_left is not None)
+            is_due = advanced or elapsed >= _LOG_SECONDS[1] or (has_time_left and not had_time_left)
             if console.is_terminal or not (is_due or is_trained):
                 return
-            last_fraction, last_time, timed = progress.fraction, time.monotonic(), progress.seconds_left is not None
+            last_fraction, last_time, had_time_left = progress.fraction, time.monotonic(), has_time_left
             print_line(f"training  {text}")
             if is_trained:
                 print_line(_SCORING_TEXT)

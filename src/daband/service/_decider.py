@@ -51,17 +51,17 @@ def load_model(content: bytes, number: int) -> Model:
         return Model(number, load_deployed(file.name))
 
 
-def with_added_arms(model: Model, text: str | None) -> Model:
+def with_added_arms(model: Model, note_json: str | None) -> Model:
     """Return the model with the arms in the log's note ``arms``, in addition to the arms of its file.
 
-    ``text`` is the note, {"arms": [...], "offered": [...]} in JSON. The first list has added arms with their features,
+    ``note_json`` is the note: {"arms": [...], "offered": [...]}. The first list has added arms with their features,
     in the order of their indices. The second list has the names of the arms that may be chosen. It is null if all added
     arms and the offered arms of the file may be chosen.
     """
     catalogue = model.deployed.frozen.catalogue
-    if text is None or catalogue is None:
+    if note_json is None or catalogue is None:
         return model
-    note = orjson.loads(text)
+    note = orjson.loads(note_json)
     new_arms = [arm for arm in note["arms"] if arm["id"] not in catalogue.index]
     offered = note["offered"]
     if offered is None:
@@ -73,12 +73,12 @@ def with_added_arms(model: Model, text: str | None) -> Model:
     return Model(model.number, extended.with_arms(known_names))
 
 
-def extend_arms_note(text: str | None, arms: list[Any], deployed: DeployedPolicy, *, replace: bool) -> str:
+def extend_arms_note(note_json: str | None, arms: list[Any], deployed: DeployedPolicy, *, replace: bool) -> str:
     """Return the note ``arms`` (see ``with_added_arms``) with further arms.
 
     With ``replace``, only the given arms may be chosen from now on.
     """
-    note = {"arms": [], "offered": None} if text is None else orjson.loads(text)
+    note = {"arms": [], "offered": None} if note_json is None else orjson.loads(note_json)
     catalogue = deployed.frozen.catalogue
     if catalogue is None:
         raise InvalidInput("the policy was trained without a catalogue of arms")
@@ -93,8 +93,8 @@ def extend_arms_note(text: str | None, arms: list[Any], deployed: DeployedPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    """One event of a request, after all checks."""
+class _EventRequest:
+    """A request for a decision on one event, after all checks."""
 
     event_id: str
     #: The context as JSON.
@@ -113,8 +113,8 @@ class _Request:
     top: int | None = None
 
 
-def _eligible_arms(requests: list[_Request], n_arms: int) -> Mask:
-    """Return a mask (n, K) of the eligible arms of requests; None if all arms are."""
+def _eligible_arms(requests: list[_EventRequest], n_arms: int) -> Mask:
+    """Return a mask (n, K) of the eligible arms of requests; None if all arms are eligible."""
     if all(request.eligible is None for request in requests):
         return None
     mask = np.zeros((len(requests), n_arms), np.bool_)
@@ -152,11 +152,11 @@ class Decider:
         requests = self._read_events(body, model.deployed)
         choices, warnings, rankings = self._choose(model.deployed, requests, self.control)
         events = []
-        for request, (arm, propensity, control, in_control) in zip(requests, choices, strict=True):
+        for request, (arm, propensity, control_probability, in_control) in zip(requests, choices, strict=True):
             mode: str = settings.mode
             played_arm, played_propensity = arm, propensity
             if in_control:
-                mode = "control" if control < 1.0 else "fallback"
+                mode = "control" if control_probability < 1.0 else "fallback"
             elif mode == "apprentice":
                 if request.incumbent is None:
                     raise InvalidInput(f"mode {mode} needs incumbent, the arm that is played")
@@ -172,13 +172,13 @@ class Decider:
                     propensity=played_propensity,
                     own_arm=None if in_control else arm,
                     incumbent_arm=request.incumbent,
-                    control=control if 0.0 < control < 1.0 else None,
+                    control=control_probability if 0.0 < control_probability < 1.0 else None,
                     **self._stored_fields(request),
                 )
             )
         return events, warnings, rankings
 
-    def _stored_fields(self, request: _Request) -> dict[str, str | None]:
+    def _stored_fields(self, request: _EventRequest) -> dict[str, str | None]:
         """Return the context, eligible arms and digest of an event, as ``Settings.contexts`` allows."""
         eligible = None if request.eligible is None else str(request.eligible)
         if self._settings.contexts == "drop":
@@ -194,7 +194,7 @@ class Decider:
         return {"context": text.decode(), "eligible": eligible, "digest": digest}
 
     def _choose(
-        self, deployed: DeployedPolicy, requests: list[_Request], control: float
+        self, deployed: DeployedPolicy, requests: list[_EventRequest], control: float
     ) -> tuple[list[tuple[int, float, float, bool]], list[tuple[Any, ...]], list[tuple[str, ...]]]:
         """Return the choices, warnings and rankings of requests.
 
@@ -230,7 +230,7 @@ class Decider:
         columns = (np.broadcast_to(part, len(requests)).tolist() for part in parts)
         return list(zip(*columns, strict=True)), list(decision.warnings), [()] * len(requests)
 
-    def _read_events(self, body: Any, deployed: DeployedPolicy) -> list[_Request]:
+    def _read_events(self, body: Any, deployed: DeployedPolicy) -> list[_EventRequest]:
         """Return the events in the body of a request. Raise an error if one is invalid."""
         if not isinstance(body, dict):
             raise InvalidInput("the body must be an object with a context, or with events, a list of such objects")
@@ -253,7 +253,7 @@ class Decider:
             raise InvalidInput("events must have different values of event_id")
         return requests
 
-    def _read_event(self, body: Any, deployed: DeployedPolicy) -> _Request:
+    def _read_event(self, body: Any, deployed: DeployedPolicy) -> _EventRequest:
         """Return one event of a request. Raise an error if it is invalid."""
         if not isinstance(body, dict):
             raise InvalidInput(f"an event must be an object, got {type(body).__name__}")
@@ -286,7 +286,7 @@ class Decider:
         propensity = body.get("incumbent_propensity", 1.0)
         if isinstance(propensity, bool) or not isinstance(propensity, int | float) or not 0 < propensity <= 1:
             raise InvalidInput(f"incumbent_propensity must be in (0, 1], got {propensity!r}")
-        return _Request(
+        return _EventRequest(
             event_id=uuid.uuid4().hex if event_id is None else check_event_id(event_id),
             context=context,
             row=_as_row(context, deployed),

@@ -1,4 +1,4 @@
-"""Read the log, export it as a Parquet file for training (``export_events``), and compute the numbers of the page."""
+"""Read the log of a service, export it for training (``export_events``), and compute the numbers of its web page."""
 
 from __future__ import annotations
 
@@ -162,24 +162,24 @@ class ValueSums:
 
     def mean(self, power: int = 0) -> MeanEstimate:
         """Return the mean reward with weights w^power. The power is 0 for the played arms, 1 for the other policy."""
-        p, n = self.powers, self.n
-        total = float(p[power, 0])
+        powers, n = self.powers, self.n
+        total = float(powers[power, 0])
         if total <= 0.0:
             return MeanEstimate(math.nan, math.inf)
-        value = float(p[power, 1]) / total
-        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ p[2 * power])
+        value = float(powers[power, 1]) / total
+        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ powers[2 * power])
         return MeanEstimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / total if n > 1 else math.inf)
 
     def difference(self) -> MeanEstimate:
         """Return the mean reward of the played arms minus that of the other policy, on the same rounds."""
-        p, n, played, other = self.powers, self.n, self.mean(0), self.mean(1)
+        powers, n, played, other = self.powers, self.n, self.mean(0), self.mean(1)
         if not math.isfinite(other.error):
             return MeanEstimate(math.nan, math.inf)
-        v, u, scale = played.value, other.value, n / float(p[1, 0])
+        v, u, scale = played.value, other.value, n / float(powers[1, 0])
         # The sums of squares and products of the terms r - v and w (r - u).
-        played_squares = float(p[0, 2] - 2 * v * p[0, 1] + v * v * p[0, 0])
-        products = float(p[1, 2] - (v + u) * p[1, 1] + v * u * p[1, 0])
-        other_squares = float(p[2, 2] - 2 * u * p[2, 1] + u * u * p[2, 0])
+        played_squares = float(powers[0, 2] - 2 * v * powers[0, 1] + v * v * powers[0, 0])
+        products = float(powers[1, 2] - (v + u) * powers[1, 1] + v * u * powers[1, 0])
+        other_squares = float(powers[2, 2] - 2 * u * powers[2, 1] + u * u * powers[2, 0])
         squares = played_squares - 2.0 * scale * products + scale * scale * other_squares
         return MeanEstimate(v - u, math.sqrt(max(squares, 0.0) / (n - 1) / n))
 
@@ -200,9 +200,11 @@ class Watch:
         self._min_propensity: float | None = None
         self._arms: Counter[int] = Counter()
         self._own_arms: Counter[int] = Counter()
-        #: The rewards of rounds with an importance weight of the policy that was not played, and of all rounds.
-        self._weighted_sums, self._all_sums = ValueSums(), ValueSums()
-        #: The rewards of the rounds of each model, by its number.
+        #: Sums over the rounds in which the choice of the policy that was not played is known.
+        self._weighted_sums = ValueSums()
+        #: Sums over all rounds.
+        self._all_sums = ValueSums()
+        #: Sums over the rounds of each model, by its number.
         self._model_sums: dict[int, ValueSums] = {}
         #: The number of the event at which the monitor raised an alarm; None before.
         self._changed_at: int | None = None
@@ -246,7 +248,7 @@ class Watch:
             self._counts["given" if row.kind == "given" else "defaulted"] += 1
             self._all_sums.add(1.0, row.reward)
             self._model_sums.setdefault(row.event.model, ValueSums()).add(1.0, row.reward)
-            weight = self._weight(row.event)
+            weight = self._importance_weight(row.event)
             if weight is not None:
                 self._weighted_sums.add(weight, row.reward)
             if self._is_compared(row.event):
@@ -300,13 +302,13 @@ class Watch:
             "compared_rounds": self._weighted_sums.n,
             "effective_sample_size": self._weighted_sums.effective_sample_size,
             "assessed": None if self.deployed.assessment is None else self.deployed.assessment.get("value"),
-            "shift": self._shift(),
+            "shift": self._shift_numbers(),
             "arms": [[name, self._arms[arm], self._own_arms[arm]] for arm, name in enumerate(self.deployed.arm_names)],
             "new_arms": self.deployed.new_arms,
             "models": {number: {"n": sums.n, **_interval(sums.mean())} for number, sums in self._model_sums.items()},
         }
 
-    def _shift(self) -> dict[str, Any] | None:
+    def _shift_numbers(self) -> dict[str, Any] | None:
         """Return the results of the monitor; None if contexts are not monitored."""
         if self._monitor is None:
             return None
@@ -321,7 +323,7 @@ class Watch:
             "scores": [{name: getattr(score, name) for name in names} for score in scores],
         }
 
-    def _weight(self, event: Event) -> float | None:
+    def _importance_weight(self, event: Event) -> float | None:
         """Return the importance weight of the policy that was not played; None if its choice is not known."""
         other_arm = event.incumbent_arm if event.mode == "online" else event.own_arm
         if other_arm is None or event.mode != self.settings.mode or event.control is not None:

@@ -68,9 +68,9 @@ def export(
         domain: the domain that the policy will act in; by default the domain set by ``policy.deploy``.
         arm_names: a name per arm; by default ``policy.arm_names``, otherwise the pair's, otherwise "0", "1", ...
         reference: contexts of the domain that the policy will act in, (n, *C), or a domain's ``Contexts``. Their ranges
-            and counts are written to the file, for warnings and for ``DeployedPolicy.monitor``. By default these are
-            the contexts of the pair, otherwise those that the policy stores for replay. If it is a ``DeployedPolicy``,
-            its ranges are copied, but not its counts, because the counts depend on its predictions.
+            and counts are written to the file, for warnings and for ``DeployedPolicy.monitor``. The default is the
+            contexts of the pair, or without a pair the contexts that the policy stores for replay. If it is a
+            ``DeployedPolicy``, its ranges are copied, but not its counts, because the counts depend on its predictions.
         assessment: the policy's estimated quality in the target, as ``daband.assess`` returns it, or a mapping.
         incumbent: the arm, by name or index, that is always chosen today; by default the arm that the assessment
             compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve --control`` choose it for some rows.
@@ -81,7 +81,7 @@ def export(
             until it is replaced. With "greedy", matrices above 8 MiB that are only used for bonuses are dropped.
         min_rounds: raise an error if an arm was learned from fewer rounds than this.
         new_arms: the largest fraction of decisions that choose an arm without any reward, such as 0.05. Other decisions
-            choose among arms with rewards, if there are any. Propensities include this limit.
+            choose among arms with rewards, if there are any. Propensities take this limit into account.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
     >>> skipped = policy.update([[1.0, 0.0], [0.0, 1.0]] * 8, [0, 1] * 8, [1.0, 0.5] * 8)
@@ -132,10 +132,10 @@ def export(
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
     deployed = build_deployed(frozen, _json_copy(header), ranges=ranges, reference=None)
     if contexts is not None:
-        counted = build_reference(deployed, contexts)
-        if counted is not None:
-            header["reference"] = {"names": list(counted.names), "contexts": int(counted.counts[0].sum())}
-            arrays.update({f"reference/{name}": getattr(counted, name) for name in ("edges", "counts", "arms")})
+        histograms = build_reference(deployed, contexts)
+        if histograms is not None:
+            header["reference"] = {"names": list(histograms.names), "contexts": int(histograms.counts[0].sum())}
+            arrays.update({f"reference/{name}": getattr(histograms, name) for name in ("edges", "counts", "arms")})
     check_writable(path)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "policy.daband"
@@ -276,11 +276,11 @@ def _image_rule(frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: s
 def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
     """Return a sample of at most 4,096 reference contexts, (n, *row_shape)."""
     is_domain = callable(getattr(reference, "read", None))
-    source: Any = reference if is_domain else as_numpy(reference, "reference")
-    if not is_domain and not (source.ndim and len(source)):
-        raise InvalidInput(f"reference must have at least one row, got shape {source.shape}")
-    rows = np.sort(np.random.default_rng(len(source)).permutation(len(source))[:MAX_CONTEXTS])
-    contexts: AnyArray = source.read(rows.astype(np.int64)) if is_domain else source[rows]
+    data: Any = reference if is_domain else as_numpy(reference, "reference")
+    if not is_domain and not (data.ndim and len(data)):
+        raise InvalidInput(f"reference must have at least one row, got shape {data.shape}")
+    rows = np.sort(np.random.default_rng(len(data)).permutation(len(data))[:MAX_CONTEXTS])
+    contexts: AnyArray = data.read(rows.astype(np.int64)) if is_domain else data[rows]
     if contexts.shape[1:] != frozen.row_shape:
         shape = ", ".join(map(str, frozen.row_shape))
         raise InvalidInput(f"reference must have shape (n, {shape}), got {contexts.shape}")

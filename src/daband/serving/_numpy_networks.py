@@ -1,13 +1,13 @@
 """Run trained encoders in numpy, for contexts of one domain.
 
-A deployed policy decides on one row at a time. For one row, the overhead of calls of a framework is larger than the
-arithmetic. Batch norms are folded into the layers before them when the policy is frozen (``freeze_encoder``), and
-convolutions are matrix products of patches. Nothing here is trained, and torch is not imported.
+A deployed policy decides on one row at a time. For one row, calling a framework takes longer than the arithmetic. Batch
+norms are folded into the layers before them when the policy is frozen (``freeze_encoder``), and convolutions are matrix
+products of patches. Nothing here is trained, and torch is not imported.
 
 Convolutions use the Toom-Cook multiplication of polynomials (Winograd's minimal filtering). ``_TILE_ROWS`` rows of the
 result are coefficients of a product of two polynomials. They are computed from the values of both polynomials at
-side + _TILE_ROWS - 1 points. For a 5 x 5 kernel, this takes 8 products of rows instead of 20. The rounding error is
-about three times as large.
+side + _TILE_ROWS - 1 points, where side is the side of the kernel. For a 5 x 5 kernel, this takes 8 products of rows
+instead of 20. The rounding error is about three times as large.
 
 ``load_network`` returns a ``MlpNetwork``, ``ConvNetwork``, ``TreeNetwork`` or ``OnnxNetwork``.
 """
@@ -71,7 +71,7 @@ class _DenseNetwork:
         n_layers = int(settings["layers"])
         if not 1 <= n_layers <= len(arrays):
             raise ValueError(f"the number of layers is {n_layers}")
-        #: The weights (inputs, outputs) and biases of each layer. Products with a row then read memory in order.
+        #: The weights (inputs, outputs) and biases of each layer. Products with a row read them in memory order.
         self.layers: list[tuple[Float32Array, Float32Array]] = []
         for number in range(n_layers):
             weight, bias = arrays[f"dense.{number}.weight"], arrays[f"dense.{number}.bias"]
@@ -256,12 +256,12 @@ class TreeNetwork:
         output = np.ones((len(rows), self.dimension))
         for start in range(0, len(rows), _BATCH_ROWS):
             part = rows[start : start + _BATCH_ROWS]
-            row = np.arange(len(part))[:, None]
-            node = np.broadcast_to(self._roots.ravel(), (len(part), self._roots.size))
+            row_indices = np.arange(len(part))[:, None]
+            nodes = np.broadcast_to(self._roots.ravel(), (len(part), self._roots.size))
             for _ in range(self._depth):
-                goes_right = part[row, self._feature[node]] > self._threshold[node]
-                node = self._children[goes_right.astype(np.int64), node]
-            sums = self._value[node].reshape(len(part), *self._roots.shape).sum(axis=2)
+                goes_right = part[row_indices, self._feature[nodes]] > self._threshold[nodes]
+                nodes = self._children[goes_right.astype(np.int64), nodes]
+            sums = self._value[nodes].reshape(len(part), *self._roots.shape).sum(axis=2)
             output[start : start + _BATCH_ROWS, :-1] = self._base + sums
         return output
 
@@ -336,11 +336,11 @@ def _toom_cook_matrices(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
 @functools.lru_cache(maxsize=64)
 def _row_transforms(side: int, height: int) -> tuple[Float32Array, Float32Array]:
     """Return the matrices for rows before the products, (n * tiles, height), and after them, (_TILE_ROWS, n)."""
-    after, _, tile_before = _toom_cook_matrices(side)
+    after, _, tile_matrix = _toom_cook_matrices(side)
     tiles = -(-(height - side + 1) // _TILE_ROWS)
-    before = np.zeros((len(tile_before), tiles, tiles * _TILE_ROWS + side - 1), np.float32)
+    before = np.zeros((len(tile_matrix), tiles, tiles * _TILE_ROWS + side - 1), np.float32)
     for tile in range(tiles):
-        before[:, tile, tile * _TILE_ROWS : tile * _TILE_ROWS + len(tile_before)] = tile_before
+        before[:, tile, tile * _TILE_ROWS : tile * _TILE_ROWS + len(tile_matrix)] = tile_matrix
     return np.ascontiguousarray(before[:, :, :height]).reshape(-1, height), after.astype(np.float32)
 
 
@@ -354,7 +354,7 @@ def _evaluate_kernel(weight: Float32Array) -> Float32Array:
 def _convolve_and_pool(maps: Float32Array, kernel: Float32Array) -> Float32Array:
     """Return the 2x2 max-pooled convolution (H', W', K) of maps (H, W, C) with a kernel from ``_evaluate_kernel``."""
     height, width, channels = maps.shape
-    (points, length, n_outputs), side = kernel.shape, len(kernel) - _TILE_ROWS + 1
+    (points, patch_length, n_outputs), side = kernel.shape, len(kernel) - _TILE_ROWS + 1
     rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # after pooling
     output = np.empty((-(-rows // 2), 2, columns, n_outputs), np.float32)
     strips_per_step = max(1, _MAX_PATCHES // (2 * _TILE_ROWS * columns))
@@ -365,10 +365,10 @@ def _convolve_and_pool(maps: Float32Array, kernel: Float32Array) -> Float32Array
         before, after = _row_transforms(side, len(part))
         strips: Float32Array = before @ part
         # A row of a patch is contiguous in memory, because the channels of a pixel and the pixels of a row are.
-        shape, strip_bytes = (points, tiles, 2 * columns, length), 4 * width * channels
+        shape, strip_bytes = (points, tiles, 2 * columns, patch_length), 4 * width * channels
         strides = (tiles * strip_bytes, strip_bytes, 4 * channels, 4)
         patches: Float32Array = np.ndarray(shape, np.float32, strips, 0, strides)
-        products = patches.reshape(points, -1, length) @ kernel
+        products = patches.reshape(points, -1, patch_length) @ kernel
         convolved = (after @ products.reshape(points, -1)).reshape(2, 2, tiles, columns, 2, n_outputs)
         row_maxima = np.maximum(convolved[:, 0], convolved[:, 1])
         np.maximum(row_maxima[:, :, :, 0], row_maxima[:, :, :, 1], out=pooled.swapaxes(0, 1))

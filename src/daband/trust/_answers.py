@@ -183,9 +183,9 @@ class Survey:
         if not path.exists():
             return
         try:
-            text = path.read_bytes()
-            complete = text[: text.rfind(b"\n") + 1]
-            if len(complete) < len(text):  # the process was killed while it wrote; the answer was never acknowledged
+            content = path.read_bytes()
+            complete = content[: content.rfind(b"\n") + 1]
+            if len(complete) < len(content):  # the process was killed while it wrote; the answer was never acknowledged
                 with open(path, "r+b") as file:
                     file.truncate(len(complete))
         except OSError as error:
@@ -220,7 +220,7 @@ class Survey:
 
 
 def read_answers(path: str | Path, asked_questions: Sequence[tuple[int, int]]) -> dict[int, float]:
-    """Return rewards by question id from a CSV with the columns ``id`` and ``reward``. An empty reward is no answer.
+    """Return rewards by question id from a CSV with the columns ``id`` and ``reward``. Empty rewards are skipped.
 
     Args:
         path: the file. Columns ``arm`` and ``context``, if there are any, must agree with the questions.

@@ -25,7 +25,7 @@ class Incumbent:
     name: str
     #: The arm that is always chosen; None if there are several.
     arm: int | None = None
-    #: Today's arm for each target context, (N,); None if they are not stored.
+    #: The stored choice for each target context, (N,); None if there are no stored choices.
     choices: IntArray | None = None
     #: The policy that decides today; None if it is not a daband policy.
     policy: Policy | None = None
@@ -89,17 +89,17 @@ def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], targe
                 f"({', '.join(column_names) or 'it has no table'}); a column that is not a context can be given as id"
             )
         name = f"the choices in column {incumbent}"
-        return _stored_choices(list(columns[incumbent]), name, n_arms, arm_names, target)
+        return _incumbent_from_choices(list(columns[incumbent]), name, n_arms, arm_names, target)
     if isinstance(incumbent, Sequence | np.ndarray) or hasattr(incumbent, "__array__"):
         values = incumbent if isinstance(incumbent, Sequence) else as_numpy(incumbent, "incumbent").tolist()
-        return _stored_choices(values, "today's choices", n_arms, arm_names, target)
+        return _incumbent_from_choices(values, "today's choices", n_arms, arm_names, target)
     raise InvalidInput(
         "incumbent must be an arm, a column of the target, an array of today's choices or a policy, got "
         f"{type(incumbent).__name__}"
     )
 
 
-def _stored_choices(
+def _incumbent_from_choices(
     values: Sequence[Any], name: str, n_arms: int, arm_names: Sequence[str], target: Contexts
 ) -> Incumbent:
     """Return the incumbent with a stored choice per target context."""

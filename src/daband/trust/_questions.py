@@ -17,9 +17,9 @@ replacement. A repeated question uses the first answer and costs nothing.
 
 Intervals are calibrated, not exact. They use Student quantiles of the largest of all candidates' errors. Their variance
 is a weighted mean of the sample variance and the variance that the sampling design predicts from the pooled residuals.
-The latter counts as ``_VARIANCE_ANSWERS`` answers. The intervals hold for the chosen candidate, and after any number of
-answers of a planned budget (O'Brien and Fleming, 1979: an early interval is wider by the square root of budget /
-answers). ``benchmarks/questions.py`` measures their coverage.
+The latter counts as ``_VARIANCE_ANSWERS`` answers. The intervals also hold for the candidate that is chosen from the
+answers, and after any number of answers of a planned budget. An interval from fewer answers is wider by the square root
+of budget / answers (O'Brien and Fleming, 1979). ``benchmarks/questions.py`` measures their coverage.
 
 The choice is Bayesian. The prior mean of a candidate's advantage over the default is a fraction of its advantage on
 held-out source rounds. The prior variance is proportional to the fraction of contexts on which the two differ.
@@ -49,7 +49,7 @@ _KEPT_FRACTION = 0.7
 _KEPT_DEVIATION = 0.6
 #: Prior standard deviation of an advantage, in standard deviations of the reward, if candidates differ everywhere.
 _PRIOR_DEVIATION = 0.25
-#: Posterior standard deviations that are subtracted from the advantage of candidates other than the default.
+#: Number of posterior standard deviations that are subtracted from the advantage of candidates other than the default.
 _CAUTION_DEVIATIONS = 0.25
 #: Number of random draws from which the quantile of the largest error is computed.
 _NORMAL_DRAWS = 4000
@@ -193,11 +193,11 @@ class Evidence:
         """
         n = len(residuals)
         variance = (np.square(residuals).sum() + _SCALE_ANSWERS * self.questions.scale**2) / (n + _SCALE_ANSWERS)
-        designed = variance * _design_moments(self.questions.arms, self.questions.probability, baseline)
+        design_covariance = variance * _design_moments(self.questions.arms, self.questions.probability, baseline)
         sample_size = n if n > 3 else 0  # two coefficients and a mean are fitted
-        sample = np.cov(terms) * n / (n - 2) if sample_size else np.zeros_like(designed)
-        mean: FloatArray = (sample_size * sample + _VARIANCE_ANSWERS * designed) / (sample_size + _VARIANCE_ANSWERS)
-        return mean / n
+        sample_covariance = np.cov(terms) * n / (n - 2) if sample_size else np.zeros_like(design_covariance)
+        weighted_sum: FloatArray = sample_size * sample_covariance + _VARIANCE_ANSWERS * design_covariance
+        return weighted_sum / (sample_size + _VARIANCE_ANSWERS) / n
 
     def intervals(self, baseline: int | None, *, confidence: float = 0.95, budget: int | None = None) -> list[Interval]:
         """Return an interval for each candidate's advantage over the baseline. The intervals hold simultaneously.

@@ -1,16 +1,16 @@
 """The reference class: the fraction of its source advantage that a policy kept in shifts between real domains.
 
 ``reference.json`` has a row per data set: the advantage of a policy over the source's best arm on held-out source
-rounds, its standard error, and the advantage that was left in the target. A new policy is compared with all rows of
-its kind. Its expected advantage in the target is ``_KEPT_FRACTION`` times its source advantage. The error of this
-expectation is divided by
+rounds, its standard error, and the advantage that was left in the target. The expected target advantage of a policy is
+``_KEPT_FRACTION`` times its source advantage. In every row of the new policy's kind, the error of this expectation is
+divided by its standard deviation,
 
     sqrt((_KEPT_FRACTION * standard error)^2 + (_KEPT_DEVIATION * advantage)^2
          + (_ZERO_DEVIATION * standard deviation of rewards)^2).
 
-The lower limit follows from the 0.1 quantile of the errors in the reference class, scaled in this way. This is
-conformal prediction with data sets as the exchangeable units. For a data set like these, the limit is true in 90 of 100
-cases for any values of the three constants. The constants only determine how tight the limit is.
+The lower limit is the new policy's expected advantage, plus its own standard deviation times the 0.1 quantile of these
+quotients. This is conformal prediction with data sets as the exchangeable units. For a data set like these, the limit
+is true in 90 of 100 cases for any values of the three constants. The constants only determine how tight the limit is.
 ``benchmarks/reference_class.py`` writes the file, and measures the coverage of the limits by leaving out each data set.
 """
 
@@ -48,7 +48,7 @@ _MAX_TABLE_COLUMNS = 64
 class Forecast:
     """The target advantage expected from the reference class, in the unit of the rewards."""
 
-    #: Median of the target advantage, at most the source advantage: uncertainty of the source is not a gain.
+    #: Median of the target advantage, at most the source advantage, however uncertain that is.
     advantage: float
     #: Lower limit of the target advantage, true in 90 of 100 cases.
     low: float
@@ -113,14 +113,14 @@ class ReferenceClass:
         median_score = _quantile(scores, weights, 0.5)
         is_clear = self.source > _MIN_ADVANTAGE * self.scale
         fractions = self.target[is_clear] / self.source[is_clear]
-        median_kept, tenth = (_quantile(fractions, weights[is_clear], level) for level in (0.5, 0.1))
+        median_kept, tenth_percentile = (_quantile(fractions, weights[is_clear], level) for level in (0.5, 0.1))
         expected = _KEPT_FRACTION * advantage
         return Forecast(
             advantage=min(expected + deviation * median_score, advantage),
             low=min(expected + deviation * low_score, advantage),
             shifts=n,
             median_kept=median_kept,
-            tenth_percentile_kept=tenth,
+            tenth_percentile_kept=tenth_percentile,
             lost_fraction=float(weights[is_clear] @ (fractions <= 0.0) / max(weights[is_clear].sum(), 1e-12)),
         )
 
