@@ -13,7 +13,7 @@ def test_images_default_to_style_and_vectors_to_covariate_and_neither_is_stated(
     assert default_shift((7,)) == Shift(("covariate",))
     assert not default_shift((7,)).stated
     assert default_shift((1280,)).aligns  # features of a pretrained network
-    assert default_shift((1280,), table=True) == Shift(("covariate",))  # categories, one-hot
+    assert default_shift((1280,), is_table=True) == Shift(("covariate",))  # categories, one-hot
     named = [f"city = {place}" for place in range(600)]
     assert as_shift(None, context_shape=(600,), feature_names=named) == Shift(("covariate",))
     assert as_shift(None, context_shape=(7,)) == default_shift((7,))

@@ -69,10 +69,12 @@ _FAR_SQUARED = FAR_DEVIATIONS * FAR_DEVIATIONS
 _MAX_FAST_NUMBER = 1e100
 #: The maximum number of categories or columns that one message lists.
 _MAX_LISTED = 8
-#: With more categories and fewer rows per category, ``CategoricalColumn.fit`` warns. Also the maximum number of words.
+#: ``CategoricalColumn.fit`` warns if there are more categories than this, and fewer rows per category than
+#: ``_MIN_ROWS_PER_CATEGORY``.
 _MAX_CATEGORIES = 50
-#: The minimum number of rows per category without a warning.
 _MIN_ROWS_PER_CATEGORY = 20
+#: The maximum number of words of ``WordsColumn``.
+_MAX_WORDS = 50
 #: The value of "format" in a saved transform.
 _FORMAT = "daband table transform"
 
@@ -254,7 +256,7 @@ class NumericColumn:
         return cls(name, median, float(filled.mean()), float(filled.std()) or 1.0, bool(missing.any()))
 
     @property
-    def features(self) -> list[str]:
+    def feature_names(self) -> list[str]:
         """The names of the features of this column."""
         return [self.name, f"{self.name} {_MISSING_CATEGORY}"] if self.flags_missing else [self.name]
 
@@ -310,7 +312,7 @@ class CategoricalColumn:
         return {None if text == _MISSING_CATEGORY else text: index for index, text in enumerate(self.categories)}
 
     @property
-    def features(self) -> list[str]:
+    def feature_names(self) -> list[str]:
         """The names of the features of this column."""
         return [f"{self.name} = {category}" for category in self.categories]
 
@@ -343,8 +345,8 @@ class DateColumn:
     """The transform of a column of dates or times of day.
 
     The features are the standardised year, and the sine and cosine of month, weekday and time of day. So December is
-    near January. There is no time of day if all dates of ``fit`` are without one, and no year, month and weekday if all
-    its values are times of day. The features of a missing date are 0.
+    near January. There are no features of the time of day if all dates of ``fit`` are without one, and none of
+    year, month and weekday if all its values are times of day. The features of a missing date are 0.
     """
 
     name: str
@@ -374,7 +376,7 @@ class DateColumn:
         return cls(name, float(years.mean()), float(years.std()) or 1.0, has_times, len(present) < len(values))
 
     @property
-    def features(self) -> list[str]:
+    def feature_names(self) -> list[str]:
         """The names of the features of this column."""
         circles = [*(["month", "weekday"] if self._has_days else []), *(["time"] if self.has_times else [])]
         parts = [*(["year"] if self._has_days else [])]
@@ -389,7 +391,7 @@ class DateColumn:
     def apply(self, frame: Any) -> FloatArray:
         """Return the features (n, m) of a frame's rows."""
         rows = [self._to_features(value) for value in read_dates(frame, self.name)]
-        return np.array(rows).reshape(len(rows), len(self.features))
+        return np.array(rows).reshape(len(rows), len(self.feature_names))
 
     def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
         """Return the features of one value, and append its warnings to ``row_warnings``."""
@@ -403,7 +405,7 @@ class DateColumn:
     def _to_features(self, value: DateOrTime) -> list[float]:
         """Return the features of a date or a time of day."""
         if value is None:
-            return [0.0] * (len(self.features) - self.flags_missing) + [1.0] * self.flags_missing
+            return [0.0] * (len(self.feature_names) - self.flags_missing) + [1.0] * self.flags_missing
         years, fractions = [], []
         if self._has_days:
             if isinstance(value, time):
@@ -426,7 +428,7 @@ class EncodedColumn:
     kind: ClassVar[str] = "encoded"
 
     @property
-    def features(self) -> list[str]:
+    def feature_names(self) -> list[str]:
         """The names of the features of this column."""
         return [f"{self.name} {number}" for number in range(self.encoder.width)]
 
@@ -469,10 +471,10 @@ class WordsColumn:
         counts = Counter(word for text in texts for word in split_words(text))
         by_frequency = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         words = [word for word, count in by_frequency if 1 < count < len(texts)]
-        return cls(name, tuple(sorted(words[:_MAX_CATEGORIES])))
+        return cls(name, tuple(sorted(words[:_MAX_WORDS])))
 
     @property
-    def features(self) -> list[str]:
+    def feature_names(self) -> list[str]:
         """The names of the features of this column."""
         return [f"{self.name}: {word}" for word in self.words]
 
@@ -507,7 +509,7 @@ def _missing_warning(name: str, replacement: str) -> RowWarning:
 
 @dataclass(frozen=True)
 class TableTransform:
-    """The transform of a table's rows to contexts, which has one transform per column. Features are in their order."""
+    """The transform of a table's rows to contexts, with one transform per column. Features have their order."""
 
     columns: tuple[AnyColumn, ...]
     #: The names of columns that rows may have, but contexts do not use, such as an id. They cause no warning.
@@ -556,7 +558,7 @@ class TableTransform:
                 values = read_numbers(frame, column.name)
                 if not np.isnan(values).all():
                     columns[index] = replace(column, median=float(np.nanmedian(values)))
-            start += len(column.features)
+            start += len(column.feature_names)
         return replace(self, columns=tuple(columns))
 
     @property
@@ -567,7 +569,7 @@ class TableTransform:
     @functools.cached_property
     def feature_names(self) -> tuple[str, ...]:
         """The name of each feature of a context."""
-        return tuple(feature for column in self.columns for feature in column.features)
+        return tuple(name for column in self.columns for name in column.feature_names)
 
     def apply(self, frame: Any) -> FloatArray:
         """Return the contexts (n, d) of a polars or pandas frame with the columns of the fit."""
@@ -665,7 +667,7 @@ class TableRows:
         self.names = transform.names
         self._known_names = frozenset((*self.names, *transform.ids))
         self._dimension = len(transform.feature_names)
-        starts = np.cumsum([0, *(len(column.features) for column in transform.columns)]).tolist()
+        starts = np.cumsum([0, *(len(column.feature_names) for column in transform.columns)]).tolist()
         # Each column with the index of its first feature.
         indexed = list(zip(transform.columns, starts, strict=False))
         self._numeric = [(column, start) for column, start in indexed if isinstance(column, NumericColumn)]
@@ -740,13 +742,13 @@ class TableRows:
                 missing = np.isnan(numeric)
                 if missing.any():
                     numeric = np.where(missing, [column.median for column, _ in self._numeric], numeric)
-                    flags = [index for index, (column, _) in enumerate(self._numeric) if column.flags_missing]
-                    contexts[:, self._numeric_indices[flags] + 1] = missing[:, flags]
+                    flagged = [index for index, (column, _) in enumerate(self._numeric) if column.flags_missing]
+                    contexts[:, self._numeric_indices[flagged] + 1] = missing[:, flagged]
                 with np.errstate(over="ignore"):
                     contexts[:, self._numeric_indices] = (numeric - self._mean) / self._std
             for column, start in (*self._categorical, *self._simple):
                 values = [row[column.name] for row in rows]
-                codes: dict[Any, int] = {}  # of distinct values, which are encoded once
+                codes: dict[Any, int] = {}  # the number of each distinct value, which is encoded once
                 row_codes = [codes.setdefault(key, len(codes)) for key in zip(map(type, values), values, strict=True)]
                 encoded_values = np.array([column.encode_one(value, []) for _, value in codes])
                 contexts[:, start : start + encoded_values.shape[1]] = encoded_values[row_codes]

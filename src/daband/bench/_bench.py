@@ -33,7 +33,7 @@ def bench(
     jobs: int = 1,
     on_event: Listener | None = None,
 ) -> list[Record]:
-    """Execute every run that is not finished, ``jobs`` at a time, and write ``results.json`` after each.
+    """Execute every run that is not finished, ``jobs`` at a time. Write ``results.json`` after each run.
 
     All methods of a seed see the same contexts in the same order and get rewards from the same table. Finished runs of
     other methods or seeds of the same experiment stay in ``results.json``. Several processes may work in one folder:
@@ -128,8 +128,9 @@ def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[st
             other, record = read_spec(folder), read_json(folder / "result.json")
         except DataError:  # not a run of an experiment
             return None
-        is_same = _budget_key(other) in budgets and requested.get(_method_key(other)) in (None, other.key_without_seed)
-        return record if is_same else None
+        settings = requested.get(_method_key(other), other.key_without_seed)
+        is_comparable = _budget_key(other) in budgets and settings == other.key_without_seed
+        return record if is_comparable else None
 
     def write(records: Mapping[str, Record]) -> None:
         """Write the records of finished runs."""

@@ -29,7 +29,7 @@ class AblationRow:
     base: str
     #: Letters of the terms that are kept.
     letters: str
-    #: This combination minus the full method; None for the full method, and if no seed has both.
+    #: This combination minus the full method; None for the full method, or if they have no seed in common.
     paired: Paired | None
     #: The p-value with Holm's correction over the combinations of this base and pair; None without a test.
     p_holm: float | None
@@ -40,7 +40,8 @@ def ablation_runs(
 ) -> list[RunSpec]:
     """Return all eight combinations on each base, with method "daband" and variant ``base:letters``.
 
-    The experiment's settings for DABand apply. Changes of a recipe apply to the base with the same name.
+    The experiment's settings for DABand apply. If they change a recipe, the change applies only to the base of that
+    name.
     """
     for base in bases:
         if base not in ABLATION_BASES:
@@ -77,16 +78,15 @@ def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
         by_letters = {row.variant.partition(":")[2]: row for row in summaries.summarise(base_records)}
         present = [letters for letters in ABLATION_LETTERS if letters in by_letters]
         scores = {
-            name: summaries.score_by_seed(base_records, by_letters[name].key, metric_of(base_records))
-            for name in present
+            letters: summaries.score_by_seed(base_records, by_letters[letters].key, metric_of(base_records))
+            for letters in present
         }
-        tests = {
-            name: summaries.paired_difference(scores[name], scores.get(full, {})) for name in present if name != full
-        }
-        tested = {name: test for name, test in tests.items() if test is not None}
+        partial = [letters for letters in present if letters != full]
+        tests = {letters: summaries.paired_difference(scores[letters], scores.get(full, {})) for letters in partial}
+        tested = {letters: test for letters, test in tests.items() if test is not None}
         adjusted = dict(zip(tested, holm([test.p_value for test in tested.values()]), strict=True))
-        for name in present:
-            p_holm = float(adjusted.get(name, math.nan))
-            test = (tests.get(name), None if math.isnan(p_holm) else p_holm)
-            rows.append(AblationRow(by_letters[name], base, name, *test))
+        for letters in present:
+            p_value = float(adjusted.get(letters, math.nan))
+            p_holm = None if math.isnan(p_value) else p_value
+            rows.append(AblationRow(by_letters[letters], base, letters, tests.get(letters), p_holm))
     return rows

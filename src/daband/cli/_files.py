@@ -85,22 +85,22 @@ def accept_files(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_files(**arguments: Any) -> None:
-        files = {name: arguments.pop(name) for name in file_parameters}
-        given_files = {name: value for name, value in files.items() if value not in (None, [], IMAGE_SIDE)}
-        if not given_files:
+        file_options = {name: arguments.pop(name) for name in file_parameters}
+        given = [name for name, value in file_options.items() if value not in (None, [], IMAGE_SIDE)]
+        if not given:
             if arguments["name"] is None and command_parameters["name"].default is inspect.Parameter.empty:
                 raise InvalidInput("missing NAME (a preset or a TOML file), or --source old.csv --target new.csv")
             command(**arguments)
             return
         if arguments["name"] is not None:
-            raise InvalidInput(f"{arguments['name']!r} and --{next(iter(given_files))} cannot be combined")
-        if not (files["source"] and files["target"]):
-            missing = "target" if files["source"] else "source"
+            raise InvalidInput(f"{arguments['name']!r} and --{given[0]} cannot be combined")
+        if not (file_options["source"] and file_options["target"]):
+            missing = "target" if file_options["source"] else "source"
             raise InvalidInput(f"--{missing} is missing: --source old.csv --target new.csv")
-        out = arguments.get("out") or Path("runs") / _run_name(files["source"], files["target"])
+        out = arguments.get("out") or Path("runs") / _run_name(file_options["source"], file_options["target"])
         if "out" in command_parameters:
             arguments["out"] = out
-        file, open_questions = _write_settings(files, out, command.__name__.removesuffix("_command"))
+        file, open_questions = _write_settings(file_options, out, command.__name__.removesuffix("_command"))
         command(**{**arguments, "name": str(file)})
         for line in open_questions:  # repeated after the output of training
             print_line(f"Please check: {line}", style="yellow")
@@ -133,22 +133,22 @@ def _run_name(source: str, target: str) -> str:
     return "-to-".join(Path(path).name.partition(".")[0] or "files" for path in (source, target))
 
 
-def _write_settings(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[str]]:
+def _write_settings(file_options: dict[str, Any], out: Path, command: str) -> tuple[Path, list[str]]:
     """Print the roles of columns, and write the settings to a TOML file. Return the file and the open questions."""
     options: dict[str, Any] = {}
     open_questions: list[str] = []
-    for name, value in files.items():
+    for name, value in file_options.items():
         if name == "settings" or not value:
             continue
         options[name] = _split_names(value) if name in _LIST_OPTIONS else value
-    paths = ("source",) if options.get("domain") else ("source", "target")
-    for name in paths:
+    path_options = ("source",) if options.get("domain") else ("source", "target")
+    for name in path_options:
         options[name] = str(Path(options[name]).expanduser().resolve())
     if Path(options.get("encoder", "")).exists() and "encoder" in options:
         options["encoder"] = str(Path(options["encoder"]).resolve())
     if "arms" in options:
         options["arms"] = [str(Path(path).expanduser().resolve()) for path in options["arms"]]
-    if all(Path(options[name]).is_dir() for name in paths):
+    if all(Path(options[name]).is_dir() for name in path_options):
         print_line(f"Images in {options['source']}, one sub-folder per class; target: {options['target']}")
         side = options["side"]
         message = (
@@ -169,9 +169,9 @@ def _write_settings(files: dict[str, Any], out: Path, command: str) -> tuple[Pat
             catalogue = read_catalogue(arm_data, str(tables.columns.arm or tables.columns.label))
             assert catalogue.table is not None
             print_line(f"Arms: {len(catalogue.names):,}, with the features {', '.join(catalogue.table.names)}.")
-        open_questions = [str(notice) for notice in _print_columns(tables, files) if notice.needs_decision]
+        open_questions = [str(notice) for notice in _print_columns(tables, file_options) if notice.needs_decision]
         _check_units(tables, options.get("units", []))
-    settings = files["settings"] or make_folder(out, "out") / "daband.toml"
+    settings = file_options["settings"] or make_folder(out, "out") / "daband.toml"
     text = _format_toml(options)
     if (
         settings.is_file()
@@ -190,7 +190,7 @@ def _write_settings(files: dict[str, Any], out: Path, command: str) -> tuple[Pat
 
 
 def _split_names(values: list[str] | None) -> list[str]:
-    """Return the names in texts that may contain commas."""
+    """Return the names in these texts. A text may have several names, separated by commas."""
     return [part.strip() for value in values or () for part in value.split(",")]
 
 
@@ -202,10 +202,10 @@ def _check_units(tables: UserTables, units: list[str]) -> None:
             raise InvalidInput(f"--units {name} is not a numeric column ({', '.join(numeric) or 'none'})")
 
 
-def _print_columns(tables: UserTables, files: dict[str, Any]) -> list[Notice]:
+def _print_columns(tables: UserTables, file_options: dict[str, Any]) -> list[Notice]:
     """Print the roles of columns. Return notices about possible mistakes."""
-    target = f"; {files['target']}: {len(tables.target):,}" if files["target"] else ""
-    table = Table(title=escape(f"{files['source']}: {len(tables.source):,} rows{target}"))
+    target = f"; {file_options['target']}: {len(tables.target):,}" if file_options["target"] else ""
+    table = Table(title=escape(f"{file_options['source']}: {len(tables.source):,} rows{target}"))
     for heading in ("column", "role", "reason"):
         table.add_column(heading, overflow="fold")
     for column in tables.types:
@@ -220,11 +220,11 @@ def _print_columns(tables: UserTables, files: dict[str, Any]) -> list[Notice]:
         print_line(f"The target has labels in {label}: half of the rows are held out for evaluation.")
     elif reward in tables.target.columns and tables.target is not tables.source:
         print_line(f"The target has rewards in {reward}, which are not used here; `daband learn` can use them later.")
-    notices = find_notices(tables.source, tables.target, tables.types, units=_split_names(files["units"]))
+    notices = find_notices(tables.source, tables.target, tables.types, units=_split_names(file_options["units"]))
     for notice in notices:
         print_line(str(notice), style="yellow")
     print_line("To change roles: --category, --number, --date, --drop COLUMN, or --text COLUMN --encoder NAME.")
-    if files["shift"] is None and not files["units"]:
+    if file_options["shift"] is None and not file_options["units"]:
         print_line(
             "No shift was stated, so numbers are assumed to mean the same in both domains (--shift covariate). For "
             "amounts in another currency, use --units price; for another appearance or sensor, --shift style."

@@ -1,9 +1,9 @@
 """Common options and output of commands: lines, tables and progress bars.
 
 ``interruptible`` handles Ctrl-C. Python raises ``KeyboardInterrupt`` at any point of the program. If this point is in a
-callback of a compiled library (numba loads its kernels by one), the exception is lost, and the work continues.
-Therefore the request to stop is stored, and checked again at every event of the work. SIGTERM is handled in the same
-way.
+callback of a compiled library, for example while numba loads its kernels, the exception is lost, and the work
+continues. Therefore the request to stop is stored, and checked again at every event of the work. SIGTERM is handled in
+the same way.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ console = Console()
 #: The console of error messages; it writes to the present ``sys.stderr``.
 error_console = Console(stderr=True)
 #: Seconds between two printed lines of one run, if the output is not a terminal.
-_LOG_SECONDS = 60.0
+_LINE_SECONDS = 60.0
 
 
 Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
@@ -131,7 +131,7 @@ def watch_runs(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Call
     """Yield a listener that shows the progress of runs, and prints a line when a run ends.
 
     On a terminal, a progress bar shows all runs and the latest event. Otherwise, a line per run and minute is printed.
-    ``where`` is the domain of the rounds.
+    ``where`` is the domain in which the rounds are played.
     """
     printed_at: dict[str, float] = {}
     fractions: dict[str, float] = {}
@@ -158,7 +158,7 @@ def watch_runs(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Call
                 text = f"{name}: episode {detail['episode']:.0f}/{episodes}, {where} regret {regret}"
                 fractions[key] = 0.0 if episodes == "all" else float(detail["episode"]) / int(episodes)
                 bar.update(task, description=escape(text))
-                if not console.is_terminal and now - printed_at.setdefault(key, now) >= _LOG_SECONDS:
+                if not console.is_terminal and now - printed_at.setdefault(key, now) >= _LINE_SECONDS:
                     printed_at[key] = now
                     print_line(f"running   {text}")
             else:
@@ -209,7 +209,7 @@ def run_watched(
     on_failure: Callable[[Records], object],
     where: str = "source",
 ) -> Records:
-    """Call ``work`` with a listener that shows progress, and return its result. A signal becomes an exit code."""
+    """Call ``work`` with a listener that shows progress, and return its result. Ctrl-C and SIGTERM end the program."""
     try:
         with watch_runs(specs, where) as progress, interruptible(progress) as listener:
             return work(listener)
@@ -297,7 +297,7 @@ def folder_name(name: str) -> str:
 def parse_columns(
     context: str | None, *, arm: str = "arm", reward: str = "reward", propensity: str = "propensity"
 ) -> Columns | None:
-    """Return the roles of a log's columns, with the context columns of a text such as "age,weight"; None without it."""
+    """Return the roles of a log's columns, with context columns such as "age,weight"; None if ``context`` is None."""
     if context is None:
         return None
     names = tuple(name.strip() for name in context.split(",") if name.strip())

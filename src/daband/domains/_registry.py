@@ -114,7 +114,7 @@ def register_pair(
 def load(name: str, **options: Any) -> Pair:
     """Build the pair registered as ``name``.
 
-    The keywords are the pair's options; another keyword is an error that lists them. With ``tiny=True`` "digit",
+    The keywords are the pair's options. Any other keyword raises an error that lists them. With ``tiny=True`` "digit",
     "synthetic" and "warfarin" are small versions that need no data files.
 
     >>> pair = daband.domains.load("digit", tiny=True)
@@ -159,8 +159,9 @@ def require_data(candidates: Sequence[str], *, pair: str) -> Path:
     path = find_data(candidates)
     if path is None:
         prefixes = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
-        files = [(f"{path}/", entry) for entry in pairs.get(pair).resources for path in entry.paths]
-        hint = next((f"To get it, {entry.instructions}. " for path, entry in files if path.startswith(prefixes)), "")
+        resources = [(f"{path}/", resource) for resource in pairs.get(pair).resources for path in resource.paths]
+        found = (resource for path, resource in resources if path.startswith(prefixes))
+        hint = next((f"To get it, {resource.instructions}. " for resource in found), "")
         raise DataError(
             f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {hint}"
             f"`daband data check {pair}` lists the files it needs; set DABAND_DATA to use another directory"
@@ -190,7 +191,7 @@ def check_data(name: str) -> Iterator[ResourceStatus]:
 
 
 def _is_complete(path: Path, resource: Resource) -> bool:
-    """Return True if a file has the published checksum, or if a folder exists and is not empty."""
+    """Return True if a file has the expected checksum. A folder, or a file without one, must not be empty."""
     if path.is_dir():
         return any(path.iterdir())
     if not resource.content_md5:

@@ -52,7 +52,7 @@ class WeightedRounds(NamedTuple):
 
     #: The reward of each round, (n,).
     rewards: FloatArray
-    #: The policy's probability of the logged arm over its propensity, times ``ratio``, (n,).
+    #: The policy's probability of the logged arm, divided by its propensity and multiplied by ``ratio``, (n,).
     weights: FloatArray
     #: Predicted rewards of the logged arms, (n,).
     predicted: FloatArray
@@ -62,7 +62,7 @@ class WeightedRounds(NamedTuple):
     probabilities: FloatArray
     #: Number of rounds with each arm in the log, (K,).
     arm_counts: IntArray
-    #: Target density over source density at the logged contexts, (n,); None without a target.
+    #: The target density divided by the source density at the logged contexts, (n,); None without a target.
     ratio: FloatArray | None = None
     #: Mean of that ratio before it was scaled to 1. It is below 1 if the target has contexts that the log lacks.
     mean_ratio: float = 1.0
@@ -140,15 +140,15 @@ class FoldModels:
         self._shared, self._seed = log.shared, seed
         first = next(iter(log.batches()))[1]
         self._leading_axes = 2 if log.shared else 1
-        self._size = math.prod(first.contexts.shape[self._leading_axes :])
+        self._context_size = math.prod(first.contexts.shape[self._leading_axes :])
         samples = []
-        if needs_components(self._size):
+        if needs_components(self._context_size):
             contexts_per_row = log.n_arms if log.shared else 1
             rows = np.unique(
                 sample_rows(log.n * contexts_per_row, first.contexts[0].nbytes // contexts_per_row) // contexts_per_row
             )
-            samples = [log.sample(rows).reshape(-1, self._size)]
-        self._feature_map = build_feature_map(self._size, samples)
+            samples = [log.sample(rows).reshape(-1, self._context_size)]
+        self._feature_map = build_feature_map(self._context_size, samples)
         sample = self.features(first.contexts[:_SAMPLE_ROWS])
         sample = sample.reshape(-1, sample.shape[-1])
         sums = RewardSums(N_FOLDS, 1 if log.shared else log.n_arms, sample, float(first.rewards.mean()))
@@ -161,7 +161,8 @@ class FoldModels:
 
     def features(self, contexts: AnyArray) -> FloatArray:
         """Return features of contexts, (n, d), or (n, K, d) if there is one context per arm."""
-        return self._feature_map(contexts.reshape(-1, self._size)).reshape(*contexts.shape[: self._leading_axes], -1)
+        features = self._feature_map(contexts.reshape(-1, self._context_size))
+        return features.reshape(*contexts.shape[: self._leading_axes], -1)
 
     def predict(self, contexts: AnyArray, folds: IntArray) -> FloatArray:
         """Return predicted rewards of every arm, (n, K), by the models that were fitted without the contexts' folds."""
@@ -180,8 +181,8 @@ class FoldModels:
 def score_rounds(rounds: LoggedRounds, n_arms: int, *, shared: bool = False, seed: int = 0) -> FloatArray:
     """Return the doubly robust scores (n, K) of rounds in memory.
 
-    With fewer than 10 rounds, the mean reward is predicted for every arm instead of fitting models. The score of an arm
-    that was not offered is the logged reward: then a policy would choose as the log did.
+    With fewer than 10 rounds, the mean reward is predicted for every arm instead of fitting models. If an arm was
+    not offered, its score is the logged reward, as if a policy that chooses it had to choose the logged arm.
     """
     if len(rounds) < 2 * N_FOLDS:
         predicted = np.full((len(rounds), n_arms), rounds.rewards.mean())
@@ -228,12 +229,12 @@ def move_to_target(
     """
     _check_rows(min(len(contexts), len(target)))
     source_folds = assign_folds(0, len(contexts), N_FOLDS, seed)
-    folds = assign_folds(0, len(target), N_FOLDS, seed + 1)
+    target_folds = assign_folds(0, len(target), N_FOLDS, seed + 1)
     source_features, target_features = extract_features(contexts, target)
-    ratio, mean_ratio = cross_fitted_ratio(source_features, source_folds, target_features, folds)
+    ratio, mean_ratio = cross_fitted_ratio(source_features, source_folds, target_features, target_folds)
     direct = np.zeros(len(target))
     if models is not None:
-        direct = (target_probabilities * models.predict(target, folds)).sum(axis=1)
+        direct = (target_probabilities * models.predict(target, target_folds)).sum(axis=1)
     return source_rounds._replace(
         weights=source_rounds.weights * ratio,
         direct=direct,
@@ -244,7 +245,7 @@ def move_to_target(
 
 
 def _importance_weights(probabilities: FloatArray, rounds: LoggedRounds) -> FloatArray:
-    """Return the policy's probability of the logged arm over its propensity, (n,)."""
+    """Return the policy's probability of the logged arm, divided by its propensity, (n,)."""
     with np.errstate(over="ignore"):
         weights: FloatArray = probabilities[np.arange(len(rounds)), rounds.arms] / rounds.propensities
     too_large = ~(weights < _MAX_WEIGHT)

@@ -22,8 +22,8 @@ from daband.errors import InvalidInput, did_you_mean
 _MAX_COMPONENTS = 32
 #: A feature with a smaller standard deviation is constant.
 _MIN_DEVIATION = 1e-9
-#: Arms have the same features if the squared distance of their vectors is smaller; vectors have norm 1 or so.
-_SAME_ARM = 1e-12
+#: Arms with a smaller squared distance of their vectors, whose norms are about 1, have the same features.
+_MIN_SQUARED_DISTANCE = 1e-12
 #: Arm features are clipped at this many standard deviations, like context features.
 _MAX_DEVIATIONS = 5.0
 
@@ -142,7 +142,7 @@ class Catalogue:
             return list(arms), indices, None
         kinds = set(map(type, arms))
         mappings = {kind for kind in kinds if issubclass(kind, Mapping)}
-        has_features = kinds == mappings and min(map(len, arms)) > 1  # all arms have; checked first, as it is fast
+        has_features = kinds == mappings and min(map(len, arms)) > 1  # True if all arms have features
         names = [arm.get("id", arm) if has_features or type(arm) in mappings else arm for arm in arms]
         if set(map(type, names)) != {str}:
             names = [
@@ -158,9 +158,9 @@ class Catalogue:
         if has_features:
             return names, indices, self._request_vectors(arms)
         with_features = [position for position, arm in enumerate(arms) if type(arm) in mappings and len(arm) > 1]
-        missing = {position for position, index in enumerate(indices) if index < 0}.difference(with_features)
-        if missing:
-            unknown = names[min(missing)]
+        without_features = {position for position, index in enumerate(indices) if index < 0}.difference(with_features)
+        if without_features:
+            unknown = names[min(without_features)]
             columns = "" if self.table is None else f" ({', '.join(self.table.names)})"
             raise InvalidInput(
                 f"arms: {unknown!r} is not in the catalogue{did_you_mean(unknown, list(self.names)[:1000])}; "
@@ -189,14 +189,14 @@ class Catalogue:
         norms, nearest, nearest_other = np.square(learned).sum(axis=1), [], []
         for arm in self.vectors:
             squares = norms - 2.0 * (learned @ arm) + arm @ arm
-            squares[squares < _SAME_ARM] = 0.0
+            squares[squares < _MIN_SQUARED_DISTANCE] = 0.0
             nearest.append(squares.min())
             nearest_other.append(squares[squares > 0.0].min(initial=np.inf))
         others = np.array(nearest_other)[known]
         unit = np.median(others[np.isfinite(others)]) if np.isfinite(others).any() else 1.0
-        differs = np.square(self.vectors - learned[0]) > _SAME_ARM
-        is_unlike = differs[:, ~differs[known].any(axis=0)].any(axis=1)
-        return np.where(is_unlike, np.inf, np.sqrt(np.array(nearest) / unit))
+        differs = np.square(self.vectors - learned[0]) > _MIN_SQUARED_DISTANCE
+        has_unknown_effect = differs[:, ~differs[known].any(axis=0)].any(axis=1)
+        return np.where(has_unknown_effect, np.inf, np.sqrt(np.array(nearest) / unit))
 
     def state(self) -> dict[str, Any]:
         """Return the catalogue in JSON types. ``from_state`` reads them."""

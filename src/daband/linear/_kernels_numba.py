@@ -78,7 +78,7 @@ def uniform(key, round_number, slot):
     """Return the uniform number in [0, 1) of one round and slot, as in ``_kernels_numpy.uniforms``."""
     bits = _mix_bits(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
     bits = _mix_bits(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
-    return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+    return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)  # the upper 53 bits, divided by 2^53
 
 
 #: The floating-point optimisations that are allowed; see the module docstring.
@@ -111,12 +111,12 @@ def choose(scores, available, epsilon, coin, pick):
             n_available += 1
             best = max(best, scores[a])
     tie_threshold = best - TIE_TOLERANCE * (1.0 + abs(best))
-    n_ties = 0
+    n_tied = 0
     for a in range(scores.shape[0]):
         if available[a] and scores[a] >= tie_threshold:
-            n_ties += 1
+            n_tied += 1
     is_random = coin < epsilon
-    rank = int(pick * (n_available if is_random else n_ties))
+    rank = int(pick * (n_available if is_random else n_tied))
     arm = -1
     n_passed = 0
     for a in range(scores.shape[0]):
@@ -129,7 +129,7 @@ def choose(scores, available, epsilon, coin, pick):
         raise ValueError("no arm is available, or a score is NaN")
     probability = epsilon / n_available
     if scores[arm] >= tie_threshold:
-        probability += (1.0 - epsilon) / n_ties
+        probability += (1.0 - epsilon) / n_tied
     return arm, probability
 
 
@@ -296,7 +296,7 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
     contexts_per_round = n_arms if shared else 1
     n_contexts = n * contexts_per_round
     flat_mean, flat_ones, flat_variance = mean.reshape(-1), ones.reshape(-1), variance.reshape(-1)
-    rows = np.empty((n, n_contexts))
+    chosen_covariances = np.empty((n, n_contexts))
     gains = np.empty(n)
     scores = np.empty(n_arms)
     for i in range(n):
@@ -316,7 +316,7 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
         head = 0 if shared else arm
         context = i * contexts_per_round + arm if shared else i
         next_context = (i + 1) * contexts_per_round
-        row, product = rows[i], products[head, context]
+        row, product = chosen_covariances[i], products[head, context]
         if direct:
             for j in range(next_context, n_contexts):
                 row[j] = product[j]
@@ -325,7 +325,7 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
                 row[j] = _dot(product, contexts[j])
         for r in range(i):
             if shared or arms[r] == arm:
-                earlier = rows[r]
+                earlier = chosen_covariances[r]
                 c = earlier[context] * gains[r]
                 for j in range(next_context, n_contexts):
                     row[j] -= c * earlier[j]
@@ -349,14 +349,17 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
 
 @compiled()
 def add_reward(running, reward, weight):
-    """Add a reward with a weight to ``running``, the state of a ``RewardMoments``."""
-    before = running[0]
-    total, difference = before + weight, reward - running[1]
-    running[2] += difference * difference * (before * weight / total)
-    running[1] = reward if before == 0.0 else running[1] + difference * (weight / total)
-    running[0] = total
-    running[3] = reward if before == 0.0 else min(running[3], reward)
-    running[4] = reward if before == 0.0 else max(running[4], reward)
+    """Add a reward with a weight to ``running``, the state of a ``RewardMoments``.
+
+    These are the sum of weights, the mean, the sum of squared differences, and the smallest and largest reward.
+    """
+    old_weight = running[0]
+    new_weight, difference = old_weight + weight, reward - running[1]
+    running[2] += difference * difference * (old_weight * weight / new_weight)
+    running[1] = reward if old_weight == 0.0 else running[1] + difference * (weight / new_weight)
+    running[0] = new_weight
+    running[3] = reward if old_weight == 0.0 else min(running[3], reward)
+    running[4] = reward if old_weight == 0.0 else max(running[4], reward)
 
 
 @compiled(fastmath=_FASTMATH)

@@ -87,7 +87,7 @@ class StandardiseStep:
         return np.concatenate([inner @ self.axes.T, out[:, -1:]], axis=1)
 
     def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights and biases (d + 1, d + 1), and the lower and upper limits (d + 1,) that clip features."""
+        """Return weights (d + 1, d + 1), with biases in the last row, and the limits (d + 1,) that clip features."""
         if self.axes is not None:
             raise ValueError("a step with axes is not linear before clipping")
         slope, limit = self.scale / self.deviation, np.full(len(self.mean), self.clip * self.scale)

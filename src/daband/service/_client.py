@@ -55,7 +55,7 @@ class Client:
         token: the token for decisions.
         reward_token: the token for rewards; by default ``token``.
         timeout: the number of seconds to wait for one answer.
-        patience: the number of seconds in which a call is repeated if the service does not answer or is overloaded.
+        patience: the number of seconds for which a call is repeated if the service does not answer or is overloaded.
     """
 
     def __init__(

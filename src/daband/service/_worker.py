@@ -1,6 +1,6 @@
-"""Run the worker process, which learns from the log, sets default rewards, and computes the numbers of the page.
+"""Run the worker process, which learns from the log, sets default rewards, and computes the service's statistics.
 
-Only one worker per log is active. Another one takes over when it exits. Decisions never wait for the worker.
+Only one worker per log is active. When it exits, another one takes over. Decisions never wait for the worker.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _GRADIENT_PUBLISH_SECONDS = 60.0
 _MAX_GRACE_SECONDS = 60.0
 #: The largest difference in seconds between the clocks of machines that use one log.
 _MAX_CLOCK_DIFFERENCE_SECONDS = 60.0
-#: Seconds after which the numbers of the page are written even if they are unchanged.
+#: Seconds after which the statistics are written even if they are unchanged.
 _HEARTBEAT_SECONDS = 10.0
-#: Seconds between two snapshots of the numbers of the page.
+#: Seconds between two snapshots of the statistics, which the page of the service shows.
 _SNAPSHOT_SECONDS = 1.0
 
 
@@ -65,16 +65,16 @@ class LogLearner:
         file: the saved policy.
         deployed: the file that the policy was exported to.
         number: the number of ``deployed`` among the models of the log.
-        every: the number of rewards in a group.
+        group_size: the number of rewards in a group.
     """
 
     def __init__(
-        self, store: Store, file: str | Path, deployed: DeployedPolicy, number: int, *, every: int = 100
+        self, store: Store, file: str | Path, deployed: DeployedPolicy, number: int, *, group_size: int = 100
     ) -> None:
-        self._store, self._deployed, self._number, self._every = store, deployed, number, every
+        self._store, self._deployed, self._number, self._group_size = store, deployed, number, group_size
         content = Path(file).read_bytes()
         #: The digest of the policy file and the size of groups, which identify the sequence of learned models.
-        self.base = f"{hashlib.sha256(content).hexdigest()}/{every}"
+        self.base = f"{hashlib.sha256(content).hexdigest()}/{group_size}"
         learned_models = [row for row, _ in store.models() if row.origin == "learned" and row.base == self.base]
         state = store.model_state(learned_models[0].number) if learned_models else None
         self.policy = _load_policy(file, deployed)
@@ -97,8 +97,8 @@ class LogLearner:
 
     def learn_group(self) -> bool:
         """Learn the next complete group of rewards. Return True if there was one."""
-        rows = self._store.rewards_after(self.seq, self._every)
-        if len(rows) < self._every:
+        rows = self._store.rewards_after(self.seq, self._group_size)
+        if len(rows) < self._group_size:
             return False
         self._add_arms()
         learn(self.policy, rows, self._deployed)
@@ -239,11 +239,11 @@ class Worker:
     ) -> None:
         self.store, self.settings = store, settings
         self._clock = clock or Clock(store.newest_time())
-        self._file = load_model(store.model_content(number := store.newest_file()), number)
+        self._model = load_model(store.model_content(number := store.newest_file()), number)
         self._learner: LogLearner | None = None
         if learn is not None and settings.contexts == "keep":
             try:
-                self._learner = LogLearner(store, learn, self._file.deployed, number, every=learn_every)
+                self._learner = LogLearner(store, learn, self._model.deployed, number, group_size=learn_every)
             except (DabandError, OSError) as error:  # other work continues
                 _log.warning("%s cannot learn from the log: %s", learn, error)
         if publish_seconds is None:
@@ -261,7 +261,7 @@ class Worker:
     @property
     def outdated(self) -> bool:
         """True if a newer file was published, so that a new worker must be created."""
-        return self.store.newest_file() != self._file.number
+        return self.store.newest_file() != self._model.number
 
     def run_once(self) -> bool:
         """Process the next entries of the log. Return True if there are more."""
@@ -274,7 +274,7 @@ class Worker:
         return has_more
 
     def write_snapshot(self) -> None:
-        """Write the numbers of the page if they have changed, and at least every ten seconds."""
+        """Write the statistics if they have changed, and at least every ten seconds."""
         if self._clock.now() - self._snapshot_at < self._snapshot_seconds:
             return
         snapshot = self._statistics.snapshot(0.0)
@@ -284,7 +284,7 @@ class Worker:
             if self._verdict:
                 limits = lift["value"], lift["low"], lift["high"]
                 _log.warning("the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", self._verdict, *limits)
-            self.store.write_note("verdict", f"{self._counted_from}/{self._file.number}/{self._verdict}")
+            self.store.write_note("verdict", f"{self._counted_from}/{self._model.number}/{self._verdict}")
         snapshot["learning"] = self._learner is not None
         text = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
         now = self._clock.now()
@@ -296,7 +296,7 @@ class Worker:
     def _restart_statistics(self) -> None:
         """Start the statistics again. The log is read from its beginning; events before the last reset do not count."""
         self._counted_from = self.store.note("watch_from") or "0"
-        self._statistics = Watch(self._file.deployed, self.settings, first_model=self._file.number)
+        self._statistics = Watch(self._model.deployed, self.settings, first_model=self._model.number)
         self._event_seq = self._reward_seq = 0
         self._arms_note = None  # so that the next ``_read_log`` adds the arms of the log again
         self._verdict = ""
@@ -308,7 +308,7 @@ class Worker:
         since = float(self._counted_from)
         arms_note = self.store.note("arms")
         if arms_note != self._arms_note:
-            self._arms_note, self._statistics.deployed = arms_note, with_added_arms(self._file, arms_note).deployed
+            self._arms_note, self._statistics.deployed = arms_note, with_added_arms(self._model, arms_note).deployed
         events = self.store.events_after(self._event_seq, _BATCH_ROWS)
         if events:
             self._event_seq = events[-1][0]

@@ -22,7 +22,7 @@ from daband._tensor_files import write_tensor_file
 from daband.errors import CheckpointError, InvalidInput
 from daband.linear._standardise import StandardiseStep
 from daband.serving._deployed_policy import FORMAT, DeployedPolicy, arm_index, build_deployed, load_deployed
-from daband.serving._frozen_policy import LARGE_INVERSE, FrozenPolicy, Member
+from daband.serving._frozen_policy import LARGE_INVERSE_BYTES, FrozenPolicy, Member
 from daband.serving._monitor import MAX_CONTEXTS, build_reference
 
 #: The smallest standard deviation of a feature, as a fraction of its absolute mean, or of 1 if that is larger.
@@ -211,7 +211,7 @@ def _without_large_inverses(members: Sequence[Member]) -> tuple[Member, ...]:
     """
     reduced = []
     for member in members:
-        is_large = member.inverse.nbytes > LARGE_INVERSE
+        is_large = member.inverse.nbytes > LARGE_INVERSE_BYTES
         empty = np.zeros((len(member.theta), 0, 0))
         reduced.append(dataclasses.replace(member, inverse=empty, bonus_weight=0.0) if is_large else member)
     old_sum, new_sum = (sum(member.bonus_weight for member in group) for group in (members, reduced))

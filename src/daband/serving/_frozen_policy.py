@@ -30,7 +30,7 @@ from daband.linear._transforms import TransformStep, load_step
 from daband.serving._numpy_networks import ConvNetwork, MlpNetwork, Network, load_network
 
 #: Larger matrices of a member, in bytes, are written in single precision.
-LARGE_INVERSE = 8 << 20
+LARGE_INVERSE_BYTES = 8 << 20
 #: Maximum number of weights for which ``_RowScorer`` is used. It is not faster for more.
 _MAX_FOLDED_WEIGHTS = 1 << 20
 #: Maximum number of weights of the regressions of all arms of a catalogue for which ``_RowScorer`` is used. For more, a
@@ -46,7 +46,7 @@ _FLOAT64 = np.dtype(np.float64)
 #: Maximum number of weights in the regressions of all arms of a catalogue (128 MiB).
 _MAX_ARM_WEIGHTS = 1 << 24
 
-__all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "Member", "load_frozen"]
+__all__ = ["LARGE_INVERSE_BYTES", "FrozenParts", "FrozenPolicy", "Member", "load_frozen"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,10 +233,10 @@ class _RowScorer:
     Args:
         members: the predictors.
         step: the transform of contexts before all members; None if there is none.
-        n_inputs: the number of values of a context, or of maps.
+        n_inputs: the number of values of a context, or of the feature maps of a context.
         unit: the centre and scale of rewards.
         optimism: the factor of the bonus in a score.
-        maps: True if inputs are the maps of convolutions.
+        maps: True if the inputs are feature maps, which the convolutions of a network compute.
     """
 
     def __init__(
@@ -256,27 +256,28 @@ class _RowScorer:
         n_not_plain = len(networks) + len(transformed) + sum(member.constant for member in members)
         n_plain = 1 + (n_features if n_not_plain < len(members) else 0)
         n_encoded = sum(layers[-1].shape[1] for layers in networks)
-        encoded, constant, clipped_start = 0, n_encoded + n_plain - 1, n_encoded + n_plain
-        first = [(np.eye(n_features + 1)[:, -n_plain:], np.full(n_plain, -np.inf), np.full(n_plain, np.inf))]
+        encoded_start, constant_index, clipped_start = 0, n_encoded + n_plain - 1, n_encoded + n_plain
+        #: The weights, and the lower and upper limits, of each part of the first product.
+        first_parts = [(np.eye(n_features + 1)[:, -n_plain:], np.full(n_plain, -np.inf), np.full(n_plain, np.inf))]
         theta = np.zeros((clipped_start + sum(member.dimension for member in transformed), n_arms))
-        theta[constant] = unit[0]
+        theta[constant_index] = unit[0]
         #: The slice of features, and R (d, r * K), of every member with a bonus.
         self._roots: list[tuple[slice, AnyArray]] = []
         for member in members:
-            start, size = constant if member.constant else n_encoded, member.dimension
+            start, size = constant_index if member.constant else n_encoded, member.dimension
             if member.network is not None:
-                start, encoded = encoded, encoded + size
+                start, encoded_start = encoded_start, encoded_start + size
             elif member.transform is not None:
                 start, clipped_start = clipped_start, clipped_start + size
-                first.append(member.transform.clipped_linear())
+                first_parts.append(member.transform.clipped_linear())
             theta[start : start + size] += unit[1] * member.weight * member.theta.T
             if member.bonus_weight:
                 roots = unit[1] * member.bonus_weight * np.linalg.cholesky(member.inverse)
                 root = roots.transpose(1, 2, 0).reshape(size, -1).astype(dtype)
                 self._roots.append((slice(start, start + size), root))
-        inputs = [layers[0] for layers in networks]
-        first += [(layer, np.zeros(layer.shape[1]), np.full(layer.shape[1], np.inf)) for layer in inputs]
-        weight, self._low, self._high = (np.concatenate(parts, axis=-1) for parts in zip(*first, strict=True))
+        first_layers = [layers[0] for layers in networks]
+        first_parts += [(layer, np.zeros(layer.shape[1]), np.full(layer.shape[1], np.inf)) for layer in first_layers]
+        weight, self._low, self._high = (np.concatenate(parts, axis=-1) for parts in zip(*first_parts, strict=True))
         self._range: tuple[FloatArray, FloatArray] | None = None
         if step is not None:  # the step is linear in this range, and its last feature is 1
             clip_range, slope = step.clip * step.deviation, step.scale / step.deviation
@@ -320,8 +321,8 @@ class _RowScorer:
         weight, theta, square_sums, combination = self._weight, self._theta, self._square_sums, self._combination
         dtype, n_encoded, n_arms = theta.dtype, self._n_encoded, theta.shape[1]
         row, features = np.ones(len(weight), weight.dtype), np.empty(n_encoded + weight.shape[1], dtype)
-        context, others = row[:-1], features[n_encoded:]
-        first: AnyArray = others if weight.dtype == dtype else np.empty(len(others))
+        context, first_features = row[:-1], features[n_encoded:]
+        first: AnyArray = first_features if weight.dtype == dtype else np.empty(len(first_features))
         clipped = np.empty(len(context))
         layers, encoded_parts, index = [], [], 0
         hidden = features[len(features) - sum(len(network[0]) for network in self._layers) :]
@@ -341,7 +342,7 @@ class _RowScorer:
         mean, squares, stacked = products[0], products[1:], np.empty((len(square_sums), n_arms), dtype)
         bonuses, input_range, low, high = stacked[1:], self._range, self._low, self._high
         has_low, has_high = (bool(np.isfinite(limit).any()) for limit in (low, high))
-        predict, read = features[: len(theta)].dot, row.dot
+        predict, apply_first = features[: len(theta)].dot, row.dot
         maximum, minimum, multiply, divide, sqrt = np.maximum, np.minimum, np.multiply, np.divide, np.sqrt
 
         def score(inputs: AnyArray) -> FloatArray:
@@ -350,13 +351,13 @@ class _RowScorer:
             else:
                 maximum(inputs, input_range[0], out=clipped)
                 context[:] = minimum(clipped, input_range[1], out=clipped)
-            read(weight, first)
+            apply_first(weight, first)
             if has_low:
                 maximum(first, low, out=first)
             if has_high:
                 minimum(first, high, out=first)
-            if first is not others:
-                others[:] = first
+            if first is not first_features:
+                first_features[:] = first
             for product, layer, outputs, is_hidden in layers:
                 product(layer, outputs)
                 if is_hidden:
@@ -586,8 +587,8 @@ class FrozenPolicy:
         if step is not None and not (isinstance(step, StandardiseStep) and step.axes is None):
             return None
         try:
-            is_map = convolutions is not None
-            return _RowScorer(members, step, n_inputs, self.reward_unit, self.exploration.optimism, is_map)
+            has_maps = convolutions is not None
+            return _RowScorer(members, step, n_inputs, self.reward_unit, self.exploration.optimism, has_maps)
         except (ValueError, np.linalg.LinAlgError):  # LinAlgError: rounding left an inverse not positive definite
             return None
 
@@ -704,7 +705,7 @@ class FrozenPolicy:
         if self.table is not None:
             arrays.update({f"table/{name}": array for name, array in self.table.arrays().items()})
         for index, member in enumerate(self.members):
-            is_large = member.inverse.nbytes > LARGE_INVERSE
+            is_large = member.inverse.nbytes > LARGE_INVERSE_BYTES
             inverse = member.inverse.astype(np.float32) if is_large else member.inverse
             parts: dict[str, AnyArray] = {"theta": member.theta, "inverse": inverse}
             if member.transform is not None:

@@ -27,7 +27,7 @@ _MAX_CROP_RATIO = 16
 _MAX_FAST_FEATURES = 64
 #: Smaller distances can be squared without an overflow.
 _MAX_FAST_DISTANCE = 1e100
-#: Maximum number of features of a row that have their own warning. One more warning counts the others.
+#: Maximum number of features of a row that have their own warning. One more warning has the number of the others.
 _MAX_WARNINGS = 8
 
 
@@ -89,7 +89,7 @@ class RowReader:
         self.table = table
         self.images = images
         #: "image" or "text" if the table has only one encoded column, so that a row may be given without its name.
-        self._only_input = "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
+        self._only_input_kind = "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
         self._names = tuple(feature_names)
         self._max_norm = max_norm
         self.ranges = ranges
@@ -135,7 +135,7 @@ class RowReader:
 
     def _is_file_or_text(self, row: Any) -> bool:
         """Return True if the row is the bytes or the path of an image file, or a text for an encoder."""
-        is_text = isinstance(row, str) and bool(self.images or self._only_input)
+        is_text = isinstance(row, str) and bool(self.images or self._only_input_kind)
         return is_text or isinstance(row, (*_BYTE_TYPES, os.PathLike))
 
     def _read_mapping(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
@@ -262,7 +262,7 @@ class RowReader:
 
     def _read_file_or_text(self, file: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
         """Return the context and the warnings of an image file, or of a text for an encoder."""
-        if self._only_input and self.table is not None:
+        if self._only_input_kind and self.table is not None:
             return self._read_mapping({self.table.names[0]: file})
         rule = self.images
         if rule is None:
@@ -301,7 +301,7 @@ def _as_single(context: AnyArray, warnings: tuple[RowWarning, ...]) -> ReadRows:
 
 
 def _read_batch(read_one: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]], rows: Iterable[Any]) -> ReadRows:
-    """Return the contexts and warnings of a batch, by ``read_one`` for each row. Errors name the row."""
+    """Return the contexts and warnings of a batch. ``read_one`` reads each row. Errors name the row."""
     results = []
     for index, row in enumerate(rows):
         try:

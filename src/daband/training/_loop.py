@@ -139,8 +139,8 @@ def continue_on_target(
         save_every=save_every,
         progress=progress,
     )
-    order = settings.order_seed(policy)
-    return run_phase(Phase(policy, "target", target, None, episodes, order, settings, rounds))
+    order_seed = settings.order_seed(policy)
+    return run_phase(Phase(policy, "target", target, None, episodes, order_seed, settings, rounds))
 
 
 def can_train_stacked(policies: Sequence[Policy]) -> bool:
@@ -280,7 +280,7 @@ class RunGroup:
 
 
 def run_groups(groups: Sequence[RunGroup], *, on_episode: Callable[[RunGroup], None] | None = None) -> None:
-    """Play two episodes of each group, to estimate its remaining time, and then all groups, the quickest first.
+    """Play two episodes of each group, to estimate its remaining time. Then play all groups, the quickest first.
 
     ``on_episode`` is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and
     save every run that has a folder.

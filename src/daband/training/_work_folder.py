@@ -60,11 +60,11 @@ class Folder:
             write_json(path, expected, sort_keys=True)
             return
         try:
-            different = describe_difference(read_json(path), expected)
+            difference = describe_difference(read_json(path), expected)
         except DataError as error:
             raise InvalidInput(f"{error}; remove the folder to start again") from None
-        if different:
-            text = f"{self.path} holds {self.what} with other settings ({different}); choose another directory"
+        if difference:
+            text = f"{self.path} holds {self.what} with other settings ({difference}); choose another directory"
             raise InvalidInput(text)
 
     def is_due(self) -> bool:
@@ -94,9 +94,9 @@ def describe_difference(stored: Any, current: Any, path: str = "") -> str:
     if isinstance(stored, dict) and isinstance(current, dict):
         # The data digest also depends on other settings: it is named only if nothing else differs.
         for key in sorted(stored.keys() | current.keys(), key=lambda key: (key == "data", key)):
-            different = describe_difference(stored.get(key), current.get(key), f"{path}.{key}" if path else key)
-            if different:
-                return different
+            difference = describe_difference(stored.get(key), current.get(key), f"{path}.{key}" if path else key)
+            if difference:
+                return difference
         return ""
     return "" if stored == current else f"{path}: stored {stored!r}, now {current!r}"
 
@@ -106,7 +106,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _DefaultSignalAction(BaseException):
-    """An exception that ends training before a signal has its default action, which ends the process."""
+    """An exception that ends training. The signal is then raised again, and its default action ends the process."""
 
 
 class StopRequest:
@@ -136,7 +136,7 @@ class StopRequest:
 
 @contextmanager
 def defer_stop_signals(*, enabled: bool) -> Iterator[StopRequest]:
-    """Return a context manager that records Ctrl-C and SIGTERM; its block calls ``handle_signal`` after every episode.
+    """Record Ctrl-C and SIGTERM in this block, which must call ``handle_signal`` of the request after every episode.
 
     A second Ctrl-C takes effect at once. A second SIGTERM does not: a group of processes may receive one from the
     system and one from its parent. Signals are not deferred if ``enabled`` is False, or if the calling

@@ -60,28 +60,30 @@ def declare(family: str, *, read: Read, resolve: Resolve | None = None) -> None:
     entry = load_catalogue()[family]
     about = About(**{name: entry[name] for name in ("summary", "licence", "citation") if name in entry})
     summary, class_names, members = entry.get("variant", about.summary), entry.get("class_names"), _list_members(entry)
-    name, choices, variants = family, entry.get("choices", {}), {}
+    name_template, choices, variants = family, entry.get("choices", {}), {}
     if option := entry.get("variants_of"):
-        name, choices = f"{family}/{{{option}}}", {option: tuple(members)}
+        name_template, choices = f"{family}/{{{option}}}", {option: tuple(members)}
         variants = {member: {option: member} for member in members}
     elif members:
-        name, choices = f"{family}/{{source}}-{{target}}", dict.fromkeys(("source", "target"), tuple(members))
+        name_template = f"{family}/{{source}}-{{target}}"
+        choices = dict.fromkeys(("source", "target"), tuple(members))
         pairs = permutations(entry.get("ordered", members), 2)
         variants = {f"{source}-{target}": {"source": source, "target": target} for source, target in pairs}
     resources = _list_resources(family)
     read_options = dict(inspect.signature(read).parameters)
     excluded = entry.get("without", ())
-    common = {option: parameter for option, parameter in _COMMON_OPTIONS.items() if option not in excluded}
+    common_options = {option: parameter for option, parameter in _COMMON_OPTIONS.items() if option not in excluded}
 
-    def build_with(fixed: Mapping[str, Any]) -> Callable[..., Pair]:
+    def build_with(fixed_options: Mapping[str, Any]) -> Callable[..., Pair]:
         def build(**kwargs: Any) -> Pair:
             options = {option: parameter.default for option, parameter in read_options.items()}
-            options |= dict(fixed) | {option: value for option, value in kwargs.items() if option in read_options}
+            given_options = {option: value for option, value in kwargs.items() if option in read_options}
+            options |= {**fixed_options, **given_options}
             _check_choices(family, options, choices)
             parts = read(**options)
-            pair_name = name.format(**options)
+            pair_name = name_template.format(**options)
             arguments = {**parts.arguments, "name": pair_name}
-            arguments |= {option: kwargs.get(option, parameter.default) for option, parameter in common.items()}
+            arguments |= {option: kwargs.get(option, parameter.default) for option, parameter in common_options.items()}
             if class_names is not None:
                 arguments["class_names"] = tuple(class_names)
                 _require_every_class(arguments, class_names, pair_name)
@@ -92,16 +94,18 @@ def declare(family: str, *, read: Read, resolve: Resolve | None = None) -> None:
             names = parts.class_names or pair.class_names
             return replace(pair, about=replace(about, summary=sentence), class_names=names)
 
-        own_parameters = [parameter for option, parameter in read_options.items() if option not in fixed]
-        build.__signature__ = inspect.Signature([*own_parameters, *common.values()])  # type: ignore[attr-defined]
+        own_parameters = [parameter for option, parameter in read_options.items() if option not in fixed_options]
+        build.__signature__ = inspect.Signature([*own_parameters, *common_options.values()])  # type: ignore[attr-defined]
         build.__doc__, build.__name__ = read.__doc__, family
         return build
 
     register_pair(family, about=about, resolve=resolve, resources=resources)(build_with({}))
-    for variant, fixed in variants.items():
-        files = tuple(file for file in resources if not file.domain or file.domain in fixed.values())
-        variant_about = replace(about, summary=summary.format(**fixed))
-        register_pair(f"{family}/{variant}", about=variant_about, resolve=resolve, resources=files)(build_with(fixed))
+    for variant, fixed_options in variants.items():
+        domains = ("", *fixed_options.values())
+        own_resources = [resource for resource in resources if resource.domain in domains]
+        variant_about = replace(about, summary=summary.format(**fixed_options))
+        register = register_pair(f"{family}/{variant}", about=variant_about, resolve=resolve, resources=own_resources)
+        register(build_with(fixed_options))
 
 
 @lru_cache(maxsize=1)
@@ -118,13 +122,17 @@ def _list_members(entry: Mapping[str, Any]) -> dict[str, str]:
 
 def _list_resources(family: str) -> list[Resource]:
     """Return all resources of a data set."""
-    table = load_catalogue()[family]
-    members = _list_members(table)
-    return [resource for entry in table.get("resources", ()) for resource in _expand_resource(entry, members)]
+    data_set = load_catalogue()[family]
+    members = _list_members(data_set)
+    return [resource for entry in data_set.get("resources", ()) for resource in _expand_resource(entry, members)]
 
 
 def _expand_resource(entry: Mapping[str, Any], descriptions: Mapping[str, str]) -> list[Resource]:
-    """Return the resources of a catalogue entry: one, one per member, or those of the data set that ``like`` names."""
+    """Return the resources that one entry of the catalogue describes.
+
+    An entry with ``like`` stands for the resources of that data set, with some fields changed. An entry with
+    ``domain = "{domain}"`` stands for one resource per member.
+    """
     fields = {**entry, "paths": tuple(entry.get("paths", ()))}
     if template := fields.pop("like", ""):
         del fields["paths"]

@@ -2,7 +2,7 @@
 
 A registered network (``Features``) returns *penultimate features*. ``Encoder`` appends the two dense layers of the
 paper. By default the penultimate features are aligned between the domains. This improves target accuracy far more than
-aligning the features after the dense layers, of which there are fewer.
+aligning the output of the dense layers, which has fewer features.
 
 Read ``Features`` and ``Encoder`` first. ``InferenceEncoder`` is the copy that decides, and ``build_encoder`` builds
 encoders from settings.

@@ -90,7 +90,7 @@ class Batches:
             for segment, part in buffers[0].parts().items()
             if len(part) and (shape.uses_target or segment.labelled)
         ]
-        #: The buffer that steps draw each segment from, for each run: a list of parts.
+        #: For each run, the buffers from which steps draw the segments, one per segment.
         self._buffers = [
             [
                 (run_buffers if segment.labelled or not shape.committee else buffers[0]).parts()[segment]
@@ -176,12 +176,12 @@ class Batches:
                     rows[:, run, index] = _weighted_rows(part, uniform_draws[:, run, index])
             for index, segment in enumerate(self.labelled):
                 stored, chosen_rows = parts[segment].columns, rows[:, run, segment]
-                columns = slice(index * self.shape.rounds, (index + 1) * self.shape.rounds)
-                self._arm[:steps, run, columns] = stored["arms"][chosen_rows]
+                positions = slice(index * self.shape.rounds, (index + 1) * self.shape.rounds)
+                self._arm[:steps, run, positions] = stored["arms"][chosen_rows]
                 rewards = stored["rewards"][chosen_rows]
                 if self.shape.standardised:
                     rewards = (rewards - self._units[run][0]) / self._units[run][1]
-                self._reward[:steps, run, columns] = rewards.to(torch.float32)
+                self._reward[:steps, run, positions] = rewards.to(torch.float32)
         if self.prepared_ahead:
             self._prepare(steps)
 
@@ -193,8 +193,9 @@ class Batches:
                 rows = self._rows[:steps, run, index]
                 selected = part.contexts.index_select(0, rows.flatten().to(part.contexts.device))
                 contexts = selected.view(*rows.shape, *part.contexts.shape[1:])
-                columns = slice(index * size, (index + 1) * size)
-                self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._dtype else as_float(contexts)
+                positions = slice(index * size, (index + 1) * size)
+                is_stored_type = contexts.dtype == self._dtype
+                self._gathered[:steps, run, positions] = contexts if is_stored_type else as_float(contexts)
         steps_at_once = max(1, _MAX_AUGMENTED_NUMBERS // math.prod(self._gathered.shape[1:]))
         for start in range(0, steps if len(self._prepared) else 0, steps_at_once):
             block = slice(start, min(start + steps_at_once, steps))

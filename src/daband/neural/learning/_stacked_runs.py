@@ -132,8 +132,9 @@ class Stack:
         """Call a network with these parameters and buffers, for one run or for several together."""
         parameters, buffers = state
         if self.runs == 1:  # any encoder, with its own buffers
-            single = _squeeze_run(parameters)
-            features, aligned = functional_call(network, single, (contexts.squeeze(0),), {"domain_rows": domain_rows})
+            run_parameters = _squeeze_run(parameters)
+            options: dict[str, object] = {"domain_rows": domain_rows}
+            features, aligned = functional_call(network, run_parameters, (contexts.squeeze(0),), options)
             return features[None], aligned[None]
         tensors = {**{name: parameter.flatten(0, 1) for name, parameter in parameters.items()}, **buffers}
         options = {"domain_rows": domain_rows, "runs": self.runs}
@@ -169,7 +170,7 @@ class Stack:
 
 
 def _squeeze_run(parameters: Parameters) -> dict[str, torch.Tensor]:
-    """Return parameters (1, *shape) as (*shape); the gradient of an index would copy into zeros."""
+    """Return parameters (1, *shape) as (*shape). Indexing would copy the gradient into a tensor of zeros."""
     return {name: parameter.squeeze(0) for name, parameter in parameters.items()}
 
 
