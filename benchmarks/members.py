@@ -1,10 +1,11 @@
-"""Compare one run of DABand with five members and with their student, on pairs of image domains.
+"""Compare five members of DABand, their student, one run, and five members of Neural-LinUCB on pairs of image domains.
 
     python benchmarks/members.py --record benchmarks/records/members.json --seeds 20 30
-    python benchmarks/members.py --pairs digit signs --single 0 1 2 --seeds 0 --record runs/members.json
+    python benchmarks/members.py --pairs digit signs --kinds single neural --seeds 0 1 2 --record runs/members.json
 
-A record has the accuracies of greedy choices on the target's test contexts. ``emoji`` and ``signs`` may be npz files
-in the data directory (xs, ys, xt, xe, ye). With ``--workers`` pairs and seeds share a GPU.
+A record has the accuracies of greedy choices on the target's test contexts. In the kinds ``thinned``, every other arm
+keeps a tenth of its target contexts; ``thinned-labels`` also has ``shift="style,labels"``. ``emoji`` and ``signs`` may
+be npz files in the data directory (xs, ys, xt, xe, ye). With ``--workers`` pairs and seeds share a GPU.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from daband.domains._registry import data_directory
 
 HANDWRITTEN = ("mnist", "usps", "semeion")
 PAIRS = ["digit", "signs", "emoji", *(f"{a}-{b}" for a in HANDWRITTEN for b in HANDWRITTEN if a != b)]
+KINDS = ("members", "single", "neural", "thinned", "thinned-labels", "thinned-neural")
 MEMBERS = 5
 
 
@@ -52,15 +54,32 @@ def accuracy(policy: Any, pair: Any) -> float:
     return round(right / size, 4)
 
 
+def thin_target(pair: Any, shift: str) -> Any:
+    """Return a pair whose target has a tenth of the contexts of arms 0, 2, 4, ...: half of the test contexts each."""
+    rng, n = np.random.default_rng(0), len(pair.target_test)
+    labels = pair.target_test.read_expected(0, n).argmax(axis=1)
+    rows = rng.permutation(n)
+    rows = rows[(labels[rows] % 2 == 1) | (rng.random(n) < 0.1)]
+    contexts, labels = pair.target_test.read(0, n)[rows], labels[rows]
+    half, source_rows = len(rows) // 2, np.arange(len(pair.source))
+    source = (pair.source.read(source_rows), pair.source.read_rewards(source_rows)[0].argmax(axis=1))
+    test = (contexts[half:], labels[half:])
+    return daband.domains.from_arrays(source=source, target=contexts[:half], target_test=test, shift=shift)
+
+
 def run(name: str, kind: str, seed: int) -> dict[str, Any]:
-    """Train one policy ("single") or five members, and return its accuracies."""
+    """Train a policy of this kind, and return its accuracies."""
     pair = load(name)
-    policy = daband.DABand.for_pair(pair, seed=seed, members=1 if kind == "single" else MEMBERS)
+    if kind.startswith("thinned"):
+        pair = thin_target(pair, "style,labels" if kind == "thinned-labels" else "style")
+    policy_class = daband.NeuralLinUCB if kind.endswith("neural") else daband.DABand
+    policy = policy_class.for_pair(pair, seed=seed, members=1 if kind == "single" else MEMBERS)
     seconds = daband.train(policy, source=pair.source, target=pair.target).seconds
     row: dict[str, Any] = {"pair": name, "kind": kind, "seed": seed, "accuracy": accuracy(policy, pair)}
     if kind != "single":
         row["of_members"] = [accuracy(member, pair) for member in policy.members.values()]
         row["weights"] = list(policy.weights.values())
+    if kind == "members":
         row["student"] = accuracy(policy.student(), pair)
     return {**row, "seconds": round(seconds, 1)}
 
@@ -68,8 +87,8 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", nargs="+", default=PAIRS)
-    parser.add_argument("--single", nargs="*", type=int, default=[], help="seeds of single runs")
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0], help="first seeds of the members")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["members"])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0], help="seeds, or first seeds of members")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--commit", help="the commit, where the tree is no checkout")
@@ -78,8 +97,7 @@ def main() -> None:
     if given.one:
         print(json.dumps(run(given.one[0], given.one[1], int(given.one[2]))))
         return
-    jobs = [(name, "members", seed) for seed in given.seeds for name in given.pairs]
-    jobs += [(name, "single", seed) for seed in given.single for name in given.pairs]
+    jobs = [(name, kind, seed) for kind in given.kinds for seed in given.seeds for name in given.pairs]
     rows = []
 
     def work(job: tuple[str, str, int]) -> None:
