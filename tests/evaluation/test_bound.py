@@ -6,8 +6,8 @@ import pytest
 
 from daband.evaluation._regret_bound import (
     add_bound_terms,
-    discriminator_divergence,
-    observable_bound,
+    compute_bound_terms,
+    estimate_divergence,
 )
 from daband.linear._exploration import Decision
 
@@ -35,7 +35,7 @@ def test_observable_terms_against_a_loop():
     alpha = 0.3
     source, target = decisions(rng, 8, 3, alpha), decisions(rng, 4, 3, alpha)
     reward = rng.integers(0, 2, 8).astype(float)
-    terms = observable_bound(
+    terms = compute_bound_terms(
         source=source,
         reward=reward,
         choice_errors=reward < 1,
@@ -80,7 +80,7 @@ def small_problems():
                 )
                 for arm_s, arm_t in ((source.arm, target.arm), (best_s, best_t))
             )
-            terms = observable_bound(
+            terms = compute_bound_terms(
                 source=source,
                 reward=reward,
                 choice_errors=source.arm != best_s,
@@ -110,7 +110,7 @@ def test_the_bound_holds_for_every_small_problem_and_fails_for_some_without_its_
 
 
 def test_discriminator_divergence_at_its_ends():
-    assert [discriminator_divergence(a) for a in (0.3, 0.5, 0.75, 1.0)] == [0.0, 0.0, 1.0, 2.0]
+    assert [estimate_divergence(a) for a in (0.3, 0.5, 0.75, 1.0)] == [0.0, 0.0, 1.0, 2.0]
 
 
 KNOWN = {"divergence": 0.0, "source_regret": 0.0}
@@ -120,10 +120,10 @@ KNOWN = {"divergence": 0.0, "source_regret": 0.0}
 def test_what_is_unknown_is_missing_and_so_is_the_sum(unknown):
     still = decision(np.array([[1.0, 0.0]] * 8), np.zeros((8, 2)), 0.0)
     rounds = {"source": still, "reward": np.ones(8), "choice_errors": np.zeros(8), "target": still, "alpha": 0.0}
-    terms = observable_bound(**rounds, **{**KNOWN, **unknown})
+    terms = compute_bound_terms(**rounds, **{**KNOWN, **unknown})
     assert getattr(terms, next(iter(unknown))) is None
     assert terms.total is None
-    assert observable_bound(**rounds, **KNOWN).total is not None
+    assert compute_bound_terms(**rounds, **KNOWN).total is not None
 
 
 def test_the_sums_without_a_discriminator_has_no_sum():
@@ -160,7 +160,7 @@ def test_the_sums_add_episodes_up():
     for episode in episodes:
         record = add_bound_terms(record, alpha=0.2, **episode)
     parts = [
-        observable_bound(
+        compute_bound_terms(
             source=e["source"],
             reward=e["reward"],
             choice_errors=e["reward"] < 1,

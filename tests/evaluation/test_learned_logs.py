@@ -74,7 +74,7 @@ def test_an_exported_file_is_evaluated_with_its_own_exploration(tmp_path):
     assert found.effective_sample_size > 1.2 * daband.evaluate_log(policy, later).effective_sample_size
     with pytest.raises(InvalidInput, match="contexts of shape"):
         daband.evaluate_log(deployed, (np.zeros((20, 3)), [0] * 20, [0.0] * 20, [0.25] * 20))
-    with pytest.raises(InvalidInput, match="rule is for"):
+    with pytest.raises(InvalidInput, match="rule can only be given"):
         daband.evaluate_log(deployed, later, rule="ucb")
 
 

@@ -403,7 +403,7 @@ class TestBadInput:
             with pytest.raises(daband.InvalidInput, match="log must be"):
                 daband.evaluate_log(valued, bad)
         pair = daband.domains.from_log(source=(self.x, self.arm, self.reward, self.p), target=self.x, n_arms=K)
-        self.refused("log has 3 arms, the policy 2", daband.Random(context_shape=(D,), n_arms=2), pair.source)
+        self.refused("log has 3 arms, but the policy has 2", daband.Random(context_shape=(D,), n_arms=2), pair.source)
 
     def test_too_few_rounds_to_fit(self):
         self.refused("at least 10 rows", log=(self.x[:6], self.arm[:6], self.reward[:6], self.p[:6]))
@@ -413,7 +413,7 @@ class TestBadInput:
         for bad in (0.0, 1.0, "95%", np.nan):
             self.refused("confidence", confidence=bad)
         self.refused("policy must be", policy=3)
-        self.refused("rule is for a daband policy", rule="greedy")
+        self.refused("rule can only be given for a daband policy", rule="greedy")
 
     def test_targets(self):
         self.refused("target must hold contexts of the log's shape", target=self.x[:, :2])
@@ -425,7 +425,7 @@ class TestBadInput:
         self.refused("target must be contexts without rewards", target=pair.source)
 
     def test_probabilities_of_a_function(self):
-        self.refused("sum to 1, but not in row 0", policy=lambda x: np.full((len(x), K), 0.5))
+        self.refused("with sum 1, which is not so in row 0", policy=lambda x: np.full((len(x), K), 0.5))
         self.refused("sum to 1", policy=lambda x: np.tile([1.5, -0.5, 0.0], (len(x), 1)))
         self.refused(r"shape \(B, K\)", policy=lambda x: np.ones(len(x)))
         self.refused("one row per context", policy=lambda x: np.full((2, K), 1 / K))
@@ -457,7 +457,7 @@ def test_propensities_that_make_weights_without_end_and_wrong_seeds_are_refused(
     def policy(contexts):
         return [[0.5, 0.5]] * len(contexts)
 
-    with pytest.raises(daband.InvalidInput, match=r"the propensity 1e-310 makes a weight of inf"):
+    with pytest.raises(daband.InvalidInput, match=r"the propensity 1e-310 gives a weight of inf"):
         daband.evaluate_log(policy, log)
     with pytest.raises(daband.InvalidInput, match="seed must be an integer >= 0, got -1"):
         daband.evaluate_log(policy, log, seed=-1)

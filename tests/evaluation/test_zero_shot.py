@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 import daband
 from daband.domains.readers._arrays import ArrayEvaluation
 from daband.errors import InvalidInput
-from daband.evaluation._zero_shot import best_arms, count_arms
+from daband.evaluation._zero_shot import count_chosen_arms, find_best_arms
 
 
 def trained():
@@ -56,9 +56,9 @@ def test_real_rewards_are_in_their_own_unit_and_accuracy_is_a_share(unit):
 
 
 def test_ties_are_told_from_small_differences():
-    assert best_arms(np.array([[0.1 + 0.2, 0.3]])).all()
-    assert best_arms(np.array([[1e6, 1e6 + 1e-3]])).tolist() == [[False, True]]
-    assert best_arms(np.zeros((1, 3))).all()
+    assert find_best_arms(np.array([[0.1 + 0.2, 0.3]])).all()
+    assert find_best_arms(np.array([[1e6, 1e6 + 1e-3]])).tolist() == [[False, True]]
+    assert find_best_arms(np.zeros((1, 3))).all()
 
 
 @given(
@@ -127,7 +127,7 @@ def test_bad_input():
 
 def test_arms_are_counted_without_labels():
     pair, policy = trained()
-    counts = count_arms(policy, pair.target, rule="ucb", seed=0)
+    counts = count_chosen_arms(policy, pair.target, rule="ucb", seed=0)
     arms = policy.decide(pair.target.batch(0, len(pair.target), seed=0), "target", rule="ucb").arm
     assert counts == np.bincount(arms, minlength=pair.n_arms).tolist()
 

@@ -19,7 +19,7 @@ from daband.bench._settings import RunSpec
 from daband.domains._contract import LoggedDomain, Pair
 from daband.domains._registry import load
 from daband.errors import DataError, FolderInUse
-from daband.evaluation._zero_shot import Evaluation, count_arms, evaluate
+from daband.evaluation._zero_shot import Evaluation, count_chosen_arms, evaluate
 from daband.policies._checkpoints import load_policy
 from daband.policies._policy import Policy
 from daband.training._loop import continue_on_target, run_phase
@@ -128,7 +128,7 @@ def conclude(prepared: PreparedRun, run: Run) -> Record:
     start_time = time.perf_counter()
     result: Evaluation | None = None
     if pair.target_test is None:
-        arm_counts = count_arms(policy, pair.target, rule=spec.rule, seed=spec.seed)
+        arm_counts = count_chosen_arms(policy, pair.target, rule=spec.rule, seed=spec.seed)
     else:
         result = evaluate(policy, pair.target_test, rule=spec.rule)
         arm_counts = result.arm_counts

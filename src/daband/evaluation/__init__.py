@@ -1,4 +1,8 @@
-"""Evaluation: a fixed policy's value, regret and accuracy; estimates from logs; paired tests; bounds; collapse."""
+"""Evaluate fixed policies, estimate their values from logs, and watch training runs.
+
+``evaluate`` needs the expected reward of every arm, and ``evaluate_log`` only logged rounds. ``BoundTerms`` and
+``CollapseWarning`` are about a training run.
+"""
 
 from daband.evaluation._collapse_watch import CollapseWarning
 from daband.evaluation._off_policy import LogEstimate, evaluate_log

@@ -1,4 +1,7 @@
-"""Detect the collapse of adversarial training from episode measurements, without target labels."""
+"""Detect the collapse of adversarial training from the records of its episodes, without target labels.
+
+A collapsed network predicts the same for all target contexts, or cannot learn to align the domains any more.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,27 @@ from dataclasses import dataclass
 
 
 class CollapseWarning(UserWarning):
-    """Warns that training has collapsed, which is visible without target labels."""
+    """Warns that training has collapsed, as its records show without target labels."""
 
 
 @dataclass(frozen=True)
 class _Sign:
-    """A sign of collapse: a field of episode records with a limit."""
+    """A sign of collapse: a value beyond a limit in a field of an episode's record."""
 
     #: Name of the sign, the first words of the warning.
     name: str
-    #: Field of the record.
-    key: str
+    #: Name of the field in the record.
+    field: str
     #: The sign is present at this value or above.
     at_least: float | None
     #: The sign is present at this value or below.
     at_most: float | None
-    #: Text of the warning, with the fields ``value`` and ``n``, the number of episodes.
+    #: Text of the warning, a format string with the fields ``value`` and ``n``, the number of episodes.
     message: str
 
     def is_present(self, record: Mapping[str, float]) -> bool:
         """Return True if an episode shows the sign."""
-        value = record.get(self.key)
+        value = record.get(self.field)
         if value is None:
             return False
         return (self.at_least is not None and value >= self.at_least) or (
@@ -40,33 +43,37 @@ _SIGNS = (
     _Sign(
         "one arm for the target",
         "target_top_share",
-        0.95,
-        None,
-        "nearly all target contexts go to one arm ({value:.0%} for {n} episodes). Lower the weight of "
+        at_least=0.95,
+        at_most=None,
+        message="nearly all target contexts go to one arm ({value:.0%} for {n} episodes). Lower the weight of "
         "predicted_reward, raise target_diversity, or start the terms on the target later",
     ),
     _Sign(
         "features nearly equal",
         "latent_spread",
-        None,
-        0.004,
-        "different contexts have nearly the same features (their total variance is {value:.3g} of at most 1 for {n} "
-        "episodes). Lower the weight of the divergence or the learning rate",
+        at_least=None,
+        at_most=0.004,
+        message="different contexts have nearly the same features (their total variance is {value:.3g} of at most 1 "
+        "for {n} episodes). Lower the weight of the divergence or the learning rate",
     ),
     _Sign(
         "discriminator perfect",
         "discriminator_accuracy",
-        0.995,
-        None,
-        "the discriminator tells the domains apart without error ({value:.1%} for {n} episodes), so the encoder learns "
-        "nothing from it. Raise the adversarial weight, or align the encoder's wider features (the recipe's setting "
-        "dense.aligned = 'penultimate')",
+        at_least=0.995,
+        at_most=None,
+        message="the discriminator tells the domains apart without error ({value:.1%} for {n} episodes), so the "
+        "encoder learns nothing from it. Raise the adversarial weight, or align the encoder's wider features (the "
+        "recipe's setting dense.aligned = 'penultimate')",
     ),
 )
 
 
 class CollapseWatch:
-    """Reports each sign of collapse once, after it has lasted ``patience`` episodes."""
+    """Reports each sign of collapse once.
+
+    Args:
+        patience: the number of consecutive episodes with a sign after which it is reported.
+    """
 
     def __init__(self, *, patience: int = 10) -> None:
         self.patience = patience
@@ -74,12 +81,12 @@ class CollapseWatch:
         self._reported: set[str] = set()
 
     def observe(self, record: Mapping[str, float]) -> list[str]:
-        """Return the warnings after this episode; usually there are none."""
+        """Return the warnings that are due after an episode with this record; usually there are none."""
         messages = []
         for sign in _SIGNS:
             self._streaks[sign.name] = self._streaks[sign.name] + 1 if sign.is_present(record) else 0
             if self._streaks[sign.name] >= self.patience and sign.name not in self._reported:
                 self._reported.add(sign.name)
-                text = sign.message.format(value=record[sign.key], n=self._streaks[sign.name])
-                messages.append(f"{sign.name}: {text}")
+                explanation = sign.message.format(value=record[sign.field], n=self._streaks[sign.name])
+                messages.append(f"{sign.name}: {explanation}")
         return messages

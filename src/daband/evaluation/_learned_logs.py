@@ -1,7 +1,10 @@
-"""Reject logs that a policy has learned, because an estimate of its value from them would be too high.
+"""Find out whether a policy has learned rounds of a log, and reject such a log.
 
 A policy chooses the arms whose rewards were high in the rounds that it has learned. An estimate of its value from these
-rounds is therefore biased upwards, and ``evaluate_log`` rejects them.
+rounds would be too high, so ``evaluate_log`` raises an error for them.
+
+``Policy.log_parts`` has an entry "DIGEST:START-STOP" for each learned part of a file: the digest of the file's content
+and the range of the learned rows. The entry of a target log starts with ``TARGET_PREFIX``.
 """
 
 from __future__ import annotations
@@ -13,24 +16,20 @@ from typing import Any
 import numpy as np
 
 from daband.domains.readers._parquet_log import ParquetLog
-from daband.domains.readers._reading import LogPart, compute_digests
+from daband.domains.readers._reading import TARGET_PREFIX, LogPart, compute_digests
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
-#: The start of the entries of ``Policy.log_parts`` that belong to target logs. The rest of an entry is
-#: "DIGEST:START-STOP": the digest of a file, and the range of its rows that were learned.
-_TARGET_PREFIX = "target/"
-
 
 def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) -> int:
-    """Return the number of rounds of a log that a policy, or an exported policy, has learned.
+    """Return the number of rounds of a log that a policy or a deployed policy has learned.
 
-    Rounds that ``fit_log`` and ``learn_log`` learned are identified by the digests of their files. With ``id_column``,
-    rounds that ``update`` learned are identified by their ids.
+    Rounds that ``fit_log`` or ``learn_log`` has learned are identified by the digests of their files. With
+    ``id_column``, the column of round ids, rounds that ``update`` has learned are identified by their ids.
     """
     learned_ranges: dict[str, list[tuple[int, int]]] = {}
     for entry in getattr(policy, "log_parts", ()):
-        digest, _, row_range = entry.removeprefix(_TARGET_PREFIX).partition(":")
+        digest, _, row_range = entry.removeprefix(TARGET_PREFIX).partition(":")
         start, _, stop = row_range.partition("-")
         if stop:
             learned_ranges.setdefault(digest, []).append((int(start), int(stop)))
@@ -49,30 +48,31 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
 
 
 def mark_learned(policy: Policy, path: str | Path) -> None:
-    """Record that a policy has learned all rounds of a file that was read as a table."""
+    """Add all rounds of a file, which was read as a table, to the learned parts of a policy."""
     policy.log_parts |= frozenset(compute_digests([LogPart(str(path), 0, sys.maxsize)]).values())
 
 
 def has_learned(policy: Policy, path: str | Path) -> bool:
-    """Return True if the policy has learned rounds of a file."""
+    """Return True if a policy has learned at least one round of a file."""
     (file_entry,) = compute_digests([LogPart(str(path), 0, 0)]).values()
     digest = file_entry.partition(":")[0]
-    return any(entry.removeprefix(_TARGET_PREFIX).startswith(digest) for entry in policy.log_parts)
+    return any(entry.removeprefix(TARGET_PREFIX).startswith(digest) for entry in policy.log_parts)
 
 
-def check_unlearned(policy: Any, log: ParquetLog, id_column: str | None) -> None:
-    """Raise an error if the policy has learned rounds of the log."""
+def check_not_learned(policy: Any, log: ParquetLog, id_column: str | None) -> None:
+    """Raise an error if a policy has learned rounds of a log. ``id_column`` is as in ``count_learned``."""
     _raise_if_learned(count_learned(policy, log, id_column), len(log))
 
 
-def check_unlearned_ids(policy: Any, ids: Any, n: int) -> None:
-    """Raise an error if the policy has learned a round with one of these ids, one id for each of ``n`` rounds."""
+def check_ids_not_learned(policy: Any, ids: Any, n_rounds: int) -> None:
+    """Raise an error if a policy has learned a round with one of ``ids``, which has one id per round."""
     if isinstance(policy, Policy):
-        _raise_if_learned(sum(round_id in policy._ids for round_id in policy._ids.check(ids, n)), n)
+        round_ids = policy._ids.check(ids, n_rounds)
+        _raise_if_learned(sum(round_id in policy._ids for round_id in round_ids), n_rounds)
 
 
 def _raise_if_learned(n_learned: int, n_rounds: int) -> None:
-    """Raise an error if ``n_learned``, the number of learned rounds, is positive."""
+    """Raise an error unless ``n_learned``, the number of learned rounds among ``n_rounds``, is 0."""
     if not n_learned:
         return
     learned_part = "the log" if n_learned == n_rounds else f"{n_learned:,} of the {n_rounds:,} rounds of the log"

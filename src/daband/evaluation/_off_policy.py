@@ -1,7 +1,7 @@
 """Estimate the value of a policy from the log of another policy, in the domain of the log or in a target.
 
-``evaluate_log`` reads the log. ``_weighted_log`` computes weights and predicted rewards. ``_estimate_value`` combines
-them, and the functions after it look for reasons to doubt the result.
+``evaluate_log`` reads the log and computes a weight and a predicted reward for each round (``_weighted_log.py``).
+``_build_estimate`` computes the estimate from them. The last two functions return reasons to doubt it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ from daband.domains.readers._columns import Columns
 from daband.domains.readers._logs import ArrayLog
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
-from daband.evaluation._learned_logs import (
-    check_unlearned,
-    check_unlearned_ids,
+from daband.evaluation._learned_logs import check_ids_not_learned, check_not_learned
+from daband.evaluation._off_policy_inputs import (
+    Log,
+    PolicyLike,
+    compute_arm_probabilities,
+    read_log,
+    read_target,
+    unwrap_policy,
 )
-from daband.evaluation._off_policy_inputs import Log, PolicyLike, arm_probabilities, find_policy, read_log, read_target
 from daband.evaluation._weighted_log import (
     FoldModels,
     MemoryRounds,
@@ -42,27 +46,29 @@ from daband.serving._deployed_policy import DeployedPolicy
 ESTIMATORS = ("dr", "snips", "ips")
 #: Maximum number of bytes of contexts that are read into memory if a target is given.
 _MAX_CONTEXT_BYTES = 1 << 30
-#: Number of effective rounds below which a warning is given, because intervals are too short too often.
+#: Minimum effective sample size without a warning. Below it, intervals are too short too often.
 _MIN_EFFECTIVE_ROUNDS = 100
-#: Minimum number of rewards other than the usual one. With fewer, the skewness of rewards cannot be estimated.
-_MIN_OTHER_REWARDS = 20
-#: If a larger fraction of rounds has the usual reward, such as 0, the other rewards, such as purchases, are counted.
-_USUAL_FRACTION = 0.5
-#: Largest fraction of the weight that one round may have.
+#: Minimum number of rounds without the usual reward. With fewer, the skewness of rewards cannot be estimated.
+_MIN_UNUSUAL_ROUNDS = 20
+#: The median of rewards, such as 0 for no purchase, is the usual reward if a larger fraction of rounds has it.
+_MIN_USUAL_FRACTION = 0.5
+#: Largest fraction of the total weight that one round may have without a warning.
 _MAX_WEIGHT_FRACTION = 0.1
-#: Largest fraction of the variance that may come from one round; coverage falls below 0.93 from about 0.13 on.
+#: Largest fraction of the variance that one round may contribute without a warning. Intervals of level 0.95 contain the
+#: value with a probability below 0.93 if this fraction is above about 0.13.
 _MAX_VARIANCE_FRACTION = 0.12
-#: Largest fraction of the variance that may come from one round if the estimate is skewed by a heavy tail.
+#: Largest fraction of the variance that one round may contribute if the estimate is skewed by a heavy tail.
 _MAX_SKEWED_FRACTION = 0.06
 #: Skewness above which an estimate is considered skewed.
 _MAX_SKEWNESS = 0.1
-#: Probability of an arm below which it is ignored in warnings.
+#: Warnings ignore arms that the policy chooses with a smaller probability.
 _NEGLIGIBLE_PROBABILITY = 1e-3
-#: Largest difference of the mean weight from its expectation, in standard errors.
+#: Largest difference between the mean weight and its expectation without a warning, in standard errors.
 _MAX_STANDARD_ERRORS = 3.0
 #: Smallest mean of the density ratio without a warning; the largest is its inverse.
 _MIN_MEAN_RATIO = 0.5
-#: Estimated propensities are at least 0.01. Below this number, the log hardly ever chooses the arm there.
+#: An estimated propensity below this number means that the log hardly ever chooses the arm in such a context.
+#: Estimated propensities are clipped at 0.01.
 _RARE_PROPENSITY = 0.011
 
 
@@ -78,11 +84,11 @@ class LogEstimate:
 
     #: Estimated mean reward.
     value: float
-    #: Lower limit of the interval that contains the value with probability ``confidence``, corrected for skewness.
+    #: Lower limit of the confidence interval, which is corrected for skewness.
     low: float
-    #: Upper limit of the interval.
+    #: Upper limit of the confidence interval.
     high: float
-    #: The standard error.
+    #: The standard error of the value.
     error: float
     #: The number of rounds of equal weight with the same variance: (sum of weights)^2 / sum of squared weights.
     effective_sample_size: float
@@ -121,9 +127,9 @@ def evaluate_log(
 ) -> LogEstimate:
     """Estimate the mean reward of a policy from the log of another policy.
 
-    Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is a log. A file that
-    the policy has learned by ``fit_log`` or ``learn_log`` is an error: its value there would be too high. Rounds that
-    it has learned by ``update`` are recognised by their ids.
+    Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is a log. An estimate
+    from learned rounds would be too high. A file that the policy has learned by ``fit_log`` or ``learn_log`` is
+    therefore an error, and so are rounds that it has learned by ``update``, if their ids are given.
 
     Args:
         policy: the policy, unchanged afterwards; an exported one (``daband.load_deployed``), with the exploration that
@@ -152,65 +158,67 @@ def evaluate_log(
     check_one_of("estimator", estimator, ESTIMATORS)
     check_probability("confidence", confidence)
     check_int("seed", seed, minimum=0)
-    known_policy = find_policy(policy)
-    if known_policy is None and not callable(policy):
+    daband_policy = unwrap_policy(policy)
+    if daband_policy is None and not callable(policy):
         raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")
-    domain = "target" if target is not None else "source" if known_policy is None else known_policy.domain
-    with_models = estimator == "dr"
+    domain = "target" if target is not None else "source" if daband_policy is None else daband_policy.domain
+    needs_models = estimator == "dr"
     notes = []
     if _is_file_log(log):
         file_log = _open_file_log(policy, log, columns, id)
-        unrewarded = file_log.unrewarded.items()
-        notes += [f"{path}: {rounds:,} rounds have no reward and are left out" for path, rounds in unrewarded]
-        check_unlearned(policy, file_log, id)
+        unrewarded_counts = file_log.unrewarded.items()
+        notes += [f"{path}: {rounds:,} rounds have no reward and are left out" for path, rounds in unrewarded_counts]
+        check_not_learned(policy, file_log, id)
         if target is None:
             stream = StreamedRounds(file_log, progress=progress)
 
             def batch_probabilities(first_row: int, batch: LoggedRounds) -> FloatArray:
-                """Return the policy's probabilities (n, K) for the rounds of a batch."""
-                return arm_probabilities(
+                """Return the policy's probabilities of all arms, (n, K), for the rounds of a batch."""
+                return compute_arm_probabilities(
                     policy, batch.contexts, domain, rule, "log", first_row=first_row, offered=batch.offered
                 )
 
             with one_blas_thread():
-                models = FoldModels(stream, seed) if with_models else None
-                weighted = weigh_log(stream, batch_probabilities, models, seed)
-            return _build_estimate(weighted, estimator, domain, confidence, notes)
+                models = FoldModels(stream, seed) if needs_models else None
+                weighted_log = weigh_log(stream, batch_probabilities, models, seed)
+            return _build_estimate(weighted_log, estimator, domain, confidence, notes)
         _check_fits_memory(file_log)
         log = file_log
     elif columns is not None:
         raise InvalidInput("columns can only be given for a log in files, not for rounds in memory")
-    logged = read_log(log, None if known_policy is None else known_policy.n_arms)
+    log_domain = read_log(log, None if daband_policy is None else daband_policy.n_arms)
     if id is not None and not isinstance(log, ParquetLog):
-        check_unlearned_ids(policy, id, len(logged))
-    rounds: LoggedRounds = logged.read_rounds(np.arange(len(logged)))
+        check_ids_not_learned(policy, id, len(log_domain))
+    rounds: LoggedRounds = log_domain.read_rounds(np.arange(len(log_domain)))
     target_contexts = None if target is None else read_target(target, rounds.contexts)
-    log_probabilities = arm_probabilities(policy, rounds.contexts, domain, rule, "log", offered=rounds.offered)
+    log_probabilities = compute_arm_probabilities(policy, rounds.contexts, domain, rule, "log", offered=rounds.offered)
     n_arms = log_probabilities.shape[1]
     check_arms(rounds.arms, len(rounds), n_arms)
-    if isinstance(logged, ArrayLog) and logged.propensity_method:
-        rare_fraction = float((rounds.propensities < _RARE_PROPENSITY).mean())
-        remark = f"; {rare_fraction:.1%} of the rounds have an arm that the log hardly ever chooses there"
-        remark = remark if rare_fraction else ""
-        notes.append(f"the log has no propensities; they are {logged.propensity_method}{remark}")
-    in_memory = MemoryRounds(rounds, n_arms, shared=known_policy is not None and known_policy.arms == "shared")
-    models = FoldModels(in_memory, seed) if with_models else None
-    weighted = weigh_log(in_memory, lambda *_: log_probabilities, models, seed)
+    if isinstance(log_domain, ArrayLog) and log_domain.propensity_method:
+        fraction_rare = float((rounds.propensities < _RARE_PROPENSITY).mean())
+        remark = f"; {fraction_rare:.1%} of the rounds have an arm that the log hardly ever chooses there"
+        remark = remark if fraction_rare else ""
+        notes.append(f"the log has no propensities; they are {log_domain.propensity_method}{remark}")
+    memory_rounds = MemoryRounds(rounds, n_arms, shared=daband_policy is not None and daband_policy.arms == "shared")
+    models = FoldModels(memory_rounds, seed) if needs_models else None
+    weighted_log = weigh_log(memory_rounds, lambda *_: log_probabilities, models, seed)
     if target_contexts is not None:
-        target_probabilities = arm_probabilities(policy, target_contexts, domain, rule, "target")
-        weighted = move_to_target(weighted, rounds.contexts, target_contexts, target_probabilities, models, seed)
-    return _build_estimate(weighted, estimator, domain, confidence, notes)
+        target_probabilities = compute_arm_probabilities(policy, target_contexts, domain, rule, "target")
+        weighted_log = move_to_target(
+            weighted_log, rounds.contexts, target_contexts, target_probabilities, models, seed
+        )
+    return _build_estimate(weighted_log, estimator, domain, confidence, notes)
 
 
 def _is_file_log(log: Any) -> bool:
-    """Return True if a log is in files."""
+    """Return True if a log consists of Parquet files, and False if it is in memory."""
     if isinstance(log, list) and log:
         return all(isinstance(path, str | Path) for path in log)
     return isinstance(log, str | Path | ParquetLog)
 
 
 def _open_file_log(policy: PolicyLike, log: Any, columns: Columns | None, id_column: str | None) -> ParquetLog:
-    """Return a log in files, read as the policy reads contexts."""
+    """Return a log in files whose columns are read into contexts of the policy's shape."""
     if not isinstance(policy, Policy | DeployedPolicy):
         if isinstance(log, ParquetLog) and columns is None:
             return log
@@ -235,7 +243,7 @@ def _check_fits_memory(log: ParquetLog) -> None:
 def _build_estimate(
     log: WeightedRounds, estimator: str, domain: str, confidence: float, notes: Sequence[str]
 ) -> LogEstimate:
-    """Return the estimate with its interval and its warnings. ``notes`` are the first warnings."""
+    """Return the estimate with its interval and its warnings, the first of which are ``notes``."""
     estimate, terms = _estimate_value(estimator, log)
     low, high = estimate.interval(confidence)
     return LogEstimate(
@@ -244,7 +252,7 @@ def _build_estimate(
         high=high,
         error=estimate.error,
         effective_sample_size=effective_sample_size(log.weights),
-        warnings=(*notes, *_support_warnings(log), *_sample_warnings(log, terms, estimate.skewness)),
+        warnings=(*notes, *_check_support(log), *_check_sample(log, terms, estimate.skewness)),
         estimator=estimator,
         confidence=float(confidence),
         rounds=len(log.rewards),
@@ -267,22 +275,22 @@ def _estimate_value(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, 
     return estimate_mean(log.direct).plus(estimate_mean(corrections)), corrections  # two independent samples
 
 
-def _support_warnings(log: WeightedRounds) -> list[str]:
-    """Return reasons to doubt the estimate: arms or contexts missing from the log, wrong propensities."""
+def _check_support(log: WeightedRounds) -> list[str]:
+    """Return reasons to doubt the estimate: arms or contexts that the log lacks, or wrong propensities."""
     reasons = []
-    unseen = np.flatnonzero((log.arm_counts == 0) & (log.probabilities > _NEGLIGIBLE_PROBABILITY))
+    unseen_arms = np.flatnonzero((log.arm_counts == 0) & (log.probabilities > _NEGLIGIBLE_PROBABILITY))
     unseen_probability = float(log.probabilities[log.arm_counts == 0].sum())
-    if len(unseen):
-        names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
+    if len(unseen_arms):
+        names = ", ".join(map(str, unseen_arms[:5])) + (", ..." if len(unseen_arms) > 5 else "")
         reasons.append(
             f"support is missing: the log never chose arm {names}, which the policy chooses in "
             f"{unseen_probability:.1%} of rounds; its reward is unknown"
         )
     if log.ratio is not None:
-        size = effective_sample_size(log.ratio)
+        effective_size = effective_sample_size(log.ratio)
         cause = "the log has few contexts like the target's: the ratio of densities"
-        if size < max(_MIN_EFFECTIVE_ROUNDS, _MAX_WEIGHT_FRACTION * len(log.ratio)):
-            reasons.append(f"{cause} leaves {size:.0f} of {len(log.ratio)} rounds")
+        if effective_size < max(_MIN_EFFECTIVE_ROUNDS, _MAX_WEIGHT_FRACTION * len(log.ratio)):
+            reasons.append(f"{cause} leaves {effective_size:.0f} of {len(log.ratio)} rounds")
         elif not _MIN_MEAN_RATIO < log.mean_ratio < 1.0 / _MIN_MEAN_RATIO:
             reasons.append(f"{cause} averages {log.mean_ratio:.2g} over the log instead of 1")
     mean_weight, expected_weight = estimate_mean(log.weights), 1.0 - unseen_probability
@@ -294,32 +302,35 @@ def _support_warnings(log: WeightedRounds) -> list[str]:
     return reasons
 
 
-def _sample_warnings(log: WeightedRounds, terms: FloatArray, skewness: float) -> list[str]:
-    """Return reasons to doubt the interval: few effective rounds or rewards, or one round that dominates."""
+def _check_sample(log: WeightedRounds, terms: FloatArray, skewness: float) -> list[str]:
+    """Return reasons to doubt the interval: a small effective sample, few unusual rewards, or one dominating round.
+
+    ``terms`` (n,) and ``skewness`` are those of the estimate.
+    """
     reasons = []
     n, weights = len(log.rewards), log.weights
-    size, total, largest = effective_sample_size(weights), float(weights.sum()), int(weights.argmax())
-    if size < _MIN_EFFECTIVE_ROUNDS:
+    effective_size, total_weight, heaviest = effective_sample_size(weights), float(weights.sum()), int(weights.argmax())
+    if effective_size < _MIN_EFFECTIVE_ROUNDS:
         reasons.append(
-            f"the effective sample is small: {size:.0f} of {n} rounds; the interval may be too short, and a policy "
-            "closer to the log's would be estimated better"
+            f"the effective sample is small: {effective_size:.0f} of {n} rounds; the interval may be too short, and a "
+            "policy closer to the log's would be estimated better"
         )
-    if n > 1 and total > 0 and weights[largest] > _MAX_WEIGHT_FRACTION * total:
-        reasons.append(f"one round (row {largest}) has {weights[largest] / total:.0%} of all weight")
+    if n > 1 and total_weight > 0 and weights[heaviest] > _MAX_WEIGHT_FRACTION * total_weight:
+        reasons.append(f"one round (row {heaviest}) has {weights[heaviest] / total_weight:.0%} of all weight")
     usual_reward = float(np.median(log.rewards))
-    is_other = log.rewards != usual_reward
-    n_others = int((is_other & (weights > 0)).sum())
-    if is_other.mean() < 1.0 - _USUAL_FRACTION and n_others < _MIN_OTHER_REWARDS:
+    is_unusual = log.rewards != usual_reward
+    n_unusual = int((is_unusual & (weights > 0)).sum())
+    if is_unusual.mean() < 1.0 - _MIN_USUAL_FRACTION and n_unusual < _MIN_UNUSUAL_ROUNDS:
         reasons.append(
-            f"only {n_others} rounds of the policy's arms have another reward than {usual_reward:g}; the interval may "
+            f"only {n_unusual} rounds of the policy's arms have another reward than {usual_reward:g}; the interval may "
             "be too short"
         )
-    squares = np.square(terms - terms.mean())
-    largest_term, variance = int(squares.argmax()), float(squares.sum())
+    squared_deviations = np.square(terms - terms.mean())
+    largest_index, sum_of_squares = int(squared_deviations.argmax()), float(squared_deviations.sum())
     max_fraction = _MAX_SKEWED_FRACTION if abs(skewness) > _MAX_SKEWNESS else _MAX_VARIANCE_FRACTION
-    if variance > 0 and squares[largest_term] > max_fraction * variance:
+    if sum_of_squares > 0 and squared_deviations[largest_index] > max_fraction * sum_of_squares:
         reasons.append(
-            f"one reward (row {largest_term}: {log.rewards[largest_term]:g}) contributes "
-            f"{squares[largest_term] / variance:.0%} of the variance; the interval may be too short"
+            f"one reward (row {largest_index}: {log.rewards[largest_index]:g}) contributes "
+            f"{squared_deviations[largest_index] / sum_of_squares:.0%} of the variance; the interval may be too short"
         )
     return reasons

@@ -1,4 +1,4 @@
-"""Check the inputs of ``evaluate_log``: a log's rounds, a target's contexts, and a policy's probabilities."""
+"""Read and check the inputs of ``evaluate_log``: the log, the target contexts, and the policy's probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from daband.serving._frozen_policy import FrozenPolicy
 
 #: Number of contexts per call of a policy.
 _BATCH_CONTEXTS = 1024
-#: The maximum difference between 1 and the sum of a row of probabilities.
+#: The largest accepted difference between 1 and the sum of a context's probabilities.
 _SUM_TOLERANCE = 1e-6
 
 #: The types of a log. Strings and paths name Parquet files.
@@ -28,7 +28,10 @@ PolicyLike: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike
 
 
 def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
-    """Return a log in memory as a domain of checked rounds. If ``n_arms`` is None, it is determined from the log."""
+    """Return a log in memory as a domain of checked rounds.
+
+    ``n_arms`` is the policy's number of arms, which the log must have. If it is None, the log determines the number.
+    """
     if isinstance(log, LoggedRounds):
         log = (log.contexts, log.arms, log.rewards, log.propensities, log.offered)
     if isinstance(log, tuple) and len(log) in (4, 5):
@@ -42,18 +45,18 @@ def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
             f"got {type(log).__name__}"
         )
     if n_arms is not None and log.n_arms != n_arms:
-        raise InvalidInput(f"log has {log.n_arms} arms, the policy {n_arms}")
+        raise InvalidInput(f"log has {log.n_arms} arms, but the policy has {n_arms}; pass a log of the same arms")
     return log
 
 
-def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
-    """Return the target contexts, (m, *C). Raise an error if they differ in shape from ``logged`` contexts (n, *C)."""
+def read_target(target: ArrayLike | Contexts, log_contexts: AnyArray) -> AnyArray:
+    """Return the target contexts, (m, *C). Raise an error unless they have the shape of the log's contexts, (n, *C)."""
     if isinstance(target, RewardDomain | LoggedDomain):
         raise InvalidInput("target must be contexts without rewards, e.g. pair.target")
     contexts = target.read(np.arange(len(target))) if isinstance(target, Contexts) else as_numpy(target, "target")
-    if contexts.shape[1:] != logged.shape[1:] or not len(contexts):
+    if contexts.shape[1:] != log_contexts.shape[1:] or not len(contexts):
         raise InvalidInput(
-            f"target must hold contexts of the log's shape, (m, {', '.join(map(str, logged.shape[1:]))}), got "
+            f"target must hold contexts of the log's shape, (m, {', '.join(map(str, log_contexts.shape[1:]))}), got "
             f"{contexts.shape}"
         )
     if contexts.dtype.kind == "f" and not np.isfinite(contexts).all():
@@ -62,7 +65,7 @@ def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
     return contexts
 
 
-def arm_probabilities(
+def compute_arm_probabilities(
     policy: PolicyLike,
     contexts: AnyArray,
     domain: str,
@@ -77,55 +80,56 @@ def arm_probabilities(
     Args:
         policy: the policy.
         contexts: the contexts.
-        domain: the domain in which a policy acts.
-        rule: the exploration rule of a policy; None keeps its own.
-        name: name of the contexts in errors.
-        first_row: index of the first context in errors.
+        domain: the domain in which the policy acts.
+        rule: "ucb" or "greedy" instead of the exploration of a ``Policy``; None keeps its exploration.
+        name: what error messages call the contexts: "log" or "target".
+        first_row: the row number of the first context in error messages.
         offered: mask of the arms that may be chosen, (n, K); None allows all.
     """
-    tables = []
+    blocks: list[FloatArray] = []  # probabilities (B, K) of each batch
     for start in range(0, len(contexts), _BATCH_CONTEXTS):
         batch = contexts[start : start + _BATCH_CONTEXTS]
         mask = None if offered is None else offered[start : start + _BATCH_CONTEXTS]
         if isinstance(policy, Policy):
-            tables.append(policy.probabilities(batch, domain, mask, rule=rule))
+            blocks.append(policy.probabilities(batch, domain, mask, rule=rule))
         elif isinstance(policy, DeployedPolicy):
             frozen = policy.frozen
             if batch.shape[1:] != frozen.row_shape:
                 raise InvalidInput(f"{name} has contexts of shape {batch.shape[1:]}, expected {frozen.row_shape}")
             mask = None if mask is None and frozen.offered is None else policy.arm_mask(mask, len(batch))
-            tables.append(frozen.probabilities(*frozen.score(batch), mask, limit=policy.limit_new_arms()))
+            blocks.append(frozen.probabilities(*frozen.score(batch), mask, limit=policy.limit_new_arms()))
         else:
-            values = as_numpy(policy(batch), "policy's probabilities").astype(np.float64, copy=False)
-            if mask is not None and values.shape == mask.shape:
-                values = values * mask
-                total = values.sum(axis=1, keepdims=True)
-                if not total.all():
-                    row = first_row + start + int(np.argmin(total[:, 0]))
+            block = as_numpy(policy(batch), "policy's probabilities").astype(np.float64, copy=False)
+            if mask is not None and block.shape == mask.shape:
+                block = block * mask
+                row_sums = block.sum(axis=1, keepdims=True)
+                if not row_sums.all():
+                    row = first_row + start + int(np.argmin(row_sums[:, 0]))
                     raise InvalidInput(f"policy has probability 0 for all arms offered in row {row} of {name}")
-                values /= total
-            tables.append(values)
+                block /= row_sums
+            blocks.append(block)
     if isinstance(policy, Policy):
-        return np.concatenate(tables)
+        return np.concatenate(blocks)
     if rule is not None:
-        raise InvalidInput("rule is for a daband policy; an exported one or a function has its own probabilities")
-    if any(table.ndim != 2 for table in tables) or len({table.shape[1] for table in tables}) != 1:
+        raise InvalidInput("rule can only be given for a daband policy, not for an exported policy or a function")
+    if {block.ndim for block in blocks} != {2} or len({block.shape[1] for block in blocks}) != 1:
         raise InvalidInput("policy must return probabilities of shape (B, K)")
-    probabilities = np.concatenate(tables)
+    probabilities = np.concatenate(blocks)
     if len(probabilities) != len(contexts):
         raise InvalidInput(
-            f"policy must return one row per context, got {len(probabilities)} for the {len(contexts)} of {name}"
+            f"policy must return one row per context, got {len(probabilities)} rows for {len(contexts)} {name} contexts"
         )
     is_invalid = ~((probabilities >= 0).all(axis=1) & (np.abs(probabilities.sum(axis=1) - 1.0) <= _SUM_TOLERANCE))
     if is_invalid.any():
         raise InvalidInput(
-            f"policy's probabilities must sum to 1, but not in row {first_row + int(np.argmax(is_invalid))} of {name}"
+            "policy must return probabilities >= 0 with sum 1, which is not so in row "
+            f"{first_row + int(np.argmax(is_invalid))} of {name}"
         )
     return probabilities
 
 
-def find_policy(policy: Any) -> Policy | FrozenPolicy | None:
-    """Return the policy, or the frozen policy of an exported file; None for a function."""
+def unwrap_policy(policy: Any) -> Policy | FrozenPolicy | None:
+    """Return a ``Policy`` as it is, the frozen policy of a ``DeployedPolicy``, or None for a function."""
     if isinstance(policy, DeployedPolicy):
         return policy.frozen
     return policy if isinstance(policy, Policy) else None

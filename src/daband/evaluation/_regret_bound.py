@@ -39,7 +39,7 @@ _TERM_NAMES = (
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """The terms of the bound over ``rounds`` rounds, as in the theorem. They are not negative, or None if not known."""
+    """The terms of the bound on the target regret of N rounds. A term is at least 0, or None if it is not known."""
 
     #: Number of rounds, N.
     rounds: int
@@ -49,9 +49,9 @@ class BoundTerms:
     regression_error: float | None
     #: Divergence of the domains, N d.
     divergence: float | None
-    #: Predicted rewards of the arms chosen in the target.
+    #: The sum of predicted rewards of the arms chosen in the target.
     predicted_reward_target: float | None
-    #: Predicted rewards of the wrong arms chosen in the source.
+    #: The sum of predicted rewards of the wrong arms chosen in the source.
     predicted_reward_source: float | None
     #: Exploration term C, computed from twice the largest bonus of any arm.
     exploration: float | None
@@ -67,7 +67,7 @@ class BoundTerms:
         return {**asdict(self), "total": self.total}
 
 
-def observable_bound(
+def compute_bound_terms(
     *,
     source: Decision,
     reward: FloatArray,
@@ -77,28 +77,28 @@ def observable_bound(
     divergence: float | None = None,
     source_regret: float | None = None,
 ) -> BoundTerms:
-    """Return the terms over N source rounds with rewards in [0, 1].
+    """Return the terms of the bound for N source rounds with rewards in [0, 1].
 
     Args:
         source: the decisions in the source.
         reward: the reward of each chosen arm, (N,).
         choice_errors: the error of each choice, (N,): ``reward < 1`` if one arm is right, else ``1 - reward``.
-        target: decisions on any number of target contexts; their sums are scaled to N rounds.
+        target: decisions on any number M of target contexts; their sums are scaled to N rounds.
         alpha: the exploration weight.
-        divergence: d, e.g. from ``discriminator_divergence``; None if it is not known.
+        divergence: d, e.g. from ``estimate_divergence``; None if it is not known.
         source_regret: the sum of expected regrets; None if it is not known.
     """
     n, m = len(source.arm), len(target.arm)
     errors = np.asarray(choice_errors, np.float64)
-    source_means = _chosen_mean(source)
-    scale = n / m  # from a sum over target contexts to a sum over N rounds
+    source_means = _get_chosen_means(source)
+    scale = n / m  # of a sum over M target contexts to a sum over N rounds
     exploration = scale * float(2 * target.bonus.max(axis=1).sum()) + float(errors @ (2 * source.bonus.max(axis=1)))
     return BoundTerms(
         rounds=n,
         source_regret=None if source_regret is None or math.isnan(source_regret) else source_regret,
         regression_error=2 * float(np.abs(reward - source_means).sum()),
         divergence=None if divergence is None else n * divergence,
-        predicted_reward_target=scale * float(np.abs(_chosen_mean(target)).sum()),
+        predicted_reward_target=scale * float(np.abs(_get_chosen_means(target)).sum()),
         predicted_reward_source=float(errors @ np.abs(source_means)),
         exploration=alpha * exploration,
     )
@@ -114,7 +114,7 @@ def add_bound_terms(
     target: Decision,
     accuracy: float | None,
 ) -> dict[str, float]:
-    """Return the fields ``bound_*`` of an episode's record: the observable terms, summed over episodes.
+    """Return the fields ``bound_*`` of an episode's record: the terms, summed over all episodes so far.
 
     A term that is not known in some episode is missing from that record and from all later ones. ``bound_total``, the
     sum, exists only if every observable term does.
@@ -128,29 +128,29 @@ def add_bound_terms(
         target: decisions on target contexts.
         accuracy: the discriminator's accuracy; None if there is no discriminator.
     """
-    terms = observable_bound(
+    terms = compute_bound_terms(
         source=source,
         reward=reward,
         choice_errors=np.clip(1.0 - reward, 0.0, 1.0),  # rewards may exceed an estimated range
         target=target,
         alpha=alpha,
-        divergence=None if accuracy is None else discriminator_divergence(accuracy),
+        divergence=None if accuracy is None else estimate_divergence(accuracy),
         source_regret=float(regret.sum()),
     )
     if last_record is not None:
         sums = {}
         for name in _TERM_NAMES:
-            before, term = last_record.get(f"bound_{name}"), getattr(terms, name)
-            sums[name] = None if before is None or term is None else before + term
+            previous_sum, term = last_record.get(f"bound_{name}"), getattr(terms, name)
+            sums[name] = None if previous_sum is None or term is None else previous_sum + term
         terms = BoundTerms(rounds=int(last_record["bound_rounds"]) + terms.rounds, **sums)
     return {f"bound_{name}": float(value) for name, value in terms.as_dict().items() if value is not None}
 
 
-def discriminator_divergence(accuracy: float) -> float:
-    """Return the divergence for a discriminator of this balanced accuracy: 0 at chance, 2 if it is never wrong."""
+def estimate_divergence(accuracy: float) -> float:
+    """Return the divergence d for a discriminator's balanced accuracy: 0 for an accuracy of 1/2 or less, 2 for 1."""
     return max(0.0, 2.0 * (2.0 * accuracy - 1.0))
 
 
-def _chosen_mean(decision: Decision) -> FloatArray:
+def _get_chosen_means(decision: Decision) -> FloatArray:
     """Return the predicted reward of each chosen arm, (B,)."""
     return decision.mean[np.arange(len(decision.arm)), decision.arm]

@@ -1,4 +1,7 @@
-"""Read source rounds with rewards, from evaluation domains, reward domains and logs."""
+"""Read source rounds with their rewards, from evaluation domains, reward domains and logs.
+
+``read_rewarded_rounds`` reads them, and ``apply_by_source`` calls a function for the rounds of each source.
+"""
 
 from __future__ import annotations
 
@@ -15,59 +18,59 @@ _BLOCK_ROWS = 50
 
 
 def apply_by_source(
-    function: Callable[[AnyArray, str], Sequence[AnyArray]], contexts: AnyArray, origin: AnyArray | None
+    function: Callable[[AnyArray, str], Sequence[AnyArray]], contexts: AnyArray, source_names: AnyArray | None
 ) -> list[AnyArray]:
     """Call ``function(contexts, source_name)`` for the contexts of each source, and join its results.
 
     ``function`` returns arrays with a row per context. The joined arrays have the rows in the order of ``contexts``.
-    ``origin`` (N,) has the source name of each context; None if there is one source.
+    ``source_names`` (N,) has the name of each context's source; None if there is only one source.
     """
-    if origin is None:
+    if source_names is None:
         return list(function(contexts, "source"))
-    rows_by_source = {str(name): np.flatnonzero(origin == name) for name in np.unique(origin)}
+    rows_by_source = {str(name): np.flatnonzero(source_names == name) for name in np.unique(source_names)}
     order = np.argsort(np.concatenate(list(rows_by_source.values())))
     parts = [function(contexts[rows], name) for name, rows in rows_by_source.items()]
     return [np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)]
 
 
-def round_indices(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, seed: int) -> IntArray:
-    """Return the indices in the domain of the first ``n`` contexts that ``rewarded_rounds`` returns."""
+def sample_round_indices(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, seed: int) -> IntArray:
+    """Return the indices in the domain of the first ``n`` contexts that ``read_rewarded_rounds`` returns."""
     if isinstance(domain, Contexts):
         return domain.order(0, n, seed=seed)
-    indices = np.concatenate([np.arange(*block) for block in _spaced_blocks(len(domain), n)])
+    indices = np.concatenate([np.arange(*block) for block in _space_blocks(len(domain), n)])
     return indices[np.random.default_rng(seed).permutation(len(indices))]
 
 
-def rewarded_rounds(
+def read_rewarded_rounds(
     domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int
 ) -> tuple[AnyArray, FloatArray | LoggedRounds]:
-    """Return the contexts of about ``n`` rounds, and their rewards.
+    """Return the contexts (N, *C) and the rewards of about ``n`` rounds.
 
-    Rewards are an array (N, K) with the reward of every arm, or for a log its ``LoggedRounds``.
+    The rewards of a log are ``LoggedRounds``; those of other domains are an array (N, K) for every arm.
     """
     if not isinstance(domain, EvaluationDomain):
         rounds = domain.rounds(0, n, seed=seed)
         return rounds.contexts, rounds if isinstance(domain, LoggedDomain) else rounds.rewards
     contexts, rewards = sample_evenly(domain, n)
-    order = np.random.default_rng(seed).permutation(len(contexts))  # the first rows must have all classes
+    order = np.random.default_rng(seed).permutation(len(contexts))  # so that the first rows have all classes
     return contexts[order], rewards[order]
 
 
 def sample_evenly(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArray]:
     """Return about ``n`` contexts, evenly spaced over a domain, and their expected rewards (n, K).
 
-    A domain may be sorted by class, so that its first contexts have only a few classes.
+    The first ``n`` contexts may have only a few classes, since a domain may be sorted by class.
     """
-    blocks = _spaced_blocks(len(domain), min(n, len(domain)))
+    blocks = _space_blocks(len(domain), min(n, len(domain)))
     contexts = np.concatenate([domain.read(start, stop) for start, stop in blocks])
     return contexts, np.concatenate([domain.read_expected(start, stop) for start, stop in blocks])
 
 
-def _spaced_blocks(total: int, n: int) -> list[tuple[int, int]]:
+def _space_blocks(n_rows: int, n: int) -> list[tuple[int, int]]:
     """Return row ranges (start, stop) with about ``n`` rows, evenly spaced over ``total`` rows."""
-    if n == total:
-        return [(0, total)]
+    if n == n_rows:
+        return [(0, n_rows)]
     n_blocks = math.ceil(n / _BLOCK_ROWS)
-    starts = np.linspace(0, total - _BLOCK_ROWS, n_blocks).astype(int)
-    stops = np.minimum(starts + _BLOCK_ROWS, [*starts[1:], total])
+    starts = np.linspace(0, n_rows - _BLOCK_ROWS, n_blocks).astype(int)
+    stops = np.minimum(starts + _BLOCK_ROWS, [*starts[1:], n_rows])
     return [(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True) if stop > start]

@@ -1,8 +1,9 @@
-"""Compute the rewards, weights and predicted rewards of a log's rounds, which estimators need.
+"""Compute what estimators need from a log: the reward, weight and predicted reward of each round.
 
-The first pass over a log computes the sums that reward models are fitted to (``FoldModels``). The second pass computes
-the result (``weigh_log``). Estimators without a reward model need one pass. Logs in files and in memory are processed
-by the same code, so that their estimates are equal. Results above a gigabyte are in a mapped file.
+The first pass over a log computes sums, from which reward models are fitted (``FoldModels``). The second pass computes
+the result (``weigh_log``). Estimators without a reward model need only the second pass. ``move_to_target`` changes the
+weights for another domain, by ``DensityRatio``. Logs in files and in memory are processed by the same code, so that
+their estimates are equal. Arrays of more than a gigabyte are mapped to a file.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ from daband.linear._doubly_robust import (
     sample_rows,
 )
 
+#: A function that is called with the fields of a progress report.
 Progress = Callable[[dict[str, float]], None]
-#: Squares and products are used as features if the smaller sample has this many contexts per coefficient.
+#: A density ratio uses squares and products of features if the smaller sample has this many rows per coefficient.
 _ROWS_PER_COEFFICIENT = 20
-#: Maximum number of steps of the logistic regression.
+#: Maximum number of iterations of the logistic regression.
 _MAX_ITERATIONS = 50
-#: Maximum size of a logit, so that odds are finite.
+#: Largest absolute value of a logit; the odds of larger ones could overflow.
 _MAX_LOGIT = 30.0
 #: A function from the index of the first row of a batch and its rounds to probabilities of arms, (n, K).
 ProbabilityFunction = Callable[[int, LoggedRounds], FloatArray]
 
-#: Number of folds. A model is fitted to all folds but one, and used on that one.
+#: Number of folds of cross-fitting. A model is fitted to all folds but one, and predicts for that one.
 N_FOLDS = 5
 #: Maximum number of rows from which means and scales of features are estimated.
 _SAMPLE_ROWS = 4096
@@ -56,15 +58,16 @@ class WeightedRounds(NamedTuple):
     weights: FloatArray
     #: Predicted rewards of the logged arms, (n,).
     predicted: FloatArray
-    #: Predicted reward of the policy at the logged contexts, (n,), or at the target contexts, (m,).
+    #: Predicted reward of the policy for the logged contexts, (n,), or for the target contexts, (m,).
     direct: FloatArray
     #: The policy's probability of every arm, averaged over the contexts of the domain in which it is evaluated, (K,).
     probabilities: FloatArray
     #: Number of rounds with each arm in the log, (K,).
     arm_counts: IntArray
-    #: The target density divided by the source density at the logged contexts, (n,); None without a target.
+    #: The density of target contexts divided by the density of the log's contexts, at the latter, (n,); None without a
+    #: target. It is scaled to a mean of 1.
     ratio: FloatArray | None = None
-    #: Mean of that ratio before it was scaled to 1. It is below 1 if the target has contexts that the log lacks.
+    #: The mean of ``ratio`` before scaling. It is below 1 if the target has contexts that the log lacks.
     mean_ratio: float = 1.0
 
 
@@ -120,53 +123,57 @@ class StreamedRounds:
     def sample(self, indices: IntArray) -> AnyArray:
         """Return the contexts of the rows with these indices."""
         rows = []
-        for first, batch in self.batches():
-            inside = indices[(indices >= first) & (indices < first + len(batch.arms))] - first
-            rows.append(batch.contexts[inside])
+        for first_row, batch in self.batches():
+            batch_indices = indices[(indices >= first_row) & (indices < first_row + len(batch.arms))] - first_row
+            rows.append(batch.contexts[batch_indices])
         return np.concatenate(rows)
 
     def _report_progress(self, rows: int) -> None:
-        """Report the progress after further rows."""
+        """Report the progress after ``rows`` further rows."""
         self._rows += rows
         if self._progress is not None:
             self._progress({"pass": self._pass, "rows": self._rows, "rows_total": len(self.log)})
 
 
 class FoldModels:
-    """Reward models for cross-fitting: one for every fold, fitted to the other folds."""
+    """Reward models for cross-fitting: one for every fold, fitted to the other folds.
+
+    Args:
+        log: the log's rounds.
+        seed: seed of the assignment of rounds to folds.
+    """
 
     def __init__(self, log: RoundBatches, seed: int) -> None:
         _check_rows(log.n)
         self._shared, self._seed = log.shared, seed
-        first = next(iter(log.batches()))[1]
+        first_batch = next(iter(log.batches()))[1]
         self._leading_axes = 2 if log.shared else 1
-        self._context_size = math.prod(first.contexts.shape[self._leading_axes :])
+        self._context_size = math.prod(first_batch.contexts.shape[self._leading_axes :])
         samples = []
         if needs_components(self._context_size):
             contexts_per_row = log.n_arms if log.shared else 1
-            rows = np.unique(
-                sample_rows(log.n * contexts_per_row, first.contexts[0].nbytes // contexts_per_row) // contexts_per_row
-            )
+            context_bytes = first_batch.contexts[0].nbytes // contexts_per_row
+            rows = np.unique(sample_rows(log.n * contexts_per_row, context_bytes) // contexts_per_row)
             samples = [log.sample(rows).reshape(-1, self._context_size)]
         self._feature_map = build_feature_map(self._context_size, samples)
-        sample = self.features(first.contexts[:_SAMPLE_ROWS])
+        sample = self.compute_features(first_batch.contexts[:_SAMPLE_ROWS])
         sample = sample.reshape(-1, sample.shape[-1])
-        sums = RewardSums(N_FOLDS, 1 if log.shared else log.n_arms, sample, float(first.rewards.mean()))
-        for start, batch in log.batches():
-            features, arms = self.features(batch.contexts), batch.arms
+        sums = RewardSums(N_FOLDS, 1 if log.shared else log.n_arms, sample, float(first_batch.rewards.mean()))
+        for first_row, batch in log.batches():
+            features, arms = self.compute_features(batch.contexts), batch.arms
             if log.shared:
                 features, arms = features[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
-            sums.add(features, assign_folds(start, len(arms), N_FOLDS, seed), arms, batch.rewards)
+            sums.add(features, assign_folds(first_row, len(arms), N_FOLDS, seed), arms, batch.rewards)
         self._models: list[RewardModel] = [sums.fit([fold]) for fold in range(N_FOLDS)]
 
-    def features(self, contexts: AnyArray) -> FloatArray:
-        """Return features of contexts, (n, d), or (n, K, d) if there is one context per arm."""
+    def compute_features(self, contexts: AnyArray) -> FloatArray:
+        """Return the features of contexts: (n, d), or (n, K, d) if there is one context per arm."""
         features = self._feature_map(contexts.reshape(-1, self._context_size))
         return features.reshape(*contexts.shape[: self._leading_axes], -1)
 
     def predict(self, contexts: AnyArray, folds: IntArray) -> FloatArray:
         """Return predicted rewards of every arm, (n, K), by the models that were fitted without the contexts' folds."""
-        features = self.features(contexts)
+        features = self.compute_features(contexts)
         predicted = None
         for fold in range(N_FOLDS):
             held_out = np.flatnonzero(folds == fold)
@@ -181,8 +188,8 @@ class FoldModels:
 def score_rounds(rounds: LoggedRounds, n_arms: int, *, shared: bool = False, seed: int = 0) -> FloatArray:
     """Return the doubly robust scores (n, K) of rounds in memory.
 
-    With fewer than 10 rounds, the mean reward is predicted for every arm instead of fitting models. If an arm was
-    not offered, its score is the logged reward, as if a policy that chooses it had to choose the logged arm.
+    With fewer than 10 rounds no models are fitted, and the mean reward is predicted for every arm. The score of an arm
+    that was not offered is the logged reward, as if a policy that prefers this arm had to choose the logged arm.
     """
     if len(rounds) < 2 * N_FOLDS:
         predicted = np.full((len(rounds), n_arms), rounds.rewards.mean())
@@ -196,14 +203,17 @@ def score_rounds(rounds: LoggedRounds, n_arms: int, *, shared: bool = False, see
 def weigh_log(
     log: RoundBatches, probabilities: ProbabilityFunction, models: FoldModels | None, seed: int
 ) -> WeightedRounds:
-    """Return the rewards, weights and predicted rewards of a log. Without ``models``, predicted rewards are 0."""
+    """Return the rewards, weights and predicted rewards of a log. If ``models`` is None, predicted rewards are 0.
+
+    ``probabilities`` computes the policy's probabilities for a batch, and ``seed`` is the seed of ``models``.
+    """
     rewards, weights, predicted, direct = allocate((4, log.n), np.float64)
     probability_sums, arm_counts = np.zeros(log.n_arms), np.zeros(log.n_arms, np.int64)
     for first_row, batch in log.batches():
         rows = slice(first_row, first_row + len(batch))
         batch_probabilities = probabilities(first_row, batch)
         rewards[rows] = batch.rewards
-        weights[rows] = _importance_weights(batch_probabilities, batch)
+        weights[rows] = _compute_importance_weights(batch_probabilities, batch)
         predicted[rows] = direct[rows] = 0.0
         if models is not None:
             values = models.predict(batch.contexts, assign_folds(first_row, len(batch), N_FOLDS, seed))
@@ -224,14 +234,14 @@ def move_to_target(
 ) -> WeightedRounds:
     """Return the rounds of a log, weighted for the target.
 
-    Weights are multiplied by the density ratio at the log's contexts (n, *C). ``direct`` and ``probabilities`` are
-    those at the target contexts (m, *C).
+    Weights are multiplied by the density ratio at the log's ``contexts`` (n, *C). ``direct`` and ``probabilities`` are
+    computed for the ``target`` contexts (m, *C), where the policy's probabilities are ``target_probabilities`` (m, K).
     """
     _check_rows(min(len(contexts), len(target)))
     source_folds = assign_folds(0, len(contexts), N_FOLDS, seed)
     target_folds = assign_folds(0, len(target), N_FOLDS, seed + 1)
     source_features, target_features = extract_features(contexts, target)
-    ratio, mean_ratio = cross_fitted_ratio(source_features, source_folds, target_features, target_folds)
+    ratio, mean_ratio = estimate_density_ratio(source_features, source_folds, target_features, target_folds)
     direct = np.zeros(len(target))
     if models is not None:
         direct = (target_probabilities * models.predict(target, target_folds)).sum(axis=1)
@@ -244,32 +254,32 @@ def move_to_target(
     )
 
 
-def _importance_weights(probabilities: FloatArray, rounds: LoggedRounds) -> FloatArray:
+def _compute_importance_weights(probabilities: FloatArray, rounds: LoggedRounds) -> FloatArray:
     """Return the policy's probability of the logged arm, divided by its propensity, (n,)."""
     with np.errstate(over="ignore"):
         weights: FloatArray = probabilities[np.arange(len(rounds)), rounds.arms] / rounds.propensities
-    too_large = ~(weights < _MAX_WEIGHT)
-    if too_large.any():
-        row = int(np.argmax(too_large))
+    is_too_large = ~(weights < _MAX_WEIGHT)
+    if is_too_large.any():
+        row = int(np.argmax(is_too_large))
         raise InvalidInput(
-            f"log: the propensity {rounds.propensities[row]:g} makes a weight of {weights[row]:.2g}, too large for an "
-            "estimate; check that propensities are probabilities of the logged arm, and drop such rounds"
+            f"log: the propensity {rounds.propensities[row]:g} gives a weight of {weights[row]:.2g}, which is too "
+            "large for an estimate; check that propensities are probabilities of the logged arm, and drop such rounds"
         )
     return weights
 
 
 def _check_rows(n: int) -> None:
-    """Raise an error if there are too few rows for cross-fitting."""
+    """Raise an error if ``n`` rows are too few for cross-fitting."""
     if n < 2 * N_FOLDS:
-        raise InvalidInput(f"log and target must have at least {2 * N_FOLDS} rows to fit models to")
+        raise InvalidInput(f"log and target must have at least {2 * N_FOLDS} rows each to fit models, got {n}")
 
 
 class DensityRatio:
-    """The ratio of the target density to the source density, from samples of both.
+    """The ratio of the target density to the source density, estimated from samples of both.
 
-    A logistic regression separates the two samples; its odds, times the ratio of the sample sizes, estimate the ratio
-    of the densities (Bickel, Bruckner, Scheffer 2009). Features are standardised. Squares and products are added if
-    there are enough contexts: the log ratio of two normal densities is quadratic.
+    A logistic regression separates the two samples. Its odds, times the ratio of the sample sizes, estimate the ratio
+    of the densities (Bickel, Bruckner, Scheffer 2009). Features are standardised. If there are enough contexts, squares
+    and products are added, because the log ratio of two normal densities is quadratic.
 
     Args:
         source: features of source contexts, (n, d).
@@ -277,16 +287,16 @@ class DensityRatio:
     """
 
     def __init__(self, source: FloatArray, target: FloatArray) -> None:
-        # Imported here, because it takes a second.
+        # Imported here, because the import takes a second.
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
-        dim, max_coefficients = source.shape[1], min(len(source), len(target)) // _ROWS_PER_COEFFICIENT
+        n_features, max_coefficients = source.shape[1], min(len(source), len(target)) // _ROWS_PER_COEFFICIENT
         steps: list[Any] = [StandardScaler()]
-        if 1 + dim + dim * (dim + 1) // 2 <= max_coefficients:
+        if 1 + n_features + n_features * (n_features + 1) // 2 <= max_coefficients:
             steps.append(PolynomialFeatures(2, include_bias=False))
-        elif 1 + 2 * dim <= max_coefficients:
+        elif 1 + 2 * n_features <= max_coefficients:
             steps.append(FunctionTransformer(lambda x: np.concatenate([x, x**2], axis=1)))
         steps.append(LogisticRegression(solver="newton-cholesky", tol=1e-8, max_iter=_MAX_ITERATIONS))
         is_target = np.repeat([0, 1], [len(source), len(target)])
@@ -294,18 +304,18 @@ class DensityRatio:
         self._offset = math.log(len(source) / len(target))
 
     def __call__(self, features: FloatArray) -> FloatArray:
-        """Return the ratio at these contexts, (n,)."""
+        """Return the ratio at contexts with these features, (n,)."""
         logits = np.clip(self._model.decision_function(features), -_MAX_LOGIT, _MAX_LOGIT)
         return np.exp(logits + self._offset)
 
 
-def cross_fitted_ratio(
+def estimate_density_ratio(
     source: FloatArray, source_folds: IntArray, target: FloatArray, target_folds: IntArray
 ) -> tuple[FloatArray, float]:
-    """Return the ratio at the source's contexts (n,), scaled to a mean of 1, and its mean before scaling.
+    """Return the density ratio at source contexts (n,), scaled to a mean of 1, and its mean before scaling.
 
-    Each ratio is estimated from samples without the context's fold. The mean is below 1 if the target has contexts that
-    the source lacks.
+    The ratio at a context is estimated from the other folds of both samples. The mean is below 1 if the target has
+    contexts that the source lacks.
     """
     ratio, mean_ratio = np.empty(len(source)), 0.0
     for fold in np.unique(source_folds):

@@ -1,4 +1,7 @@
-"""Evaluate a fixed policy by expected rewards that it never sees, or count its chosen arms without them."""
+"""Evaluate a fixed policy by expected rewards that it never sees (``evaluate``).
+
+Without expected rewards, ``count_chosen_arms`` shows at least which arms the policy chooses.
+"""
 
 from __future__ import annotations
 
@@ -70,11 +73,11 @@ def evaluate(
     """Return the value, regret and accuracy of a policy on a domain. The policy does not change.
 
     Args:
-        policy: the policy.
+        policy: the policy to evaluate.
         domain: contexts with the expected reward of every arm, e.g. ``pair.target_test``.
-        rule: "ucb" keeps the exploration bonus, as the paper's Definition of the policy does; "greedy" drops it.
-        as_domain: the domain in which the policy acts. It is used only if the contexts have no domain names;
-            ``pair.target_test`` with several targets has them.
+        rule: "ucb" chooses by predicted reward plus bonus, as in the paper; "greedy" by predicted reward only.
+        as_domain: the domain in which the policy acts. It is ignored if the contexts have domain names, as
+            ``pair.target_test`` has if there are several targets.
         batch_size: number of contexts per batch.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
@@ -104,27 +107,28 @@ def evaluate(
             f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{hint}"
         )
     if domain.n_arms != policy.n_arms:
-        raise InvalidInput(f"domain has {domain.n_arms} arms, the policy {policy.n_arms}")
+        raise InvalidInput(f"domain has {domain.n_arms} arms, but the policy has {policy.n_arms}")
     if len(domain) == 0:
-        raise InvalidInput("domain has no context to evaluate on")
+        raise InvalidInput("domain must have at least one context, got none")
     arms: list[IntArray] = []
     chosen_rewards: list[FloatArray] = []
     best_rewards: list[FloatArray] = []
     is_right: list[BoolArray] = []
-    per_arm = np.zeros((3, domain.n_arms))  # expected rewards; contexts of which it is a best arm; of these, right ones
+    # For each arm: the sum of its expected rewards, the contexts whose best arm it is, and right choices among these.
+    arm_sums = np.zeros((3, domain.n_arms))
     batches = ((name, *batch) for name, part in domain.by_name.items() for batch in part.batches(batch_size))
     for name, contexts, expected in batches:
         decision = policy.decide(contexts, name or as_domain, rule=rule, round_offset=sum(map(len, arms)))
         rows = np.arange(len(decision.arm))
-        is_best = best_arms(expected)
+        is_best = find_best_arms(expected)
         arms.append(decision.arm)
         chosen_rewards.append(expected[rows, decision.arm])
         best_rewards.append(expected.max(axis=1))
         is_right.append(is_best[rows, decision.arm])
-        per_arm += expected.sum(axis=0), is_best.sum(axis=0), is_best[is_right[-1]].sum(axis=0)
+        arm_sums += expected.sum(axis=0), is_best.sum(axis=0), is_best[is_right[-1]].sum(axis=0)
     values, best_values = np.concatenate(chosen_rewards), np.concatenate(best_rewards)
-    reward_sums, n_of_class, n_right = per_arm
-    per_class = [float(hits / n) if n else None for hits, n in zip(n_right, n_of_class, strict=True)]
+    reward_sums, n_best, n_right = arm_sums
+    per_class = [float(hits / total) if total else None for hits, total in zip(n_right, n_best, strict=True)]
     return Evaluation(
         value=float(values.mean()),
         best_value=float(best_values.mean()),
@@ -139,14 +143,14 @@ def evaluate(
     )
 
 
-def best_arms(expected: FloatArray) -> BoolArray:
+def find_best_arms(expected: FloatArray) -> BoolArray:
     """Return a mask (B, K) of the best arms by expected rewards (B, K). Arms that differ by rounding only are tied."""
     highest, lowest = expected.max(axis=1, keepdims=True), expected.min(axis=1, keepdims=True)
     slack = _TIE_FRACTION * (highest - lowest) + _ROUNDING_FRACTION * np.maximum(np.abs(highest), np.abs(lowest))
     return expected >= highest - slack
 
 
-def count_arms(policy: Policy, target: Contexts, *, rule: str, seed: int) -> list[int]:
+def count_chosen_arms(policy: Policy, target: Contexts, *, rule: str, seed: int) -> list[int]:
     """Return how often a policy chooses each arm, (K,), on up to 2,000 unlabelled target contexts."""
     counts, n = np.zeros(policy.n_arms, np.int64), min(_MAX_COUNTED_CONTEXTS, len(target))
     for name, batch in target.by_domain(0, n, seed=seed):

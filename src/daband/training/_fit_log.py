@@ -34,7 +34,7 @@ from daband._files import read_npz, write_npz
 from daband.domains._contract import Contexts
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
-from daband.domains.readers._reading import LogPart, compute_digests
+from daband.domains.readers._reading import TARGET_PREFIX, LogPart, compute_digests
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.linear._primal_ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
@@ -49,8 +49,6 @@ Progress = Callable[[dict[str, float]], None]
 
 #: The number of rounds to which a transform is fitted.
 _SAMPLE_ROWS = 65_536
-#: The prefix of the digests of target parts.
-_TARGET_PREFIX = "target/"
 #: The number of rows per part for policies that learn by gradients. They are slow, and small parts are saved more
 #: often.
 _GRADIENT_PART_ROWS = 65_536
@@ -207,7 +205,7 @@ class _FitSettings:
     @property
     def part_prefix(self) -> str:
         """The prefix of the digests of parts: "target/" for target logs, otherwise empty."""
-        return _TARGET_PREFIX if self.domain == "target" else ""
+        return TARGET_PREFIX if self.domain == "target" else ""
 
 
 def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings) -> Policy:
@@ -396,7 +394,7 @@ class _LogRun:
         Sets ``_digests`` and ``_old_parts``. With ``warn``, a warning names the first of these parts.
         """
         self._digests = compute_digests(parts)
-        learned_digests = frozenset(part.removeprefix(_TARGET_PREFIX) for part in self.policy.log_parts)
+        learned_digests = frozenset(part.removeprefix(TARGET_PREFIX) for part in self.policy.log_parts)
         old_digests = learned_digests & frozenset(self._digests.values())
         self._old_parts = [part for part in parts if self._digests[part] in old_digests]
         if self._old_parts and warn and self.folder is None:

@@ -19,7 +19,7 @@ from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, L
 from daband.domains._mixtures import find_part_names
 from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
-from daband.evaluation._source_rounds import apply_by_source, rewarded_rounds, round_indices
+from daband.evaluation._source_rounds import apply_by_source, read_rewarded_rounds, sample_round_indices
 from daband.evaluation._weighted_log import score_rounds
 from daband.linear._advantages import LogEvidence, prove_choices
 from daband.linear._catalogue import Catalogue
@@ -184,8 +184,8 @@ class SourceRounds:
     def read(cls, source: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int) -> SourceRounds:
         """Read at most ``n`` rounds, or for a log at most the larger of ``n`` and 20,000 rounds."""
         n = min(max(n, _MAX_LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
-        contexts, rounds = rewarded_rounds(source, n, seed=seed)
-        origin = find_part_names(source, round_indices(source, n, seed)) if len(source.by_name) > 1 else None
+        contexts, rounds = read_rewarded_rounds(source, n, seed=seed)
+        origin = find_part_names(source, sample_round_indices(source, n, seed)) if len(source.by_name) > 1 else None
         if not isinstance(rounds, LoggedRounds):
             return cls(contexts, rounds, origin, None)
         shared = contexts.ndim > 1 + len(source.context_shape)

@@ -225,8 +225,12 @@ class LogPart:
         return f"{Path(self.path).resolve()}:{self.start}-{self.stop}"
 
 
+#: The prefix of the entries of ``Policy.log_parts`` that belong to target logs; ``compute_digests`` returns the rest.
+TARGET_PREFIX = "target/"
+
+
 def compute_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
-    """Return a digest of each part, from the content of its file and the numbers of its rows.
+    """Return a text "DIGEST:START-STOP" for each part: a digest of its file's content, and the range of its rows.
 
     Only samples and the end of a large file are hashed, because reading all of it takes as long as learning it.
     """
