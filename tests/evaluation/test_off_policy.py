@@ -426,7 +426,7 @@ class TestBadInput:
 
     def test_probabilities_of_a_function(self):
         self.refused("with sum 1, which is not so in row 0", policy=lambda x: np.full((len(x), K), 0.5))
-        self.refused("sum to 1", policy=lambda x: np.tile([1.5, -0.5, 0.0], (len(x), 1)))
+        self.refused("with sum 1", policy=lambda x: np.tile([1.5, -0.5, 0.0], (len(x), 1)))
         self.refused(r"shape \(B, K\)", policy=lambda x: np.ones(len(x)))
         self.refused("one row per context", policy=lambda x: np.full((2, K), 1 / K))
 
