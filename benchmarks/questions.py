@@ -55,9 +55,7 @@ def measure(path: Path) -> list[dict[str, Any]]:
     for draw in range(DRAWS):
         asked = Questions(every, predicted, scale=float(earned.std(axis=1).max()), seed=draw)
         for budget in BUDGETS:
-            evidence = asked.compute_evidence(
-                {question: rewards[question] for question in asked.first_questions(budget)}
-            )
+            evidence = asked.compute_evidence({question: rewards[question] for question in asked.draw_first(budget)})
             chosen = evidence.choose(default, earned.mean(axis=1))
             interval = evidence.intervals(n, budget=budget)[chosen]
             row = {**common, "way": "questions", "rewards": budget, "lost": float((best - values[chosen]) / span)}
@@ -94,7 +92,7 @@ def verdicts(path: Path) -> list[dict[str, Any]]:
         values = rewards[np.arange(len(rewards)), every].mean(axis=1)
         for draw in range(DRAWS):
             asked = Questions(every, means.mean(axis=0), scale=scale, seed=draw)
-            evidence = asked.compute_evidence({question: rewards[question] for question in asked.first_questions(50)})
+            evidence = asked.compute_evidence({question: rewards[question] for question in asked.draw_first(50)})
             chosen = evidence.choose(default, earned.mean(axis=1))
             verdict = _verdict(evidence.intervals(len(kept), budget=50)[chosen])
             gain = float(values[chosen] - values[-1]) / (float(np.ptp(rewards)) or 1.0)

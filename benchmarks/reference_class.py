@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.trust._reference import KINDS, ReferenceClass, data_kind, reference_class
+from daband.trust._reference import KINDS, ReferenceClass, infer_kind, reference_class
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "src" / "daband" / "trust" / "reference.json"
@@ -49,7 +49,7 @@ def new_rows(folder: Path) -> list[dict[str, Any]]:
         n, scale = len(gains), float(rewards.std())
         error = float(np.sqrt((gains.var() * n + scale**2) / (n + 1) / max(n - 1, 1)))
         numbers = {"source": float(gains.mean()), "error": error, "scale": scale, "target": float(left.mean())}
-        rows.append({"set": f"{kind}/{name}", "kind": data_kind(stored["shape"].tolist()), **numbers})
+        rows.append({"set": f"{kind}/{name}", "kind": infer_kind(stored["shape"].tolist()), **numbers})
     return rows
 
 

@@ -10,7 +10,7 @@ import daband
 from daband.domains.readers._arrays import ArrayEvaluation
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput
-from daband.trust._assessment import as_text, read_assessment, rewards_needed
+from daband.trust._assessment import as_text, count_rewards_needed, read_assessment
 from daband.trust._questions import Interval
 
 
@@ -196,9 +196,9 @@ def test_the_page_and_the_file(assessment, tmp_path):
 
 
 def test_rewards_needed_grow_as_the_advantage_shrinks_and_stay_bounded():
-    assert rewards_needed(0.3, 0.5, 0.6, 5000) < rewards_needed(0.1, 0.5, 0.6, 5000)
-    assert [rewards_needed(0.001, 0.5, 0.6, contexts) for contexts in (5000, 800, 20)] == [1000, 800, 20]
-    assert rewards_needed(1000.0, 0.5, 0.6, 5000) == 50
+    assert count_rewards_needed(0.3, 0.5, 0.6, 5000) < count_rewards_needed(0.1, 0.5, 0.6, 5000)
+    assert [count_rewards_needed(0.001, 0.5, 0.6, contexts) for contexts in (5000, 800, 20)] == [1000, 800, 20]
+    assert count_rewards_needed(1000.0, 0.5, 0.6, 5000) == 50
 
 
 def test_numbers_are_short():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.trust._assess import classifier_accuracy, find_collapse_signs, outside_support, project
+from daband.trust._assess import find_collapse_signs, measure_classifier_accuracy, measure_outside_support, project
 
 
 def draws(n, *, moved=0.0, stretched=1.0, seed=0, d=6):
@@ -11,13 +11,13 @@ def draws(n, *, moved=0.0, stretched=1.0, seed=0, d=6):
 
 
 def test_one_domain_cannot_be_told_from_itself():
-    accuracy = classifier_accuracy(draws(400, seed=1), draws(400, seed=2))
+    accuracy = measure_classifier_accuracy(draws(400, seed=1), draws(400, seed=2))
     assert abs(accuracy - 0.5) < 0.08
 
 
 @pytest.mark.parametrize("change", [{"moved": 1.0}, {"stretched": 3.0}])
 def test_a_domain_that_moved_or_was_stretched_is_told_apart(change):
-    accuracy = classifier_accuracy(draws(400, seed=1), draws(400, seed=2, **change))
+    accuracy = measure_classifier_accuracy(draws(400, seed=1), draws(400, seed=2, **change))
     assert accuracy > 0.7
 
 
@@ -29,9 +29,9 @@ def test_long_contexts_are_projected_alike_in_both_domains():
 
 def test_support_counts_contexts_that_are_far_away():
     source = draws(600, seed=3)
-    assert outside_support(source, draws(600, seed=4)) < 0.05
+    assert measure_outside_support(source, draws(600, seed=4)) < 0.05
     half = np.concatenate([draws(300, seed=4), draws(300, seed=5, moved=8.0)])
-    assert outside_support(source, half) == pytest.approx(0.5, abs=0.05)
+    assert measure_outside_support(source, half) == pytest.approx(0.5, abs=0.05)
 
 
 def test_signs_of_a_collapse():

@@ -28,7 +28,7 @@ def test_an_arm_by_name_or_index(pair):
     for given in ("mail", 1, np.int64(1)):
         incumbent = resolved(given, pair)
         assert (incumbent.name, incumbent.arm) == ("always mail", 1)
-        assert incumbent.target_arms(contexts, np.arange(3)).tolist() == [1, 1, 1]
+        assert incumbent.choose_target_arms(contexts, np.arange(3)).tolist() == [1, 1, 1]
 
 
 def test_a_column_and_an_array_with_todays_choices(pair):
@@ -37,7 +37,7 @@ def test_a_column_and_an_array_with_todays_choices(pair):
     for given in ("today", ["mail", "call"] * 100, np.array([1, 0] * 100)):
         incumbent = resolved(given, pair)
         assert incumbent.arm is None
-        assert incumbent.target_arms(np.zeros((3, 1)), indices).tolist() == expected
+        assert incumbent.choose_target_arms(np.zeros((3, 1)), indices).tolist() == expected
 
 
 def test_another_policy(pair):
@@ -46,7 +46,7 @@ def test_another_policy(pair):
     incumbent = resolved(policy, pair)
     contexts = pair.target.read(np.arange(20))
     arms = policy.decide(contexts, "target", rule="greedy").arm
-    assert incumbent.target_arms(contexts, np.arange(20)).tolist() == arms.tolist()
+    assert incumbent.choose_target_arms(contexts, np.arange(20)).tolist() == arms.tolist()
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,12 @@ def values_of(arms, rewards):
 
 
 def answered(questions, rewards, n):
-    return questions.compute_evidence({question: rewards[question] for question in questions.first_questions(n)})
+    return questions.compute_evidence({question: rewards[question] for question in questions.draw_first(n)})
 
 
 def test_questions_are_about_proposed_arms_and_do_not_depend_on_how_many_are_asked():
     arms, predicted, _ = problem()
-    few, many = (Questions(arms, predicted, scale=0.5, seed=3).first_questions(n) for n in (20, 300))
+    few, many = (Questions(arms, predicted, scale=0.5, seed=3).draw_first(n) for n in (20, 300))
     assert many[:20] == few
     assert len(set(many)) == 300
     assert all(arm in arms[:, context] for context, arm in many)
@@ -92,7 +92,7 @@ def test_a_candidate_that_equals_the_incumbent_has_no_advantage():
 def test_values_are_exact_once_every_question_is_answered():
     arms, predicted, rewards = problem(n_contexts=15)
     evidence = answered(Questions(arms, predicted, scale=0.5), rewards, 1000)
-    assert evidence.complete
+    assert evidence.is_complete
     values = values_of(arms, rewards)
     for one, value in zip(evidence.intervals(1), values - values[1], strict=True):
         assert (one.value, one.low, one.high) == pytest.approx((value,) * 3)
@@ -102,9 +102,9 @@ def test_values_are_exact_once_every_question_is_answered():
 def test_answers_count_up_to_the_first_open_question():
     arms, predicted, rewards = problem()
     questions = Questions(arms, predicted, scale=0.5)
-    asked = questions.first_questions(40)
+    asked = questions.draw_first(40)
     answers = {question: rewards[question] for question in asked if question != asked[25]}
-    assert questions.compute_evidence(answers).answered == 25
+    assert questions.compute_evidence(answers).n_answered == 25
 
 
 def test_units_change_nothing():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.trust._reference import KINDS, ReferenceClass, data_kind, reference_class
+from daband.trust._reference import KINDS, ReferenceClass, infer_kind, reference_class
 
 
 def rows_of(kept, advantage=0.2, error=0.0, scale=0.5):
@@ -56,7 +56,7 @@ def test_units_change_nothing():
 
 
 def test_kinds():
-    assert [data_kind(shape) for shape in ((10,), (64,), (65,), (28, 28), (3, 8, 8))] == [
+    assert [infer_kind(shape) for shape in ((10,), (64,), (65,), (28, 28), (3, 8, 8))] == [
         "tables", "tables", "features", "images", "images",
     ]  # fmt: skip
 

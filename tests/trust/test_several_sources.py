@@ -34,7 +34,7 @@ def test_held_out_contexts_are_read_in_their_own_source(pair):
         assert abs(rounds.contexts[rows].mean() - {"de": 0, "fr": 6, "it": -6}[name]) < 1
         own = policy.decide(rounds.contexts[rows], name, rule="greedy")
         np.testing.assert_allclose(means[rows], own.mean, atol=1e-9)
-        assert rounds.rewards(arms)[rows].mean() > 0.75
+        assert rounds.get_rewards(arms)[rows].mean() > 0.75
     assessment = daband.assess(policy, source=pair.source_test, target=pair.target)
     assert assessment.source_value > 0.75  # read in the style of one source, the others would be chance
     assert assessment.outside_support < 0.2

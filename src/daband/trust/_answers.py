@@ -28,16 +28,16 @@ from daband.trust._questions import Evidence, Questions
 
 #: A function ``ask(contexts, arms)`` that returns the rewards (B,) of arms (B,) for contexts (B, *C).
 #:
-#: For a pair made of tables, the contexts are a polars frame with the columns of the table.
+#: If the pair was built from tables, the contexts are a polars frame with the columns of the table.
 Ask = Callable[[AnyArray, IntArray], ArrayLike]
 
-#: The questions, with a column of rewards to fill in.
+#: CSV file of the questions, with a column of rewards to fill in.
 QUESTIONS_FILE = "questions.csv"
-#: The answers so far, one per line.
+#: File of the answers so far, one JSON object per line.
 _ANSWERS_FILE = "answers.jsonl"
-#: The settings of a survey.
+#: JSON file of the settings of a survey.
 _PLAN_FILE = "plan.json"
-#: The arms, predictions and indices that the questions were drawn from.
+#: File of the arms, predictions and context indices that the questions were drawn from.
 _ARRAYS_FILE = "plan.npz"
 
 
@@ -49,9 +49,9 @@ class Survey:
         indices: index in the target domain of each context that the questions are about, (L,).
         budget: number of answers to ask for.
         folder: folder of questions and answers; None keeps them in memory.
-        settings: settings that JSON can hold. An existing folder with other settings is an error.
+        settings: settings that JSON can hold. It is an error if the folder has other settings.
         arm_names: names of arms for the CSV, (K,) or empty.
-        row_names: columns (N,), such as ids, by which people recognise the target contexts.
+        row_names: columns of N values, such as ids, by which people recognise the target contexts.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Survey:
     ) -> None:
         self.questions, self.indices, self.budget = questions, indices, budget
         self.folder = None if folder is None else make_folder(folder)
-        #: Questions in their order, as (context index, arm).
-        self.asked_questions = questions.first_questions(budget)
+        #: Questions in the order of asking, as (index into ``indices``, arm).
+        self.asked_questions = questions.draw_first(budget)
         #: Reward by question.
         self.answers: dict[tuple[int, int], float] = {}
         #: The settings that the survey was started with.
@@ -100,7 +100,7 @@ class Survey:
         return None if self.folder is None else self.folder / QUESTIONS_FILE
 
     def compute_evidence(self) -> Evidence:
-        """Return the estimates that follow from the answers."""
+        """Return the evidence from the answers so far."""
         return self.questions.compute_evidence(self.answers)
 
     def ask(self, ask: Ask, target: Contexts, stop: Callable[[], bool] | None = None) -> None:
@@ -115,7 +115,7 @@ class Survey:
             self.add({(context, arm): float(reward.reshape(()))})
 
     def add(self, answers: Mapping[tuple[int, int], float]) -> None:
-        """Store answers; they are on disk when this returns."""
+        """Store rewards by question. With a folder, they are on disk when this returns."""
         for reward in answers.values():
             if not math.isfinite(reward):
                 remark = "" if self.folder is None else f"; the {len(self.answers)} answers before are kept"
@@ -136,7 +136,10 @@ class Survey:
         self.answers.update(answers)
 
     def add_csv(self, path: str | Path, *, replace: bool = False) -> None:
-        """Store the answers of a CSV file. An invalid row is an error, and then nothing is stored."""
+        """Store the answers of a CSV file. If a row is invalid, raise an error and store nothing.
+
+        ``replace`` allows answers that differ from stored ones; otherwise they are an error.
+        """
         rewards = read_answers(path, [(int(self.indices[context]), arm) for context, arm in self.asked_questions])
         new_answers = {}
         for question_id, reward in rewards.items():
@@ -152,7 +155,7 @@ class Survey:
         self.add(new_answers)
 
     def _open_folder(self, folder: Path) -> None:
-        """Continue the survey in the folder, or write its questions there."""
+        """Read the answers in the folder if it has this survey, else write its questions there."""
         plan = {
             "settings": as_json(self.settings), "scale": self.questions.scale, "seed": self.questions.seed,
             "budget": self.budget,
@@ -174,7 +177,7 @@ class Survey:
         write_json(folder / _PLAN_FILE, plan)  # last: a folder with a plan is complete
 
     def _has_same_questions(self, arrays: Mapping[str, AnyArray]) -> bool:
-        """Return True if the stored arms and indices are the same as this survey's."""
+        """Return True if the stored arrays have the arms and indices of this survey."""
         expected = {"arms": self.questions.arms, "indices": self.indices}
         return all(np.array_equal(values, arrays[name]) for name, values in expected.items())
 
@@ -184,14 +187,14 @@ class Survey:
             return
         try:
             content = path.read_bytes()
-            complete = content[: content.rfind(b"\n") + 1]
-            if len(complete) < len(content):  # the process was killed while it wrote; the answer was never acknowledged
+            complete_lines = content[: content.rfind(b"\n") + 1]
+            if len(complete_lines) < len(content):  # the process was killed while it wrote an answer
                 with open(path, "r+b") as file:
-                    file.truncate(len(complete))
+                    file.truncate(len(complete_lines))
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
         context_by_index = {int(index): context for context, index in enumerate(self.indices)}
-        for line_number, line in enumerate(complete.splitlines(), 1):
+        for line_number, line in enumerate(complete_lines.splitlines(), 1):
             try:
                 answer = json.loads(line)
                 reward = float(answer["reward"])
@@ -277,9 +280,9 @@ def _parse_decimal_comma_number(text: str) -> float:
     return float(text.replace(".", "").replace(",", ".") if "," in text else text)
 
 
-def _parse_integer(text: str | None, where: str) -> int:
-    """Return the integer in a cell; ``where`` describes the cell in the error."""
+def _parse_integer(text: str | None, name: str) -> int:
+    """Return the integer in a cell of the CSV. ``name`` names the cell in the error."""
     try:
         return int(str(text).strip())
     except ValueError:
-        raise InvalidInput(f"{where} must be an integer, got {text!r}") from None
+        raise InvalidInput(f"{name} must be an integer, got {text!r}") from None

@@ -1,7 +1,8 @@
 """``assess``: estimate the advantage of a policy over the incumbent in the target, without target rewards.
 
-``SourceRounds`` and ``TargetContexts`` are the data, ``Choices`` are the policy's decisions on both, and
-``build_assessment`` computes the result. The diagnostics at the end compare the domains and detect a collapse.
+``assess`` checks its arguments and reads the data into ``SourceRounds`` and ``TargetContexts``. ``Choices`` are the
+policy's decisions on both. ``build_assessment`` computes the result; ``choose`` uses it too. The diagnostics at the end
+compare the contexts of the domains, and detect a policy that collapsed.
 """
 
 from __future__ import annotations
@@ -28,20 +29,19 @@ from daband.policies._incoming_rounds import log_weights
 from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, transform_contexts
-from daband.trust._assessment import Assessment, rewards_needed
-from daband.trust._incumbent import Incumbent, as_incumbent, constant_incumbent, decide
-from daband.trust._reference import data_kind, reference_class
+from daband.trust._assessment import Assessment, count_rewards_needed
+from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
+from daband.trust._reference import infer_kind, reference_class
 
-#: Smallest allowed value of the argument ``contexts``.
+#: Smallest allowed value of the argument ``contexts`` of ``assess``.
 _MIN_CONTEXTS = 20
-#: Maximum number of held-out rounds of a log. Logged rewards are noisy, so more rounds are used than of a source with
-#: the reward of every arm.
+#: Number of held-out rounds of a log that are used even if ``contexts`` is smaller, because logged rewards are noisy.
 _MAX_LOGGED_ROUNDS = 20_000
 #: Maximum number of contexts of each domain from which the fraction outside the source's support is estimated.
 _SUPPORT_CONTEXTS = 300
 #: Largest fraction of target contexts outside the source's support at which a policy is deployed without rewards.
 _MAX_OUTSIDE_FRACTION = 0.5
-#: The distance to the source is the distance to the source context of this rank among the nearest.
+#: The distance of a context to the source is its distance to the nearest source context of this rank.
 _NEIGHBOUR_RANK = 5
 #: A target context is outside the support if it is farther from the source than this fraction of source contexts.
 _SUPPORT_QUANTILE = 0.99
@@ -51,11 +51,12 @@ _MAX_TOP_FRACTION = 0.95
 _MIN_DEVIATION_RATIO = 0.1
 #: A policy collapsed if it no longer uses this fraction of the arms that it uses in the source.
 _MAX_UNUSED_FRACTION = 0.5
-#: Largest fraction of target contexts with a choice of arms without rewards, unless such choices are proven to gain.
+#: Largest fraction of target contexts for which arms without rewards may be chosen, unless such choices are proven
+#: to gain.
 _MAX_NEW_ARM_FRACTION = 0.05
-#: Number of folds of rounds, and of arms, that are left out in turn.
+#: Number of folds of the rounds, and of the arms, in cross-fitting.
 _N_FOLDS = 5
-#: Contexts with more dimensions are projected to this many by a random matrix.
+#: Contexts with more dimensions are projected to this number of dimensions by a random matrix.
 _MAX_DIMENSIONS = 48
 #: Maximum number of contexts of each domain in diagnostics.
 MAX_CONTEXTS = 500
@@ -75,8 +76,8 @@ def assess(
 ) -> Assessment:
     """Estimate the advantage of a policy over the incumbent in the target, without target rewards.
 
-    The advantage over the incumbent is measured on held-out source rounds. The fraction of it that is usually left in
-    the target is known from other pairs of real domains. The policy does not change.
+    The advantage over the incumbent is measured on held-out source rounds. Other pairs of real domains show which
+    fraction of such an advantage is usually left in the target. The policy does not change.
 
     Args:
         policy: the policy.
@@ -88,7 +89,8 @@ def assess(
             ``LogPolicy`` takes from the log that it learned. If the incumbent is a column or an array, the source
             advantage is measured over the logged arms, or over the best arm if the source is not a log.
         rule: "greedy", or "ucb" to keep the exploration bonus.
-        contexts: maximum number of contexts of each domain. For a log, the maximum is at least 20,000 rounds.
+        contexts: maximum number of contexts of each domain. For a source that is a log, the maximum is 20,000 rounds if
+            that is more.
         arm_names: a name per arm, e.g. ``pair.class_names``; by default the policy's.
         unit: unit of the rewards for the sentences, e.g. "euros".
         seed: determines which contexts are used if a domain has more.
@@ -106,16 +108,16 @@ def assess(
         raise NotFitted("the policy has learned from no round yet: train it first")
     check_one_of("rule", rule, ("ucb", "greedy"))
     check_int("contexts", contexts, minimum=_MIN_CONTEXTS)
-    names = checked_arm_names(arm_names, policy)
-    unlabelled = checked_target(target, policy)
+    names = check_arm_names(arm_names, policy)
+    unlabelled = check_target(target, policy)
     check_source(source, policy)
     rounds = SourceRounds.read(source, contexts, seed=check_int("seed", seed, minimum=0))
     sample = TargetContexts.read(unlabelled, contexts, seed=seed)
     incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=unlabelled)
     arms, means = rounds.decide(policy, rule)
     if incumbent is None:
-        best_arm = policy.evidence.arm if isinstance(policy, LogPolicy) else rounds.best_arm(policy.catalogue)
-        incumbent = constant_incumbent(best_arm, names)
+        best_arm = policy.evidence.arm if isinstance(policy, LogPolicy) else rounds.find_best_arm(policy.catalogue)
+        incumbent = make_constant_incumbent(best_arm, names)
     target_arms, target_means = decide(policy, sample.contexts, "target", rule)
     return build_assessment(
         policy,
@@ -129,7 +131,7 @@ def assess(
 
 
 def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
-    """Return the gain over the best arm if arms without rewards are chosen by their features.
+    """Return the estimated gain over the best arm of choosing arms by their features, as arms without rewards need it.
 
     The gain is estimated by cross-fitting. Each regression is fitted without a fifth of the rounds and a fifth of the
     arms. It is evaluated on the rounds left out, for which it may choose any arm with rewards. Return None if the
@@ -155,7 +157,7 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
     (features,) = apply_by_source(transform, rounds.contexts, rounds.origin)
     if rounds.logged is None:  # simulate a log of uniformly drawn source arms
         arms = rng.choice(np.flatnonzero(catalogue.offered[0]), n)
-        rewards, weights = rounds.rewards(arms), np.ones(n)
+        rewards, weights = rounds.get_rewards(arms), np.ones(n)
     else:
         arms, rewards = rounds.logged.arms, rounds.logged.rewards
         weights = log_weights(policy, rounds.logged.propensities, rounds.logged.offered)
@@ -188,8 +190,8 @@ class SourceRounds:
         origin = find_part_names(source, sample_round_indices(source, n, seed)) if len(source.by_name) > 1 else None
         if not isinstance(rounds, LoggedRounds):
             return cls(contexts, rounds, origin, None)
-        shared = contexts.ndim > 1 + len(source.context_shape)
-        return cls(contexts, score_rounds(rounds, source.n_arms, shared=shared, seed=seed), origin, rounds)
+        has_arm_axis = contexts.ndim > 1 + len(source.context_shape)
+        return cls(contexts, score_rounds(rounds, source.n_arms, shared=has_arm_axis, seed=seed), origin, rounds)
 
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
         """Return a policy's arms (N,) and predicted rewards (N, K) for these rounds."""
@@ -200,23 +202,23 @@ class SourceRounds:
             arms = np.where(is_unavailable, np.where(offered, means, -np.inf).argmax(axis=1), arms)
         return arms, means
 
-    def rewards(self, arms: IntArray) -> FloatArray:
+    def get_rewards(self, arms: IntArray) -> FloatArray:
         """Return the reward of the given arm (N,) of each round, (N,); it is estimated if the source is a log."""
         return self.table[np.arange(len(arms)), arms]
 
-    def best_arm(self, catalogue: Catalogue | None = None) -> int:
+    def find_best_arm(self, catalogue: Catalogue | None = None) -> int:
         """Return the arm with the largest mean reward, among the catalogue's arms that both domains have."""
         in_both_domains = np.ones(self.table.shape[1], np.bool_) if catalogue is None else catalogue.offered.all(axis=0)
         if not in_both_domains.any():
             raise InvalidInput("the domains have no arm in common, so incumbent= must be given")
         return int(np.where(in_both_domains, self.table.mean(axis=0), -np.inf).argmax())
 
-    def incumbent_rewards(self, incumbent: Incumbent) -> FloatArray:
+    def get_incumbent_rewards(self, incumbent: Incumbent) -> FloatArray:
         """Return the estimated reward of the incumbent in each round, (N,)."""
         if incumbent.choices is not None:
-            return self.table[:, self.best_arm()] if self.logged is None else self.logged.rewards
-        (arms,) = apply_by_source(lambda rows, name: [incumbent.arms(rows, name)], self.contexts, self.origin)
-        return self.rewards(arms)
+            return self.table[:, self.find_best_arm()] if self.logged is None else self.logged.rewards
+        (arms,) = apply_by_source(lambda rows, name: [incumbent.choose_arms(rows, name)], self.contexts, self.origin)
+        return self.get_rewards(arms)
 
 
 @dataclass(frozen=True)
@@ -265,20 +267,20 @@ def build_assessment(
     ``new_arms_proven`` is True if choosing arms without rewards by their features is proven to gain. With None,
     ``prove_new_arms`` tests it.
     """
-    rewards = rounds.rewards(choices.source_arms)
-    gains = rewards - rounds.incumbent_rewards(incumbent)
+    rewards = rounds.get_rewards(choices.source_arms)
+    gains = rewards - rounds.get_incumbent_rewards(incumbent)
     n = len(gains)
-    scale = reward_scale(rounds, choices)
+    scale = estimate_reward_deviation(rounds, choices)
     # The variance of a few similar rounds may be near 0, so one more round with the usual variance is added.
     error = math.sqrt((float(gains.var()) * n + scale**2) / (n + 1) / max(n - 1, 1))
-    forecast = reference_class().of_kind(data_kind(policy.context_shape)).forecast(float(gains.mean()), error, scale)
-    todays_arms = incumbent.target_arms(sample.contexts, sample.indices)
-    disagreement = float((choices.target_arms != todays_arms).mean())
-    accuracy, outside_fraction = _diagnose(policy, rounds, sample)
+    forecast = reference_class().of_kind(infer_kind(policy.context_shape)).forecast(float(gains.mean()), error, scale)
+    incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
+    disagreement = float((choices.target_arms != incumbent_arms).mean())
+    accuracy, outside_fraction = _compare_domains(policy, rounds, sample)
     doubts = find_collapse_signs(choices.source_arms, choices.target_arms, choices.source_means, choices.target_means)
     if outside_fraction > _MAX_OUTSIDE_FRACTION:
         doubts.append(f"{outside_fraction:.0%} of target contexts are far from every source context")
-    target_arms, new_arms = arm_fractions(choices.target_arms, policy.n_arms), _find_new_arms(policy)
+    target_arms, new_arms = compute_arm_fractions(choices.target_arms, policy.n_arms), _find_new_arms(policy)
     new_arm_fraction = sum(target_arms[policy.catalogue.index[name]] for name in new_arms)
     if new_arm_fraction > _MAX_NEW_ARM_FRACTION and new_arms_proven is None:
         evidence = prove_new_arms(policy, rounds)
@@ -287,11 +289,11 @@ def build_assessment(
         doubts.append(
             f"arms without any reward are chosen for {new_arm_fraction:.0%} of target contexts, without proof of a gain"
         )
-    unlike = [name for name, distance in new_arms.items() if math.isinf(distance)]
-    unlike_fraction = sum(target_arms[policy.catalogue.index[name]] for name in unlike)
+    unlike_arms = [name for name, distance in new_arms.items() if math.isinf(distance)]
+    unlike_fraction = sum(target_arms[policy.catalogue.index[name]] for name in unlike_arms)
     if unlike_fraction > _MAX_NEW_ARM_FRACTION:
         doubts.append(
-            f"arms with a feature value that no arm with rewards has ({', '.join(unlike[:3])}) are chosen for "
+            f"arms with a feature value that no arm with rewards has ({', '.join(unlike_arms[:3])}) are chosen for "
             f"{unlike_fraction:.0%} of target contexts"
         )
     assessment = Assessment(
@@ -308,7 +310,7 @@ def build_assessment(
         source_rounds=n,
         target_contexts=len(sample.contexts),
         disagreement=disagreement,
-        kind=data_kind(policy.context_shape),
+        kind=infer_kind(policy.context_shape),
         shifts=forecast.shifts,
         median_kept=forecast.median_kept,
         tenth_percentile_kept=forecast.tenth_percentile_kept,
@@ -316,9 +318,9 @@ def build_assessment(
         classifier_accuracy=accuracy,
         outside_support=outside_fraction,
         doubts=doubts,
-        source_arms=arm_fractions(choices.source_arms, policy.n_arms),
+        source_arms=compute_arm_fractions(choices.source_arms, policy.n_arms),
         target_arms=target_arms,
-        rewards_needed=rewards_needed(forecast.advantage, scale, disagreement, len(sample.contexts)),
+        rewards_needed=count_rewards_needed(forecast.advantage, scale, disagreement, len(sample.contexts)),
         unit=unit,
         arm_names=list(arm_names),
         new_arms=new_arms,
@@ -327,7 +329,7 @@ def build_assessment(
 
 
 def _find_new_arms(policy: Policy) -> dict[str, float]:
-    """Return the names of target arms without rewards, with the distance of their features to arms with rewards."""
+    """Return the distance of their features to arms with rewards, for target arms without rewards, by name."""
     catalogue, counts = policy.catalogue, getattr(policy, "counts", np.zeros(0))
     if catalogue is None or len(counts) != policy.n_arms or not counts.any():
         return {}
@@ -336,27 +338,27 @@ def _find_new_arms(policy: Policy) -> dict[str, float]:
     return {catalogue.names[index]: float(distances[index]) for index in new_indices}
 
 
-def arm_fractions(arms: IntArray, n_arms: int) -> list[float]:
+def compute_arm_fractions(arms: IntArray, n_arms: int) -> list[float]:
     """Return the fraction of contexts for which each arm is chosen, (K,)."""
     return [float(fraction) for fraction in np.bincount(arms, minlength=n_arms) / len(arms)]
 
 
-def reward_scale(rounds: SourceRounds, choices: Choices) -> float:
-    """Return the standard deviation of all logged rewards; without a log, of the rewards of the policy's choices."""
-    rewards = rounds.rewards(choices.source_arms) if rounds.logged is None else rounds.logged.rewards
+def estimate_reward_deviation(rounds: SourceRounds, choices: Choices) -> float:
+    """Return the standard deviation of all logged rewards. Without a log, use the rewards of the policy's choices."""
+    rewards = rounds.get_rewards(choices.source_arms) if rounds.logged is None else rounds.logged.rewards
     return float(rewards.std())
 
 
-def _diagnose(policy: Policy, rounds: SourceRounds, sample: TargetContexts) -> tuple[float, float]:
+def _compare_domains(policy: Policy, rounds: SourceRounds, sample: TargetContexts) -> tuple[float, float]:
     """Return the accuracy of a domain classifier, and the fraction of target contexts outside the source's support.
 
-    Contexts are compared after the policy's preprocessing: as features of its network, or standardised per domain if
-    the user states that units differ.
+    Contexts are compared after the policy's preprocessing. They are features of its network, or are standardised per
+    domain if the user states that units differ.
     """
     encode = getattr(policy, "encode", None)
     has_own_units = policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape)))
 
-    def flat_features(contexts: AnyArray, domain: str) -> list[AnyArray]:
+    def encode_flat(contexts: AnyArray, domain: str) -> list[AnyArray]:
         """Return the preprocessed contexts as vectors, in a list of one array."""
         if encode is not None:
             contexts = encode(contexts, domain)
@@ -366,12 +368,13 @@ def _diagnose(policy: Policy, rounds: SourceRounds, sample: TargetContexts) -> t
 
     n = MAX_CONTEXTS
     origin = None if rounds.origin is None else rounds.origin[:n]
-    source = project(apply_by_source(flat_features, rounds.contexts[:n], origin)[0])
-    target = project(flat_features(sample.contexts[:n], "target")[0])
-    return classifier_accuracy(source, target), outside_support(source[:_SUPPORT_CONTEXTS], target[:_SUPPORT_CONTEXTS])
+    source = project(apply_by_source(encode_flat, rounds.contexts[:n], origin)[0])
+    target = project(encode_flat(sample.contexts[:n], "target")[0])
+    outside_fraction = measure_outside_support(source[:_SUPPORT_CONTEXTS], target[:_SUPPORT_CONTEXTS])
+    return measure_classifier_accuracy(source, target), outside_fraction
 
 
-def checked_arm_names(arm_names: Sequence[str] | None, policy: Policy) -> list[str]:
+def check_arm_names(arm_names: Sequence[str] | None, policy: Policy) -> list[str]:
     """Return the given arm names, else the policy's, else an empty list."""
     names = [str(name) for name in (arm_names or policy.arm_names or ())]
     if names and len(names) != policy.n_arms:
@@ -379,7 +382,7 @@ def checked_arm_names(arm_names: Sequence[str] | None, policy: Policy) -> list[s
     return names
 
 
-def checked_target(target: Contexts | ArrayLike, policy: Policy) -> Contexts:
+def check_target(target: Contexts | ArrayLike, policy: Policy) -> Contexts:
     """Return the target as unlabelled contexts. Raise an error for a domain with rewards."""
     if isinstance(target, RewardDomain | LoggedDomain | EvaluationDomain):
         raise InvalidInput(
@@ -413,10 +416,10 @@ def check_source(source: object, policy: Policy) -> None:
         raise InvalidInput(f"source has {len(source)} held-out round(s); hold out at least 100")
 
 
-# Diagnostics that need no target reward: difference of the domains, support of the source, collapse of the policy.
+# The diagnostics below need no target rewards.
 
 
-def classifier_accuracy(source: FloatArray, target: FloatArray) -> float:
+def measure_classifier_accuracy(source: FloatArray, target: FloatArray) -> float:
     """Return the accuracy of a classifier that separates source features (N, d) from target features (L, d).
 
     A ridge classifier on the features and their squares is fitted on one half of the rows and tested on the other, in
@@ -445,11 +448,12 @@ def project(contexts: AnyArray) -> FloatArray:
     return flat @ projection
 
 
-def outside_support(source: FloatArray, target: FloatArray) -> float:
+def measure_outside_support(source: FloatArray, target: FloatArray) -> float:
     """Return the fraction of target features (L, d) that are outside the support of source features (N, d).
 
-    Such a row is farther from one half of the source than 99% of the rows in the other half. The distance is that to
-    the fifth nearest row. The 1% that is outside by construction is subtracted.
+    The source rows are split into two halves. A target row is outside if it is farther from the first half than 99% of
+    the rows in the second half. The distance is to the fifth nearest row. The 1% that is outside by construction is
+    subtracted.
     """
     n_reference = len(source) // 2
     if n_reference <= _NEIGHBOUR_RANK or not len(target):
@@ -487,11 +491,13 @@ def find_collapse_signs(
     top = int(target.argmax())
     if target[top] >= _MAX_TOP_FRACTION and source.max() < _MAX_TOP_FRACTION:
         signs.append(f"{target[top]:.0%} of target contexts go to arm {top}, in the source {source[top]:.0%}")
-    used = source > 0.5 / n_arms
-    unused = used & (target < 0.02 * source)
-    if used.sum() > 2 and unused.sum() >= _MAX_UNUSED_FRACTION * used.sum():
-        signs.append(f"{int(unused.sum())} of the {int(used.sum())} arms used in the source are not used in the target")
-    before, after = (float(means.std(axis=0).mean()) for means in (source_means, target_means))
-    if before > 0 and after < _MIN_DEVIATION_RATIO * before:
-        signs.append(f"predictions vary {after / before:.0%} as much between target contexts as in the source")
+    is_used = source > 0.5 / n_arms
+    is_lost = is_used & (target < 0.02 * source)
+    n_used, n_lost = int(is_used.sum()), int(is_lost.sum())
+    if n_used > 2 and n_lost >= _MAX_UNUSED_FRACTION * n_used:
+        signs.append(f"{n_lost} of the {n_used} arms used in the source are not used in the target")
+    source_deviation, target_deviation = (float(means.std(axis=0).mean()) for means in (source_means, target_means))
+    if source_deviation > 0 and target_deviation < _MIN_DEVIATION_RATIO * source_deviation:
+        ratio = target_deviation / source_deviation
+        signs.append(f"predictions vary {ratio:.0%} as much between target contexts as in the source")
     return signs

@@ -1,4 +1,4 @@
-"""The result of an assessment: a verdict in one sentence, its reasons, and a record that JSON can hold."""
+"""``Assessment``, the result of ``assess``: the advantage over the incumbent, a verdict, and the reasons for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from daband._files import read_json, write_json
 from daband.errors import DataError, InvalidInput
 from daband.trust._questions import Interval
 
-#: The verdicts, as users read them.
+#: The three verdicts, as they are printed and stored.
 DEPLOY, COLLECT, KEEP = "deploy", "collect rewards", "keep the incumbent"
 #: Standard normal quantile of a one-sided 90% limit.
 _NORMAL_90 = 1.2816
@@ -23,10 +23,10 @@ _NORMAL_95 = 1.96
 _MIN_REWARDS = 50
 #: Largest number of target rewards to collect.
 _MAX_REWARDS = 1000
-#: Half-length of an interval from n rewards, times the square root of n, in standard deviations of the reward, if the
-#: policy and the incumbent differ on all contexts. Measured by ``benchmarks/questions.py``.
+#: Half the length of an interval from one reward, in standard deviations of the reward, if the policy and the incumbent
+#: differ on all contexts. From n rewards, the length is divided by sqrt(n). ``benchmarks/questions.py`` measures it.
 _ERROR_PER_REWARD = 4.0
-#: Characters per printed line.
+#: Number of characters per printed line.
 _PAGE_WIDTH = 100
 #: Maximum number of arms that a sentence names.
 _MAX_NAMED_ARMS = 5
@@ -36,9 +36,9 @@ _MAX_NAMED_ARMS = 5
 class Assessment:
     """The estimated advantage of a policy over the incumbent in the target, and the verdict.
 
-    Without target rewards, the advantage is estimated from the source and a reference class: the fraction of a source
-    advantage that was left in the target in other pairs of real domains. With target rewards, it is estimated from
-    these.
+    Without target rewards, the advantage is estimated from the source and from a reference class of other pairs of
+    real domains, which shows the fraction of a source advantage that is left in the target. With target rewards, it is
+    estimated from the rewards.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -117,8 +117,8 @@ class Assessment:
         over = f"{self._unit}over {self.incumbent}"
         if self.rewards:
             limits = f"[{as_text(self.low)}, {as_text(self.high)}]"
-            unproven = self.verdict == DEPLOY and self.low_90 <= 0.0
-            remark = "; too few to change the verdict" if unproven else ""
+            is_unproven = self.verdict == DEPLOY and self.low_90 <= 0.0
+            remark = "; too few to change the verdict" if is_unproven else ""
             rewards = "1 target reward" if self.rewards == 1 else f"{self.rewards:,} target rewards"
             return f"{rewards}: {as_text(self.advantage, sign=True)} {limits} {over}{remark}: {self._action}."
         if not self.disagreement:
@@ -187,12 +187,14 @@ class Assessment:
         return self.advantage - (self.advantage - self.low) * _NORMAL_90 / _NORMAL_95
 
     def with_rewards(self, advantage: Interval, value: Interval, rewards: int) -> Assessment:
-        """Return the assessment after more target rewards. The verdict uses all rewards collected so far.
+        """Return the assessment with estimates from target rewards, and the verdict that follows.
+
+        Without finite limits, the assessment is returned unchanged.
 
         Args:
             advantage: two-sided 95% interval for the advantage over the incumbent.
             value: interval for the mean reward.
-            rewards: number of rewards that both are based on.
+            rewards: number of rewards in these estimates; it is added to the number so far.
         """
         changed = replace(
             self,
@@ -214,16 +216,16 @@ class Assessment:
         "collect rewards". If the interval from fewer than 50 target rewards includes 0, a positive estimate does not
         change the verdict, and a negative one changes it to "collect rewards".
         """
-        few_rewards = 0 < self.rewards < _MIN_REWARDS
+        is_early = 0 < self.rewards < _MIN_REWARDS
         if self.advantage <= 0.0:
-            return replace(self, verdict=COLLECT if few_rewards and self.high is not None and self.high > 0.0 else KEEP)
+            return replace(self, verdict=COLLECT if is_early and self.high is not None and self.high > 0.0 else KEEP)
         if self.low_90 > 0.0 and (self.rewards or not self.doubts):
             return replace(self, verdict=DEPLOY)
-        return self if few_rewards and self.verdict else replace(self, verdict=COLLECT)
+        return self if is_early and self.verdict else replace(self, verdict=COLLECT)
 
     @property
     def _unit(self) -> str:
-        """The unit with a space, or an empty text."""
+        """The unit with a space after it, or an empty text."""
         return f"{self.unit} " if self.unit else ""
 
     @property
@@ -264,8 +266,10 @@ def read_assessment(path: str | Path) -> Assessment:
         raise DataError(f"{path}: {error}") from None
 
 
-def rewards_needed(advantage: float, scale: float, disagreement: float, contexts: int) -> int:
-    """Return the number of target rewards that should suffice for a verdict: 50 to 1,000, at most one per context.
+def count_rewards_needed(advantage: float, scale: float, disagreement: float, contexts: int) -> int:
+    """Return the number of target rewards that should suffice for a verdict.
+
+    It is between 50 and 1,000, and at most one per context.
 
     Args:
         advantage: expected advantage.
@@ -278,7 +282,7 @@ def rewards_needed(advantage: float, scale: float, disagreement: float, contexts
 
 
 def as_text(value: float | None, *, sign: bool = False) -> str:
-    """Return a number as text, with three decimals below 1 and otherwise three digits; ``sign`` adds a plus sign."""
+    """Return a number as text, with three decimals below 1 and else three digits. ``sign`` adds a plus sign."""
     if value is None or not math.isfinite(value):
         return f"{value}"
     digits = max(0, 2 - math.floor(math.log10(abs(value)))) if abs(value) >= 1 else 3

@@ -1,4 +1,7 @@
-"""``audit``: measure the advantage of a policy over the incumbent with a few target rewards."""
+"""``audit``: measure the advantage of a policy over the incumbent with a few target rewards.
+
+``audit`` asks for rewards, or writes questions to a CSV file. ``answer_audit`` adds the answers of such a file.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 from daband.training._work_folder import Folder
 from daband.trust._answers import Ask, Survey
-from daband.trust._assess import TargetContexts, checked_arm_names, checked_target
+from daband.trust._assess import TargetContexts, check_arm_names, check_target
 from daband.trust._assessment import COLLECT, DEPLOY, KEEP, as_text
-from daband.trust._incumbent import as_incumbent, constant_incumbent, decide
+from daband.trust._incumbent import as_incumbent, decide, make_constant_incumbent
 from daband.trust._questions import Evidence, Interval, Questions
 
 #: Maximum number of target contexts that questions are drawn from.
@@ -28,7 +31,7 @@ _MAX_CONTEXTS = 20_000
 #: File of the result in the audit's folder.
 _RESULT_FILE = "audit.json"
 #: Description of the folder's contents in errors.
-_DESCRIPTION = "an audit, whose questions are fixed before the first reward,"
+_FOLDER_DESCRIPTION = "an audit, whose questions are fixed before the first reward,"
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ def audit(
     """Ask for at most ``budget`` target rewards, and estimate the policy's advantage over the incumbent.
 
     The policy does not change. The interval is for the mean over the contexts in ``target``. It holds after any number
-    of answers; early intervals are wider.
+    of answers, and is wider before all answers have arrived.
 
     Args:
         policy: the policy.
@@ -159,17 +162,17 @@ def audit(
     """
     _check_arguments(policy, ask, directory, confidence, rule)
     check_int("budget", budget, minimum=1)
-    contexts = checked_target(target, policy)
+    contexts = check_target(target, policy)
     if budget > len(contexts):
         raise InvalidInput(f"budget must be at most {len(contexts)}, the number of target contexts, got {budget}")
-    names = checked_arm_names(arm_names, policy)
+    names = check_arm_names(arm_names, policy)
     incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=contexts)
     sample = TargetContexts.read(contexts, _MAX_CONTEXTS, seed=check_int("seed", seed, minimum=0))
     arms, means = decide(policy, sample.contexts, "target", rule)
-    incumbent = constant_incumbent(int(means.mean(axis=0).argmax()), names) if incumbent is None else incumbent
+    incumbent = make_constant_incumbent(int(means.mean(axis=0).argmax()), names) if incumbent is None else incumbent
     settings = {"incumbent": incumbent.name, "confidence": confidence, "rule": rule, "unit": unit}
     questions = Questions(
-        np.stack([arms, incumbent.target_arms(sample.contexts, sample.indices)]),
+        np.stack([arms, incumbent.choose_target_arms(sample.contexts, sample.indices)]),
         np.asarray(means, np.float64),
         scale=_reward_deviation(policy),
         seed=seed,
@@ -189,12 +192,12 @@ def audit(
 
     if directory is None:
         assert ask is not None
-        return _ask_open_questions(build_survey(None), ask, contexts, until_clear)
-    with Folder(directory, what=_DESCRIPTION) as folder:
-        return _ask_open_questions(build_survey(folder.path), ask, contexts, until_clear)
+        return _run_survey(build_survey(None), ask, contexts, until_clear)
+    with Folder(directory, what=_FOLDER_DESCRIPTION) as folder:
+        return _run_survey(build_survey(folder.path), ask, contexts, until_clear)
 
 
-def _ask_open_questions(survey: Survey, ask: Ask | None, target: Contexts, until_clear: bool) -> Audit:
+def _run_survey(survey: Survey, ask: Ask | None, target: Contexts, until_clear: bool) -> Audit:
     """Ask the questions without an answer if ``ask`` is given, and return the audit."""
     if ask is not None:
         survey.ask(ask, target, (lambda: _build_audit(survey).verdict != COLLECT) if until_clear else None)
@@ -204,21 +207,22 @@ def _ask_open_questions(survey: Survey, ask: Ask | None, target: Contexts, until
 def answer_audit(directory: str | Path, answers: str | Path, *, replace: bool = False) -> Audit:
     """Add the answers of a CSV to an audit that ``audit`` started in ``directory``, and return the audit.
 
-    Answers may be added in several calls, in the order of ids. An invalid row is an error, and then nothing is added.
+    Answers may be added in several calls. Estimates use them in the order of ids, up to the first id without an answer.
+    If a row is invalid, an error is raised and nothing is added.
 
     Args:
         directory: the audit's folder.
         answers: a CSV with columns ``id`` and ``reward``, such as questions.csv with its empty column filled in.
         replace: True to overwrite earlier answers that differ; by default they are an error.
     """
-    with Folder(_check_folder(directory), what=_DESCRIPTION) as folder:
+    with Folder(_check_folder(directory), what=_FOLDER_DESCRIPTION) as folder:
         survey = Survey.read(folder.path)
         survey.add_csv(answers, replace=replace)
         return _save_result(survey)
 
 
 def read_audit(directory: str | Path) -> Audit:
-    """Return the audit in a folder with the answers so far."""
+    """Return the audit in a folder, estimated from the answers so far."""
     return _build_audit(Survey.read(_check_folder(directory)))
 
 
@@ -239,7 +243,7 @@ def _build_audit(survey: Survey) -> Audit:
         incumbent=settings["incumbent"],
         confidence=confidence,
         budget=len(survey.asked_questions),
-        answered=evidence.answered,
+        answered=evidence.n_answered,
         contexts=len(survey.indices),
         unit=settings["unit"],
         questions=survey.questions_file,

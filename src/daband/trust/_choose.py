@@ -32,13 +32,13 @@ from daband.trust._assess import (
     Choices,
     SourceRounds,
     TargetContexts,
-    arm_fractions,
     build_assessment,
+    compute_arm_fractions,
+    estimate_reward_deviation,
     prove_new_arms,
-    reward_scale,
 )
 from daband.trust._assessment import Assessment
-from daband.trust._incumbent import Incumbent, as_incumbent, constant_incumbent, decide
+from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
 from daband.trust._questions import Evidence, Questions
 
 #: The suffix of methods that are fitted on principal components.
@@ -287,7 +287,7 @@ def choose(
     comparison = _Comparison.compare(pair, trained, candidates, incumbent, seed)
     survey, chosen_index = None, comparison.preferred
     if budget:
-        survey = comparison.new_survey(budget, folder, seed)
+        survey = comparison.build_survey(budget, folder, seed)
         if survey.questions_file is not None:
             survey.add_csv(survey.questions_file)
         if ask is not None:
@@ -296,28 +296,28 @@ def choose(
     rule = (
         f"without target rewards, {'the default' if candidates[chosen_index].preferred else 'the best in the source'}"
     )
-    if evidence is not None and evidence.answered:
-        chosen_index = comparison.best_candidate(evidence)
-        rule = f"the largest expected advantage by {evidence.answered} target rewards"
+    if evidence is not None and evidence.n_answered:
+        chosen_index = comparison.find_best(evidence)
+        rule = f"the largest expected advantage by {evidence.n_answered} target rewards"
     policy = comparison.policies[chosen_index]
-    if not (evidence and evidence.answered):
+    if not (evidence and evidence.n_answered):
         rule = _describe_rule(policy, comparison.new_arms, pair, unit) or rule
     assessment = comparison.assess(chosen_index, unit)
-    if survey is not None and evidence is not None and evidence.answered:
+    if survey is not None and evidence is not None and evidence.n_answered:
         advantage = evidence.intervals(len(candidates), budget=budget)[chosen_index]
         value = evidence.intervals(None, budget=budget)[chosen_index]
-        assessment = assessment.with_rewards(advantage, value, evidence.answered)
+        assessment = assessment.with_rewards(advantage, value, evidence.n_answered)
         _learn_answers(policy, comparison.sample.contexts, survey.answers)
     policy.deploy("target")
-    unanswered_questions = survey is not None and ask is None and bool(survey.unanswered)
+    has_unanswered = survey is not None and ask is None and bool(survey.unanswered)
     return Choice(
         policy=policy,
         assessment=assessment,
         table=comparison.build_table(candidates, evidence, chosen_index, budget),
         candidate=candidates[chosen_index].name,
         rule=rule,
-        rewards=0 if evidence is None else evidence.answered,
-        questions=survey.questions_file if survey is not None and unanswered_questions else None,
+        rewards=0 if evidence is None else evidence.n_answered,
+        questions=survey.questions_file if survey is not None and has_unanswered else None,
     )
 
 
@@ -337,7 +337,7 @@ class _Comparison:
     incumbent: Incumbent
     #: Index of the candidate to choose without target rewards.
     preferred: int
-    #: Estimated gain of choosing arms without rewards by their features; None if the target has no such arm.
+    #: Estimated gain of choosing arms without rewards by their features; None if there is no such arm or estimate.
     new_arms: LogEvidence | None = None
 
     @classmethod
@@ -365,26 +365,26 @@ class _Comparison:
         ]
         if incumbent is None:  # the arm of the trained constant candidate, or the best arm on held-out rounds
             constant_choices = [choices[index] for index, candidate in enumerate(candidates) if _is_constant(candidate)]
-            arm = int(constant_choices[0].source_arms[0]) if constant_choices else rounds.best_arm()
+            arm = int(constant_choices[0].source_arms[0]) if constant_choices else rounds.find_best_arm()
             if pair.catalogue is not None:
-                arm = rounds.best_arm(pair.catalogue)
-            incumbent = constant_incumbent(arm, pair.class_names)
-        values = [float(rounds.rewards(choice.source_arms).mean()) for choice in choices]
+                arm = rounds.find_best_arm(pair.catalogue)
+            incumbent = make_constant_incumbent(arm, pair.class_names)
+        values = [float(rounds.get_rewards(choice.source_arms).mean()) for choice in choices]
         indices = range(len(candidates))
         preferred = next((index for index in indices if candidates[index].preferred), None)
         if preferred is None:
             contextual = [index for index in indices if candidates[index].uses_contexts]
             preferred = max(contextual or indices, key=values.__getitem__)
-        preferred, evidence = _prefer_features(pair, trained, preferred, seed)
+        preferred, evidence = _find_preferred(pair, trained, preferred, seed)
         return cls(pair, trained, rounds, sample, choices, incumbent, preferred, evidence)
 
-    def new_survey(self, budget: int, folder: Path | None, seed: int) -> Survey:
-        """Return the questions that compare the candidates and the incumbent."""
-        todays_arms = self.incumbent.target_arms(self.sample.contexts, self.sample.indices)
+    def build_survey(self, budget: int, folder: Path | None, seed: int) -> Survey:
+        """Return the survey whose questions compare the candidates and the incumbent."""
+        incumbent_arms = self.incumbent.choose_target_arms(self.sample.contexts, self.sample.indices)
         questions = Questions(
-            np.stack([*(choice.target_arms for choice in self.choices), todays_arms]),
+            np.stack([*(choice.target_arms for choice in self.choices), incumbent_arms]),
             np.mean([choice.target_means for choice in self.choices], axis=0, dtype=np.float64),
-            scale=max(reward_scale(self.rounds, choice) for choice in self.choices),
+            scale=max(estimate_reward_deviation(self.rounds, choice) for choice in self.choices),
             seed=seed,
         )
         return Survey(
@@ -397,15 +397,15 @@ class _Comparison:
             row_names=self.pair.target.row_names,
         )
 
-    def best_candidate(self, evidence: Evidence) -> int:
+    def find_best(self, evidence: Evidence) -> int:
         """Return the index of the candidate to choose with target rewards."""
-        values = [self.rounds.rewards(choice.source_arms).mean() for choice in self.choices]
+        values = [self.rounds.get_rewards(choice.source_arms).mean() for choice in self.choices]
         return evidence.choose(self.preferred, np.array(values))
 
     def is_clear(self, survey: Survey) -> bool:
         """Return True if the interval of the chosen candidate's advantage over the incumbent excludes 0."""
         evidence = survey.compute_evidence()
-        interval = evidence.intervals(len(self.policies), budget=survey.budget)[self.best_candidate(evidence)]
+        interval = evidence.intervals(len(self.policies), budget=survey.budget)[self.find_best(evidence)]
         return interval.low > 0.0 or interval.high < 0.0
 
     def assess(self, index: int, unit: str) -> Assessment:
@@ -424,25 +424,25 @@ class _Comparison:
     def build_table(
         self, candidates: Sequence[Candidate], evidence: Evidence | None, chosen_index: int, budget: int
     ) -> list[dict[str, Any]]:
-        """Return a record per candidate, as in ``Choice.table``."""
-        answered = evidence is not None and evidence.answered > 0
-        intervals = evidence.intervals(len(candidates), budget=budget) if evidence is not None and answered else []
+        """Return one row per candidate, with the fields of ``Choice.table``."""
+        has_answers = evidence is not None and evidence.n_answered > 0
+        intervals = evidence.intervals(len(candidates), budget=budget) if evidence is not None and has_answers else []
         rows = []
         for index, (candidate, choice) in enumerate(zip(candidates, self.choices, strict=True)):
-            rewards = self.rounds.rewards(choice.source_arms)
-            todays_rewards = self.rounds.incumbent_rewards(self.incumbent)
+            rewards = self.rounds.get_rewards(choice.source_arms)
+            incumbent_rewards = self.rounds.get_incumbent_rewards(self.incumbent)
             rows.append(
                 {
                     "candidate": candidate.name,
                     "method": candidate.method,
                     "settings": dict(candidate.settings),
                     "components": candidate.components,
-                    "source_advantage": float((rewards - todays_rewards).mean()),
+                    "source_advantage": float((rewards - incumbent_rewards).mean()),
                     "source_value": float(rewards.mean()),
-                    "advantage": intervals[index].value if answered else None,
-                    "low": intervals[index].low if answered else None,
-                    "high": intervals[index].high if answered else None,
-                    "target_fractions": arm_fractions(choice.target_arms, self.pair.n_arms),
+                    "advantage": intervals[index].value if has_answers else None,
+                    "low": intervals[index].low if has_answers else None,
+                    "high": intervals[index].high if has_answers else None,
+                    "target_fractions": compute_arm_fractions(choice.target_arms, self.pair.n_arms),
                     "chosen": index == chosen_index,
                 }
             )
@@ -456,22 +456,20 @@ def _describe_first_result(pair: Pair, seed: int, name: str, policy: Policy) -> 
     arms = rounds.decide(policy)[0]
     if len(set(arms.tolist())) < 2:
         return ""
-    mean, best = rounds.rewards(arms).mean(), rounds.rewards(np.full(len(arms), rounds.best_arm())).mean()
+    mean, best = rounds.get_rewards(arms).mean(), rounds.get_rewards(np.full(len(arms), rounds.find_best_arm())).mean()
     return f"first result: the mean source reward of {name} is {mean:.3g}, of the best arm {best:.3g}"
 
 
-def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain, seed: int) -> None:
+def _learn_held_out(policy: LogPolicy, held_out_rounds: EvaluationDomain | LoggedDomain, seed: int) -> None:
     """Update a policy with the held-out rounds of a log after its assessment, because logged rewards are noisy."""
-    if not isinstance(held_out, LoggedDomain):
+    if not isinstance(held_out_rounds, LoggedDomain):
         return
-    for name, rounds in held_out.by_domain(0, min(len(held_out), MAX_STORED_ROUNDS), seed=seed):
+    for name, rounds in held_out_rounds.by_domain(0, min(len(held_out_rounds), MAX_STORED_ROUNDS), seed=seed):
         weights = log_weights(policy, rounds.propensities, rounds.offered)
         policy.update(rounds.contexts, rounds.arms, rounds.rewards, name or "source", weights)
 
 
-def _prefer_features(
-    pair: Pair, trained: Sequence[Policy], preferred: int, seed: int
-) -> tuple[int, LogEvidence | None]:
+def _find_preferred(pair: Pair, trained: Sequence[Policy], preferred: int, seed: int) -> tuple[int, LogEvidence | None]:
     """Return the index of the candidate to choose without target rewards, and its evidence.
 
     A ``LogPolicy`` never chooses arms without rewards. If the target has such arms, the last candidate that uses arm
@@ -514,12 +512,12 @@ def _describe_gain(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -
     """Return a gain with its standard error, in the unit of the rewards, as text."""
     digits = max(0, 1 - math.floor(math.log10(evidence.error))) if evidence.error > 0 else 0
     gain = f"{evidence.gain:+,.{digits}f} +- {evidence.error:,.{digits}f} {unit}".rstrip()
-    return f"{gain} over {constant_incumbent(evidence.arm, arm_names).name}"
+    return f"{gain} over {make_constant_incumbent(evidence.arm, arm_names).name}"
 
 
 def _describe_log_evidence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
     """Return a sentence with the gain of choosing by context in a log, in the unit of the rewards."""
-    constant_policy = constant_incumbent(evidence.arm, arm_names).name
+    constant_policy = make_constant_incumbent(evidence.arm, arm_names).name
     if not math.isfinite(evidence.error):
         return f"the log has too few rounds to choose by context: {constant_policy} is chosen"
     if evidence.error == 0.0:

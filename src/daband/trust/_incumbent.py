@@ -1,4 +1,7 @@
-"""The incumbent: today's decisions, which every candidate is compared with."""
+"""The incumbent: the decisions that are made today, with which every candidate is compared.
+
+``as_incumbent`` reads the argument ``incumbent`` of ``assess``, ``choose`` and ``audit``.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +22,24 @@ _BATCH_CONTEXTS = 1024
 
 @dataclass(frozen=True)
 class Incumbent:
-    """Today's decisions: one arm for every context, a stored choice per target context, or a policy."""
+    """Today's decisions. They are one arm for every context, a stored choice per target context, or a policy."""
 
     #: Name for messages, such as "always coupon".
     name: str
-    #: The arm that is always chosen; None if there are several.
+    #: The arm that is always chosen; None if the arm depends on the context.
     arm: int | None = None
     #: The stored choice for each target context, (N,); None if there are no stored choices.
     choices: IntArray | None = None
     #: The policy that decides today; None if it is not a daband policy.
     policy: Policy | None = None
 
-    def target_arms(self, contexts: AnyArray, indices: IntArray) -> IntArray:
+    def choose_target_arms(self, contexts: AnyArray, indices: IntArray) -> IntArray:
         """Return the arms for the target contexts (n, *C) at these indices (n,) of the domain, (n,)."""
         if self.choices is not None:
             return self.choices[indices]
-        return self.arms(contexts, "target")
+        return self.choose_arms(contexts, "target")
 
-    def arms(self, contexts: AnyArray, domain: str) -> IntArray:
+    def choose_arms(self, contexts: AnyArray, domain: str) -> IntArray:
         """Return the arms for contexts (n, *C) of a domain, (n,)."""
         if self.policy is not None:
             return decide(self.policy, contexts, domain)[0]
@@ -53,13 +56,13 @@ def decide(policy: Policy, contexts: AnyArray, domain: str, rule: str = "greedy"
     return np.concatenate([part.arm for part in parts]), np.concatenate([part.mean for part in parts])
 
 
-def constant_incumbent(arm: int, arm_names: Sequence[str]) -> Incumbent:
+def make_constant_incumbent(arm: int, arm_names: Sequence[str]) -> Incumbent:
     """Return the incumbent that always chooses this arm."""
     return Incumbent(f"always {arm_names[arm] if arm_names else f'arm {arm}'}", arm=int(arm))
 
 
 def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], target: Contexts) -> Incumbent | None:
-    """Return the incumbent that a user describes, or None if the user gives none.
+    """Return the incumbent that the argument describes, or None for None.
 
     Args:
         incumbent: an arm's name or index, a column of the target's table, today's arm for each target context (N,), or
@@ -79,7 +82,7 @@ def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], targe
         return Incumbent(f"the policy {incumbent.name}", policy=incumbent)
     if isinstance(incumbent, str | int | np.integer) and not isinstance(incumbent, bool):
         if not isinstance(incumbent, str) or incumbent in arm_names:
-            return constant_incumbent(_arm_index(incumbent, n_arms, arm_names), arm_names)
+            return make_constant_incumbent(_find_arm_index(incumbent, n_arms, arm_names), arm_names)
         columns = target.row_names if target.table is None else target.table
         column_names = list(target.row_names) if target.table is None else target.table.columns
         if incumbent not in column_names:
@@ -105,10 +108,10 @@ def _incumbent_from_choices(
     """Return the incumbent with a stored choice per target context."""
     if len(values) != len(target):
         raise InvalidInput(f"incumbent has {len(values)} choices for {len(target)} target contexts")
-    return Incumbent(name, choices=np.array([_arm_index(value, n_arms, arm_names) for value in values], np.int64))
+    return Incumbent(name, choices=np.array([_find_arm_index(value, n_arms, arm_names) for value in values], np.int64))
 
 
-def _arm_index(value: Any, n_arms: int, arm_names: Sequence[str]) -> int:
+def _find_arm_index(value: Any, n_arms: int, arm_names: Sequence[str]) -> int:
     """Return the index of an arm that is given by its name or index."""
     if str(value) in arm_names:
         return list(arm_names).index(str(value))

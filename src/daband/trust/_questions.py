@@ -1,28 +1,30 @@
 """Draw questions about target rewards, and estimate each candidate's advantage from the answers.
 
-``Questions`` draws them, ``Evidence`` has the answers and the estimates.
+``Questions`` draws the questions. ``Evidence`` holds the answers, and computes estimates and intervals from them.
 
 A question is a target context and an arm. Every second context is drawn uniformly from all contexts. The others are
-drawn from the disputed contexts, for which candidates choose different arms. The arm is drawn uniformly among those
+drawn from the disputed contexts, for which candidates choose different arms. The arm is drawn uniformly from the arms
 that candidates choose for the context. Each question therefore has a known probability p, and **every answer is used to
-evaluate all candidates**. With g the predicted reward, c a candidate, b the baseline, L contexts and n draws, the
-advantage of c over b is estimated by
+evaluate all candidates**. Let g(x, a) be the predicted reward of arm a for context x, c(x) the arm of a candidate, b(x)
+the arm of the baseline, and L the number of contexts. The advantage of c over b is estimated by
 
     mean over contexts of g(x, c(x)) - g(x, b(x))
     + mean over draws of (1{arm = c(x)} - 1{arm = b(x)}) (reward - g(x, arm)) / (L p).
 
-This is unbiased for any predictions. Contexts on which c and b agree cancel. The weights of both candidates have known
-means, so they serve as control variates, with coefficients that are shrunk towards 0. Questions are drawn with
-replacement. A repeated question uses the first answer and costs nothing.
+The estimate is unbiased for any predictions. Contexts on which c and b agree cancel. The weights of both candidates
+have known means, so they serve as control variates, with coefficients that are shrunk towards 0. Questions are drawn
+with replacement. A question that is drawn again reuses its answer.
 
 Intervals are calibrated, not exact. They use Student quantiles of the largest of all candidates' errors. Their variance
 is a weighted mean of the sample variance and the variance that the sampling design predicts from the pooled residuals.
-The latter counts as ``_VARIANCE_ANSWERS`` answers. The intervals also hold for the candidate that is chosen from the
-answers, and after any number of answers of a planned budget. An interval from fewer answers is wider by the square root
-of budget / answers (O'Brien and Fleming, 1979). ``benchmarks/questions.py`` measures their coverage.
+The predicted variance has the weight of ``_VARIANCE_ANSWERS`` answers. The intervals hold for all candidates at once,
+and so for the candidate that is chosen from the answers. They also hold after any number of answers of a planned
+budget, because an interval from fewer answers is wider by the square root of budget / answers (O'Brien and Fleming,
+1979). ``benchmarks/questions.py`` measures their coverage.
 
-The choice is Bayesian. The prior mean of a candidate's advantage over the default is a fraction of its advantage on
-held-out source rounds. The prior variance is proportional to the fraction of contexts on which the two differ.
+``Evidence.choose`` is Bayesian. The prior mean of a candidate's advantage over the default is a fraction of its
+advantage on held-out source rounds. The prior variance grows with that advantage, and with the fraction of contexts on
+which the two differ.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _CONTROL_ANSWERS = 5.0
 #: Weight of the variance that the sampling design predicts, as a number of answers; chosen on the development data
 #: sets.
 _VARIANCE_ANSWERS = 20.0
-#: Weight of the variance of source rewards in the pooled residual variance, as a number of answers.
+#: Weight of the variance of source rewards in the variance of residuals, as a number of answers.
 _SCALE_ANSWERS = 5.0
 #: Expected fraction of a source advantage that is left in the target: the median of the reference class on tables.
 _KEPT_FRACTION = 0.7
@@ -49,14 +51,14 @@ _KEPT_FRACTION = 0.7
 _KEPT_DEVIATION = 0.6
 #: Prior standard deviation of an advantage, in standard deviations of the reward, if candidates differ everywhere.
 _PRIOR_DEVIATION = 0.25
-#: Number of posterior standard deviations that are subtracted from the advantage of candidates other than the default.
-_CAUTION_DEVIATIONS = 0.25
-#: Number of random draws from which the quantile of the largest error is computed.
+#: Number of posterior standard deviations subtracted from the advantage of every candidate except the default.
+_N_CAUTION_DEVIATIONS = 0.25
+#: Number of random draws from which the quantile of the largest error is estimated.
 _NORMAL_DRAWS = 4000
 #: Number of questions that are drawn at a time.
-_CHUNK_QUESTIONS = 256
-#: Maximum number of draws, in multiples of the number of distinct questions.
-_MAX_REPEATS = 20
+_QUESTIONS_PER_CHUNK = 256
+#: Maximum number of draws per distinct question, as a mean over the questions.
+_MAX_DRAWS_PER_QUESTION = 20
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,12 @@ class Interval:
 
 
 class Questions:
-    """The sequence of questions about L target contexts that compare C candidates.
+    """A random sequence of questions about L target contexts, which compare C candidates.
 
     Args:
         arms: the arm that each candidate chooses for each context, (C, L). The incumbent is a candidate.
-        predicted: predicted reward of each context and arm, (L, K), in the unit of the rewards.
-        scale: standard deviation of source rewards.
+        predicted: predicted reward of every arm for each context, (L, K), in the unit of the rewards.
+        scale: standard deviation of source rewards, in the same unit.
         seed: determines the questions and their order.
     """
 
@@ -88,7 +90,7 @@ class Questions:
         is_first = np.concatenate([np.ones((1, n_contexts), np.bool_), sorted_arms[1:] != sorted_arms[:-1]])
         self._n_proposed = is_first.sum(axis=0)
         # The distinct arms of each context come first, in ascending order.
-        self._proposed = np.take_along_axis(sorted_arms, np.argsort(~is_first, axis=0, kind="stable"), axis=0)
+        self._proposed_arms = np.take_along_axis(sorted_arms, np.argsort(~is_first, axis=0, kind="stable"), axis=0)
         #: Indices of the contexts for which candidates choose different arms.
         self.disputed = np.flatnonzero(self._n_proposed > 1)
         context_probability = np.full(n_contexts, 1.0 / n_contexts)
@@ -99,23 +101,27 @@ class Questions:
         self.probability = context_probability / self._n_proposed
         #: Number of distinct questions.
         self.n_questions = int(self._n_proposed.sum())
+        self._max_draws = _MAX_DRAWS_PER_QUESTION * self.n_questions
         self._generator = np.random.default_rng(seed)
         self._draws: list[tuple[int, int]] = []
-        self._distinct: dict[tuple[int, int], None] = {}
+        self._distinct_questions: dict[tuple[int, int], None] = {}
 
-    def first_questions(self, n: int) -> list[tuple[int, int]]:
+    def draw_first(self, n: int) -> list[tuple[int, int]]:
         """Return the first ``n`` distinct questions, or all if there are fewer, as pairs of context index and arm."""
-        while len(self._distinct) < min(n, self.n_questions) and len(self._draws) < _MAX_REPEATS * self.n_questions:
+        while len(self._distinct_questions) < min(n, self.n_questions) and len(self._draws) < self._max_draws:
             self._draw_chunk()
-        return list(self._distinct)[:n]
+        return list(self._distinct_questions)[:n]
 
     def compute_evidence(self, answers: Mapping[tuple[int, int], float]) -> Evidence:
-        """Return the estimates from answers by question. Draws are used up to the first one without an answer."""
+        """Return the evidence from the answers so far, the reward by question (context index, arm).
+
+        Only the draws before the first one without an answer are used, because these are a random sample.
+        """
         n = 0
         while answers:
             while n < len(self._draws) and self._draws[n] in answers:
                 n += 1
-            if n < len(self._draws) or len(self._distinct) == self.n_questions or n >= _MAX_REPEATS * self.n_questions:
+            if n < len(self._draws) or len(self._distinct_questions) == self.n_questions or n >= self._max_draws:
                 break
             self._draw_chunk()
         draws = np.array(self._draws[:n], np.int64).reshape(-1, 2)
@@ -123,16 +129,16 @@ class Questions:
         return Evidence(self, draws[:, 0], draws[:, 1], rewards, len(set(self._draws[:n])))
 
     def _draw_chunk(self) -> None:
-        """Draw further questions and append them to the draws."""
+        """Append further random questions to the draws."""
         n_contexts = self.arms.shape[1]
-        context_uniforms, arm_uniforms = self._generator.random((2, _CHUNK_QUESTIONS))
+        context_uniforms, arm_uniforms = self._generator.random((2, _QUESTIONS_PER_CHUNK))
         contexts = (context_uniforms * n_contexts).astype(np.int64)
         if len(self.disputed):
             contexts[1::2] = self.disputed[(context_uniforms[1::2] * len(self.disputed)).astype(np.int64)]
-        arms = self._proposed[(arm_uniforms * self._n_proposed[contexts]).astype(np.int64), contexts]
+        arms = self._proposed_arms[(arm_uniforms * self._n_proposed[contexts]).astype(np.int64), contexts]
         questions = list(zip(contexts.tolist(), arms.tolist(), strict=True))
         self._draws += questions
-        self._distinct.update(dict.fromkeys(questions))
+        self._distinct_questions.update(dict.fromkeys(questions))
 
 
 @dataclass(frozen=True)
@@ -147,12 +153,12 @@ class Evidence:
     #: Reward of each draw, (n,).
     rewards: FloatArray
     #: Number of distinct questions that were answered.
-    answered: int
+    n_answered: int
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """True if every possible question was answered, so that values are known exactly."""
-        return self.answered == self.questions.n_questions
+        return self.n_answered == self.questions.n_questions
 
     def estimate_advantages(self, baseline: int | None) -> tuple[FloatArray, FloatArray]:
         """Return the candidates' advantages over the baseline, (C,), and the covariance of their errors, (C, C).
@@ -175,26 +181,26 @@ class Evidence:
             if index == baseline or not differs.any():
                 continue
             used_weights = weights * differs[self.contexts]
-            signed_weights = used_weights * (candidate_arms[self.contexts] == self.arms)
-            controls = signed_weights[None] - differs.mean()
+            term_weights = used_weights * (candidate_arms[self.contexts] == self.arms)
+            controls = term_weights[None] - differs.mean()
             if baseline is not None:
                 baseline_weights = used_weights * (choices[baseline][self.contexts] == self.arms)
-                controls = np.stack([signed_weights, baseline_weights]) - differs.mean()
-                signed_weights = signed_weights - baseline_weights
-            terms[index] = signed_weights * residuals
+                controls = np.stack([term_weights, baseline_weights]) - differs.mean()
+                term_weights = term_weights - baseline_weights
+            terms[index] = term_weights * residuals
             gram = controls @ controls.T + _CONTROL_ANSWERS * differs.mean() ** 2 * np.eye(len(controls))
             terms[index] -= np.linalg.solve(gram, controls @ terms[index]) @ controls
-        return means + terms.mean(axis=1), self._covariance(terms, residuals, baseline)
+        return means + terms.mean(axis=1), self._estimate_covariance(terms, residuals, baseline)
 
-    def _covariance(self, terms: FloatArray, residuals: FloatArray, baseline: int | None) -> FloatArray:
-        """Return the covariance of the mean terms, (C, C).
+    def _estimate_covariance(self, terms: FloatArray, residuals: FloatArray, baseline: int | None) -> FloatArray:
+        """Return the covariance of the estimates, (C, C), from the terms (C, n) whose means are the corrections.
 
         It is a weighted mean of the sample covariance and of the covariance that the sampling design predicts.
         """
         n = len(residuals)
         variance = (np.square(residuals).sum() + _SCALE_ANSWERS * self.questions.scale**2) / (n + _SCALE_ANSWERS)
-        design_covariance = variance * _design_moments(self.questions.arms, self.questions.probability, baseline)
-        sample_size = n if n > 3 else 0  # two coefficients and a mean are fitted
+        design_covariance = variance * _compute_moments(self.questions.arms, self.questions.probability, baseline)
+        sample_size = n if n > 3 else 0  # the terms depend on two fitted coefficients and a mean
         sample_covariance = np.cov(terms) * n / (n - 2) if sample_size else np.zeros_like(design_covariance)
         weighted_sum: FloatArray = sample_size * sample_covariance + _VARIANCE_ANSWERS * design_covariance
         return weighted_sum / (sample_size + _VARIANCE_ANSWERS) / n
@@ -205,12 +211,12 @@ class Evidence:
         Args:
             baseline: index of a candidate; None returns intervals for values.
             confidence: level of the two-sided intervals.
-            budget: number of planned answers. Intervals from fewer answers are wider, so that they may be looked at
-                after any answer.
+            budget: number of planned answers. Intervals from fewer answers are wider, so that they hold even if answers
+                are collected until an interval excludes 0. None uses no such factor.
         """
         values, covariance = self.estimate_advantages(baseline)
-        if self.complete:
-            return [Interval(float(value), float(value), float(value)) for value in self._exact_values(baseline)]
+        if self.is_complete:
+            return [Interval(*[float(value)] * 3) for value in self._compute_exact_values(baseline)]
         if not len(self.rewards):
             agreement = (
                 np.zeros(len(values))
@@ -223,12 +229,12 @@ class Evidence:
             ]
         errors = np.sqrt(covariance.diagonal())
         degrees_of_freedom = max(len(self.rewards) - 3, 0) + _VARIANCE_ANSWERS
-        early_factor = 1.0 if budget is None else math.sqrt(max(budget / self.answered, 1.0))
-        half_widths = _largest_error_quantile(covariance, degrees_of_freedom, confidence) * early_factor * errors
+        early_factor = 1.0 if budget is None else math.sqrt(max(budget / self.n_answered, 1.0))
+        half_widths = _find_error_quantile(covariance, degrees_of_freedom, confidence) * early_factor * errors
         return [Interval(float(v), float(v - h), float(v + h)) for v, h in zip(values, half_widths, strict=True)]
 
-    def _exact_values(self, baseline: int | None) -> FloatArray:
-        """Return values, or advantages over the baseline, if every question was answered, (C,)."""
+    def _compute_exact_values(self, baseline: int | None) -> FloatArray:
+        """Return the values, (C,), or the advantages over the baseline. Every question must be answered."""
         rewards = dict(zip(zip(self.contexts.tolist(), self.arms.tolist(), strict=True), self.rewards, strict=True))
         values = np.array(
             [np.mean([rewards[row, arm] for row, arm in enumerate(arms.tolist())]) for arms in self.questions.arms]
@@ -236,23 +242,25 @@ class Evidence:
         return values if baseline is None else values - values[baseline]
 
     def choose(self, default: int, source_values: FloatArray) -> int:
-        """Return the index of the candidate with the largest cautious posterior advantage over the default.
+        """Return the index of the candidate with the largest posterior advantage over the default.
+
+        A fraction of its standard deviation is subtracted from the advantage of every candidate except the default.
 
         Args:
             default: index of the candidate that is chosen without answers.
-            source_values: mean rewards on held-out source rounds of the first M candidates, (M,). One of them is
-                chosen.
+            source_values: mean reward of each of the first M candidates on held-out source rounds, (M,). Only these
+                candidates can be chosen; the incumbent comes after them.
         """
         n_candidates = len(source_values)
         arms = self.questions.arms[:n_candidates]
         if not len(self.rewards):
             return default
-        if self.complete:
-            return int(self._exact_values(None)[:n_candidates].argmax())
+        if self.is_complete:
+            return int(self._compute_exact_values(None)[:n_candidates].argmax())
         estimates, error_covariance = self.estimate_advantages(default)
         estimates, error_covariance = estimates[:n_candidates], error_covariance[:n_candidates, :n_candidates]
         disagreement = (arms[:, None] != arms[None]).mean(axis=2)
-        # A Hamming distance is of negative type, so this matrix is a covariance.
+        # This matrix is positive semidefinite, because a Hamming distance is of negative type.
         prior_covariance = (disagreement[:, [default]] + disagreement[[default]] - disagreement) / 2.0
         prior_covariance *= np.square(_PRIOR_DEVIATION * self.questions.scale)
         source_gains = source_values - source_values[default]
@@ -262,13 +270,13 @@ class Evidence:
         kalman_gain = np.linalg.solve(prior_covariance + error_covariance + jitter, prior_covariance).T
         posterior_means = expected_gains + kalman_gain @ (estimates - expected_gains)
         posterior_deviations = np.sqrt(np.maximum((prior_covariance - kalman_gain @ prior_covariance).diagonal(), 0.0))
-        cautious_advantages = posterior_means - _CAUTION_DEVIATIONS * posterior_deviations
+        cautious_advantages = posterior_means - _N_CAUTION_DEVIATIONS * posterior_deviations
         cautious_advantages[default] = 0.0
         return int(cautious_advantages.argmax())
 
 
-def _design_moments(arms: IntArray, probability: FloatArray, baseline: int | None) -> FloatArray:
-    """Return the second moments of the candidates' weights minus the baseline's, for one draw, (C, C)."""
+def _compute_moments(arms: IntArray, probability: FloatArray, baseline: int | None) -> FloatArray:
+    """Return the second moments (C, C) of a draw's weights: each candidate's weight minus the baseline's weight."""
     n_candidates, n_contexts = arms.shape
     inverse_probabilities = 1.0 / (probability * n_contexts**2)
     products = np.stack([(arms == arms[index]) @ inverse_probabilities for index in range(n_candidates)])
@@ -278,13 +286,16 @@ def _design_moments(arms: IntArray, probability: FloatArray, baseline: int | Non
     return moments
 
 
-def _largest_error_quantile(covariance: FloatArray, degrees_of_freedom: float, confidence: float) -> float:
-    """Return the quantile of the largest absolute error of all candidates, in standard errors."""
+def _find_error_quantile(covariance: FloatArray, degrees_of_freedom: float, confidence: float) -> float:
+    """Return the quantile of the candidates' largest absolute error, in standard errors.
+
+    It is estimated from random draws of a multivariate Student distribution. For one candidate it is exact.
+    """
     errors = np.sqrt(covariance.diagonal())
-    is_positive = errors > 1e-12 * max(float(errors.max()), 1e-300)
-    if is_positive.sum() < 2:
+    is_uncertain = errors > 1e-12 * max(float(errors.max()), 1e-300)
+    if is_uncertain.sum() < 2:
         return float(stdtrit(degrees_of_freedom, 0.5 + confidence / 2.0))
-    correlation = covariance[np.ix_(is_positive, is_positive)] / np.outer(errors[is_positive], errors[is_positive])
+    correlation = covariance[np.ix_(is_uncertain, is_uncertain)] / np.outer(errors[is_uncertain], errors[is_uncertain])
     eigenvalues, eigenvectors = np.linalg.eigh(correlation)
     generator = np.random.default_rng(0)
     normal_draws = generator.standard_normal((_NORMAL_DRAWS, len(eigenvalues)))

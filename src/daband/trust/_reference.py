@@ -2,15 +2,16 @@
 
 ``reference.json`` has a row per data set: the advantage of a policy over the source's best arm on held-out source
 rounds, its standard error, and the advantage that was left in the target. The expected target advantage of a policy is
-``_KEPT_FRACTION`` times its source advantage. In every row of the new policy's kind, the error of this expectation is
-divided by its standard deviation,
+``_KEPT_FRACTION`` times its source advantage. The score of a row is its target advantage minus the expected one,
+divided by the standard deviation of this difference, which is
 
     sqrt((_KEPT_FRACTION * standard error)^2 + (_KEPT_DEVIATION * advantage)^2
          + (_ZERO_DEVIATION * standard deviation of rewards)^2).
 
-The lower limit is the new policy's expected advantage, plus its own standard deviation times the 0.1 quantile of these
-quotients. This is conformal prediction with data sets as the exchangeable units. For a data set like these, the limit
-is true in 90 of 100 cases for any values of the three constants. The constants only determine how tight the limit is.
+For a new policy, the 0.1 quantile of the scores of its kind of data is multiplied by the standard deviation of the new
+policy, and added to its expected advantage. The result is the lower limit. This is conformal prediction with data sets
+as the exchangeable units. If a new data set is like those in the file, the limit holds with probability 0.9 for any
+values of the three constants. The constants only determine how tight the limit is.
 ``benchmarks/reference_class.py`` writes the file, and measures the coverage of the limits by leaving out each data set.
 """
 
@@ -38,7 +39,7 @@ _KEPT_DEVIATION = 0.6
 _ZERO_DEVIATION = 0.03
 #: Probability that the advantage is below the lower limit.
 _LOW_LEVEL = 0.1
-#: Smallest source advantage, in standard deviations of the reward, of which a kept fraction is computed.
+#: Smallest source advantage for which the kept fraction is computed, in standard deviations of the reward.
 _MIN_ADVANTAGE = 0.1
 #: Largest number of columns of a table. Longer vectors are features, such as the output of a network or word counts.
 _MAX_TABLE_COLUMNS = 64
@@ -48,9 +49,9 @@ _MAX_TABLE_COLUMNS = 64
 class Forecast:
     """The target advantage expected from the reference class, in the unit of the rewards."""
 
-    #: Median of the target advantage, at most the source advantage, however uncertain that is.
+    #: Median of the target advantage. It is at most the source advantage.
     advantage: float
-    #: Lower limit of the target advantage, true in 90 of 100 cases.
+    #: Lower limit of the target advantage, which holds with probability 0.9.
     low: float
     #: Number of data sets in the class.
     shifts: int
@@ -64,7 +65,10 @@ class Forecast:
 
 @dataclass(frozen=True)
 class ReferenceClass:
-    """Shifts between real domains, with the advantage of a policy in both domains: one row per shift, in any unit."""
+    """Shifts between real domains, with the advantage of a policy in both domains.
+
+    There is one row per shift. A row may have any unit, because only ratios are used.
+    """
 
     #: Name of the data set of each row, (n,). All rows of a data set together have weight 1.
     sets: Sequence[str]
@@ -96,24 +100,24 @@ class ReferenceClass:
         return self.select(np.array([row_kind == kind for row_kind in self.kinds]))
 
     def forecast(self, advantage: float, error: float, scale: float) -> Forecast:
-        """Return the target advantage to expect of a policy.
+        """Return the expected target advantage of a policy.
 
         Args:
             advantage: advantage on held-out source rounds.
             error: standard error of ``advantage``.
             scale: standard deviation of source rewards.
         """
-        _, rows, counts = np.unique(self.sets, return_inverse=True, return_counts=True)
-        weights = 1.0 / counts[rows]
-        n = len(counts)
-        scores = (self.target - _KEPT_FRACTION * self.source) / _error_deviation(self.source, self.error, self.scale)
-        deviation = float(_error_deviation(advantage, error, scale))
-        # n + 1 includes the new data set.
-        low_score = _quantile(scores, weights, _LOW_LEVEL * (n + 1) / n, below=True)
-        median_score = _quantile(scores, weights, 0.5)
+        _, set_indices, row_counts = np.unique(self.sets, return_inverse=True, return_counts=True)
+        weights = 1.0 / row_counts[set_indices]
+        n = len(row_counts)
+        scores = (self.target - _KEPT_FRACTION * self.source) / _get_deviation(self.source, self.error, self.scale)
+        deviation = float(_get_deviation(advantage, error, scale))
+        # The new data set counts as one of n + 1, as in conformal prediction.
+        low_score = _find_quantile(scores, weights, _LOW_LEVEL * (n + 1) / n, below=True)
+        median_score = _find_quantile(scores, weights, 0.5)
         is_clear = self.source > _MIN_ADVANTAGE * self.scale
         fractions = self.target[is_clear] / self.source[is_clear]
-        median_kept, tenth_percentile = (_quantile(fractions, weights[is_clear], level) for level in (0.5, 0.1))
+        median_kept, tenth_percentile = (_find_quantile(fractions, weights[is_clear], level) for level in (0.5, 0.1))
         expected = _KEPT_FRACTION * advantage
         return Forecast(
             advantage=min(expected + deviation * median_score, advantage),
@@ -125,13 +129,13 @@ class ReferenceClass:
         )
 
 
-def _error_deviation(advantage: FloatArray | float, error: FloatArray | float, scale: FloatArray | float) -> FloatArray:
-    """Return the standard deviation of the error of expected target advantages."""
+def _get_deviation(advantage: FloatArray | float, error: FloatArray | float, scale: FloatArray | float) -> FloatArray:
+    """Return the standard deviation of target advantages around the expected ones, as in the module's formula."""
     variance = np.square(_KEPT_FRACTION * np.asarray(error)) + np.square(_KEPT_DEVIATION * np.asarray(advantage))
     return np.sqrt(variance + np.square(_ZERO_DEVIATION * np.asarray(scale)) + 1e-300)
 
 
-def _quantile(values: FloatArray, weights: FloatArray, level: float, *, below: bool = False) -> float:
+def _find_quantile(values: FloatArray, weights: FloatArray, level: float, *, below: bool = False) -> float:
     """Return the smallest value at which the cumulative weight reaches the fraction ``level``.
 
     With ``below``, return the largest value at which the cumulative weight is at most this fraction, or minus infinity
@@ -145,7 +149,7 @@ def _quantile(values: FloatArray, weights: FloatArray, level: float, *, below: b
     return float(values[order][min(int(np.searchsorted(cumulative, level * cumulative[-1] - 1e-9)), len(values) - 1)])
 
 
-def data_kind(context_shape: Sequence[int]) -> str:
+def infer_kind(context_shape: Sequence[int]) -> str:
     """Return the kind of data, one of ``KINDS``, of contexts of this shape."""
     if len(context_shape) > 1:
         return "images"
