@@ -49,23 +49,23 @@ def _file_options(
     offered: Annotated[
         str | None, _option("The column with the arms that could be chosen, separated by |; default: all.")
     ] = None,
-    id: Annotated[list[str] | None, _option("A column that identifies a row; it is not used as context.")] = None,
-    category: Annotated[list[str] | None, _option("A column to read as a category.")] = None,
-    number: Annotated[list[str] | None, _option("A column to read as a number.")] = None,
-    date: Annotated[list[str] | None, _option("A column to read as a date.")] = None,
-    drop: Annotated[list[str] | None, _option("A column to ignore.")] = None,
-    text: Annotated[list[str] | None, _option("A column of texts for --encoder.")] = None,
+    id: Annotated[list[str] | None, _option("Columns with ids, not used as context, e.g. customer,order.")] = None,
+    category: Annotated[list[str] | None, _option("Columns to read as categories, e.g. city,channel.")] = None,
+    number: Annotated[list[str] | None, _option("Columns to read as numbers.")] = None,
+    date: Annotated[list[str] | None, _option("Columns to read as dates.")] = None,
+    drop: Annotated[list[str] | None, _option("Columns to ignore.")] = None,
+    text: Annotated[list[str] | None, _option("Columns of texts for --encoder.")] = None,
     encoder: Annotated[
         str | None,
         _option("Encode images or texts by a frozen encoder: timm:NAME, sentence-transformers:NAME, model.onnx."),
     ] = None,
     arms: Annotated[
-        list[str] | None, _option("A table of arms with features; two if the target has other arms.")
+        list[str] | None, _option("A table of arms with features; old.csv,new.csv if the target has other arms.")
     ] = None,
     side: Annotated[int, _option("Side of images in pixels; larger takes longer.")] = IMAGE_SIDE,
     shift: Annotated[str | None, _option("The assumed shift: covariate, units, style, labels, or several.")] = None,
-    units: Annotated[list[str] | None, _option("A column whose unit differs in the target, e.g. a price.")] = None,
-    settings: Annotated[Path | None, _option("The file for these settings; default: daband.toml in --out.")] = None,
+    units: Annotated[list[str] | None, _option("Columns whose unit differs in the target, e.g. price.")] = None,
+    settings: Annotated[Path | None, _option("The file for the data options; default: daband.toml in --out.")] = None,
 ) -> None:
     """Declare the options of every command that accepts files.
 

@@ -87,7 +87,7 @@ def _global_options(
     plugin: Annotated[
         list[str] | None,
         typer.Option(
-            "--plugin", help="Your module that registers policies, pairs or terms: mine, my.module or mine.py."
+            "--plugin", help="Your module that registers policies, pairs or loss terms: mine, my.module or mine.py."
         ),
     ] = None,
     version: Annotated[  # noqa: ARG001 - its callback acts
@@ -124,7 +124,7 @@ def run(
     name: Name,
     method: Annotated[str, typer.Option(help="The method to run.")] = "linucb",
     seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="The folder of the run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the run; default: runs/NAME-single.")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Train and evaluate one method with one seed. An unfinished run is continued, a finished run is only printed.
@@ -156,19 +156,21 @@ def bench_command(
     _compare(experiment, folder, method_list, parse_seeds(seeds), jobs, name)
 
 
-@app.command(short_help="Compare all combinations of the terms R, P and D.")
+@app.command(short_help="Compare all combinations of the loss terms R, P and D.")
 def ablate(
     name: Name,
     base: Annotated[
         list[str] | None,
-        typer.Option(help=f"The recipe whose terms are removed: {' or '.join(ABLATION_BASES)}; both by default."),
+        typer.Option(help=f"The settings whose terms are removed: {' or '.join(ABLATION_BASES)}; both by default."),
     ] = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
-    """Compare all eight combinations of the terms R, P and D, with paired tests against the full method.
+    """Compare all eight combinations of DABand's loss terms, with paired tests against the full method.
+
+    The terms are R (regression error), P (predicted reward) and D (divergence of the domains).
 
     Example: daband ablate market.toml --seeds 0-4
     """
@@ -192,7 +194,7 @@ def continue_command(
     folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
 ) -> None:
-    """Continue finished runs in the target, now with rewards, to measure how much earlier training helps.
+    """Continue finished runs in the target, now with target rewards, and print the regret there.
 
     Example: daband continue runs/market --rounds 500
     """
@@ -260,6 +262,8 @@ def presets() -> None:
 @app.command()
 def methods() -> None:
     """List the methods that can be compared.
+
+    A name with the ending -p is the same method on principal components.
 
     Example: daband methods
     """

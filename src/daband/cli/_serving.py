@@ -31,7 +31,7 @@ def export_command(
         typer.Option(help="The exploration rule; by default greedy with --epsilon, otherwise the policy's."),
     ] = None,
     incumbent: Annotated[
-        str | None, typer.Option(help="The arm that is always chosen today; by default the one of the assessment.")
+        str | None, typer.Option(help="The arm that is always chosen today; default: the assessment's incumbent.")
     ] = None,
     new_arms: Annotated[float, typer.Option(help="Largest fraction of decisions for arms without any reward.")] = 1.0,
     min_rounds: Annotated[
@@ -233,7 +233,7 @@ def serve_command(
         float,
         typer.Option(help="Fraction of events that get the incumbent's arm; 1 once the policy is proven to be worse."),
     ] = 0.0,
-    widen: Annotated[float | None, typer.Option(help="The fraction once the policy is proven to be better.")] = None,
+    widen: Annotated[float | None, typer.Option(help="The new --control once the policy is proven better.")] = None,
     new_arms: Annotated[
         float | None, typer.Option(help="Largest fraction of events for arms without any reward; default: the file's.")
     ] = None,

@@ -48,9 +48,9 @@ _LINE_SECONDS = 60.0
 
 
 Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
-Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7.")]
+Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7; default: the seeds of the preset.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Number of parallel runs, each in a separate process.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for the runs and results.json.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the runs and results.json; default: in runs/, by NAME.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: key=value, e.g. --set episodes=20.")
 ]

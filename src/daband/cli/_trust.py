@@ -65,7 +65,7 @@ def assess_command(
 ) -> None:
     """Estimate the advantage of policies over the incumbent in the target, without target rewards.
 
-    For a saved policy, a tenth of the source rows is used as held-out rounds, which the policy must not have learned.
+    A saved policy is evaluated on a tenth of the source rows. It must not have learned these rows.
 
     Example: daband assess market/ --incumbent coupon; for a saved policy: daband assess p.safetensors --on market.toml
     """
@@ -211,7 +211,7 @@ def choose_command(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Use fewer candidates and a smaller network.")] = False,
     unit: Unit = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for the policy, choice.json and assessment.json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; by default a folder in runs/.")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Train candidates and choose one for the target, without target rewards or with a few (--budget).
