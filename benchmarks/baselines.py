@@ -17,7 +17,7 @@ import numpy as np
 
 import daband
 from daband.bench._methods import build_policy
-from daband.policies._pair_defaults import standardised_alpha, standardised_ridge
+from daband.policies._pair_defaults import compute_default_alpha, compute_default_ridge
 from daband.policies._policy import Policy
 
 PAIRS: dict[str, dict[str, Any]] = {
@@ -80,7 +80,7 @@ def power(matrix: Any, exponent: float) -> Any:
 def aligned(pair: Any, kind: str, seed: int) -> Aligned:
     """Return an aligned policy with the settings that ``LinUCB.for_pair`` has for this many features."""
     n = 1 + (max(1, pair.context_shape[0] // 2) if kind == "subspace" else pair.context_shape[0])
-    settings = {"alpha": standardised_alpha(n), "ridge": standardised_ridge(n), "seed": seed, "kind": kind}
+    settings = {"alpha": compute_default_alpha(n), "ridge": compute_default_ridge(n), "seed": seed, "kind": kind}
     return Aligned.for_pair(pair, transform=daband.Standardise(by_domain=True), **settings)
 
 

@@ -25,7 +25,7 @@ from machine import commit
 import daband
 from daband.domains._registry import data_directory
 from daband.policies import policies
-from daband.policies._pair_defaults import default_transform
+from daband.policies._pair_defaults import choose_transform
 from daband.training._loop import training_budget
 
 OFFICE = ("amazon", "dslr", "webcam")
@@ -122,7 +122,7 @@ def run(folder: Path | None, job: tuple[str, str, int]) -> dict[str, Any]:
     repeated, episodes, length = training_budget(pair, None, 64)
     policy_name, components, settings = METHODS[method]
     policy_class = policies.get(policy_name)
-    transform = default_transform(policy_class, pair, components=components)
+    transform = choose_transform(policy_class, pair, components=components)
     policy = policy_class.for_pair(pair, seed=seed, transform=transform, **settings)
     done = daband.train(
         policy, source=repeated.source, target=repeated.target, episodes=episodes, episode_length=length

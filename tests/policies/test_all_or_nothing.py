@@ -5,7 +5,7 @@ import pytest
 
 import daband
 from daband.policies._checkpoints import read_checkpoint
-from daband.policies._pair_defaults import setting_defaults
+from daband.policies._pair_defaults import get_setting_defaults
 from daband.policies._registered import policies
 
 OPTIONAL = {"policy/learner.run_steps", "policy/learner.gate.sums", "policy/steps"}
@@ -20,7 +20,7 @@ def content(policy, tmp_path):
 def trained(name, *, seed, rounds=40):
     kind = policies.get(name)
     settings = {"transform": daband.Standardise(), "recipe": "small", "device": "cpu"}
-    known = {key: value for key, value in settings.items() if key in setting_defaults(kind)}
+    known = {key: value for key, value in settings.items() if key in get_setting_defaults(kind)}
     policy = kind(context_shape=(4,), n_arms=3, seed=seed, **known)
     draws = np.random.default_rng(seed)
     policy.prepare(draws.normal(size=(30, 4)))

@@ -12,7 +12,7 @@ from typing import Any
 from daband._registry import unknown_name
 from daband.domains._contract import Pair
 from daband.errors import InvalidInput, did_you_mean
-from daband.policies._pair_defaults import default_transform, setting_defaults
+from daband.policies._pair_defaults import choose_transform, get_setting_defaults
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 
@@ -79,7 +79,7 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, A
     arguments = policy_arguments(checked_method(method), settings)
     cls = policy_class(method)
     if method.endswith(_PCA_SUFFIX):
-        arguments["transform"] = default_transform(cls, pair, components=components)
+        arguments["transform"] = choose_transform(cls, pair, components=components)
     return cls.for_pair(pair, seed=seed, **arguments)
 
 
@@ -90,4 +90,4 @@ def policy_class(method: str) -> type[Policy]:
 
 def policy_settings(method: str) -> list[str]:
     """Return the settings of a method's policy; its other arguments are set by the run."""
-    return [name for name in setting_defaults(policy_class(method)) if name not in _RUN_ARGUMENTS]
+    return [name for name in get_setting_defaults(policy_class(method)) if name not in _RUN_ARGUMENTS]

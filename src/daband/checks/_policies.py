@@ -25,7 +25,7 @@ from daband._arrays import AnyArray, FloatArray
 from daband._registry import Checks
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import load_policy
-from daband.policies._pair_defaults import setting_defaults
+from daband.policies._pair_defaults import get_setting_defaults
 from daband.policies._policy import Policy, RewardedDecision
 
 #: The checks of a policy, in the order in which they run.
@@ -56,7 +56,7 @@ def _with_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[
 
 def _offers_shared_arms(make: MakePolicy) -> bool:
     """Return True if a policy has a setting ``arms``; a class without one has only disjoint arms."""
-    return not isinstance(make, type) or "arms" in setting_defaults(make)
+    return not isinstance(make, type) or "arms" in get_setting_defaults(make)
 
 
 def random_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:

@@ -43,7 +43,7 @@ from daband.policies._mixture import Mixture
 from daband.policies._pair_defaults import count_joint_components
 from daband.policies._policy import Policy, transform_contexts
 from daband.policies._registered import policies
-from daband.policies._ridge import add_arm, frozen_member
+from daband.policies._ridge import add_arm, freeze_head
 from daband.serving._frozen_policy import FrozenParts
 from daband.serving._monitor import MAX_CONTEXTS
 
@@ -262,7 +262,7 @@ class NeuralLinUCB(Policy):
         with self._locks.state:
             return self._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=bonuses)
 
-    def _head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, FloatArray]:
+    def _get_head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, FloatArray]:
         """Return the regression head and the features of contexts, for ``Mixture``, which plays rounds in blocks."""
         return self._head, self._encoder.encode(self._channels_first(contexts), domain)
 
@@ -350,7 +350,7 @@ class NeuralLinUCB(Policy):
                 buffer = self.buffers.unlabelled[domain - self.domains.first_target]
             reference = buffer.contexts[: min(len(buffer), MAX_CONTEXTS)].cpu().numpy() if len(buffer) else None
         return FrozenParts(
-            (frozen_member(self._head, self.reward_moments, network=network),),
+            (freeze_head(self._head, self.reward_moments, network=network),),
             self.counts.copy(),
             layout=self._layout,
             reference=reference,

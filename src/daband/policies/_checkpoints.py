@@ -1,7 +1,7 @@
-"""Read and write saved policies: safetensors files with a format version and a digest. Reading a file runs no code.
+"""Read and write saved policies. Each is a safetensors file with a format version and a digest.
 
-The header holds the policy's name and settings and the caller's notes as JSON; the tensors hold the learned state. See
-``daband._tensor_files`` for the digest.
+The header has the policy's name and settings and the caller's notes as JSON. The tensors are the learned state. Reading
+a file runs no code from it. See ``daband._tensor_files`` for the digest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.linear._catalogue import Catalogue
 from daband.linear._transforms import build_transform
 from daband.policies._incoming_rounds import RoundIds
-from daband.policies._pair_defaults import setting_defaults
+from daband.policies._pair_defaults import get_setting_defaults
 from daband.policies._registered import policies
 
 #: The version of the file format. Files of another version are rejected.
@@ -59,7 +59,7 @@ def write_checkpoint(path: str | Path, settings: Any, arrays: dict[str, AnyArray
 
 
 def read_checkpoint(path: str | Path) -> SavedPolicy:
-    """Return the settings, arrays and notes of a saved policy; arrays are equal bit for bit."""
+    """Return the settings, arrays and notes of a saved policy."""
     header, arrays = read_tensor_file(path, _FORMAT)
     settings = header["settings"]
     if not isinstance(settings, dict) or not isinstance(settings.get("policy"), str):
@@ -71,12 +71,12 @@ def read_checkpoint(path: str | Path) -> SavedPolicy:
 
 
 def read_notes(path: str | Path) -> dict[str, str]:
-    """Return the caller's notes from a saved policy's header."""
+    """Return the caller's notes from the header of a saved policy, without reading its arrays."""
     return check_notes(read_tensor_header(path, _FORMAT)["notes"])
 
 
 def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> None:
-    """Write a policy to a file; an error leaves no partial file."""
+    """Write a policy to a file; an error leaves no partial file. ``replay`` is as in ``Policy.save``."""
     settings = {**policy.settings(), "policy": policy.name}
     if policy.table is not None:
         settings["table"] = policy.table.state()
@@ -93,7 +93,7 @@ def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> N
 
 
 def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
-    """Return the complete learned state of a policy, as arrays by name."""
+    """Return the complete learned state of a policy as arrays by name. ``replay`` is as in ``Policy.save``."""
     arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in policy._state(replay=replay).items()}
     arrays["rounds"] = np.array([policy.rounds_decided, policy.rounds_learned, policy.version], np.int64)
     arrays["domain"] = np.array([policy._domain], np.int64)
@@ -128,21 +128,21 @@ def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mappi
     Args:
         settings: the result of ``policy.settings()``, with the keys that ``save_policy`` adds: "policy" (the registered
             name), "table", "catalogue", "framing" and "arm_names".
-        encoder: the module of a policy with a custom encoder.
-        arrays: the arrays of the table's encoders.
+        encoder: the ``torch.nn.Module`` of a policy with a custom encoder.
+        arrays: the arrays of the encoders of a ``table``.
     """
     arguments = dict(settings)
     if "members" in arguments:  # a mixture: only the member with a custom encoder gets the module
         members = arguments["members"].items()
-        modules = {name: encoder if _find_custom_module(member) else None for name, member in members}
-        arguments["members"] = {name: build_policy(member, encoder=modules[name]) for name, member in members}
+        encoders = {name: encoder if _get_encoder_class(member) else None for name, member in members}
+        arguments["members"] = {name: build_policy(member, encoder=encoders[name]) for name, member in members}
     elif encoder is not None:
         arguments["encoder"] = encoder
     policy_class, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
     arm_names, framing = arguments.pop("arm_names", None), arguments.pop("framing", None)
     catalogue = arguments.pop("catalogue", None)
     catalogue = None if catalogue is None else Catalogue.from_state(catalogue)
-    if "catalogue" in setting_defaults(policy_class):
+    if "catalogue" in get_setting_defaults(policy_class):
         arguments["catalogue"] = catalogue
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if "transform" in arguments:
@@ -158,24 +158,27 @@ def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mappi
 
 
 def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = None) -> Any:
-    """Return the policy that was saved at ``path``; it continues bit for bit where it stopped.
+    """Return the policy that was saved at ``path``. Its further results are bitwise equal to those of the saved policy.
 
-    A file that is damaged, truncated, in another format or not a policy raises a ``CheckpointError`` that names it. A
-    policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file.
-    ``device`` is the device on which the policy computes from now on, by default the saved one.
+    A file that is damaged, truncated, in another format or not a policy raises a ``CheckpointError`` that names it.
+
+    Args:
+        path: the file.
+        encoder: the ``torch.nn.Module`` of a policy with a custom encoder, whose weights are in the file.
+        device: the device on which the policy computes from now on, by default the saved one.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
     >>> policy.save("policy.safetensors")
-    >>> again = daband.load("policy.safetensors")
-    >>> again.select([[1.0, 2.0]]).arm.tolist() == policy.select([[1.0, 2.0]]).arm.tolist()
+    >>> loaded = daband.load("policy.safetensors")
+    >>> loaded.select([[1.0, 2.0]]).arm.tolist() == policy.select([[1.0, 2.0]]).arm.tolist()
     True
     """
     saved = read_checkpoint(path)
     settings, name = saved.settings, saved.settings["policy"]
-    module = _find_custom_module(settings)
-    if encoder is None and module is not None:
+    encoder_class = _get_encoder_class(settings)
+    if encoder is None and encoder_class is not None:
         raise InvalidInput(
-            f"{path} was saved with a custom encoder ({module}), whose weights only are in the file; pass the "
+            f"{path} was saved with a custom encoder ({encoder_class}), and contains only its weights; pass the "
             "module: daband.load(path, encoder=module)"
         )
     try:
@@ -192,11 +195,11 @@ def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = N
     return policy
 
 
-def _find_custom_module(settings: Any) -> str | None:
+def _get_encoder_class(settings: Any) -> str | None:
     """Return the class name of a policy's custom encoder, or None."""
     members = settings.get("members") if isinstance(settings, dict) else None
     if isinstance(members, dict):
-        return next(filter(None, map(_find_custom_module, members.values())), None)
+        return next(filter(None, map(_get_encoder_class, members.values())), None)
     value: Any = settings
     for name in ("recipe", "encoder", "options", "module"):
         value = value.get(name) if isinstance(value, dict) else None

@@ -1,4 +1,4 @@
-"""Check rounds that users pass to a policy, and recognise rounds by their ids."""
+"""Check the rounds that users pass to a policy, recognise rounds by their ids, and weigh logged rounds."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
 from daband.weights import importance
 
-#: The largest Euclidean norm of a context by default. A larger context would dominate all other rows.
+#: The largest Euclidean norm of a context by default. A larger context would dominate all others in a regression.
 MAX_NORM = 1e7
-#: The largest norm of a context that a transform scales. Squares of larger numbers overflow.
+#: The largest Euclidean norm of a context that a transform scales first. Squares of larger numbers could overflow.
 MAX_RAW_NORM = 1e60
-#: Types of images and flags. Contexts of these types are never too large.
+#: Types of images and flags. Contexts of these types are always finite and never too large.
 _BYTE_TYPES = (np.uint8, np.bool_)
 #: The largest seed that every random generator accepts.
 _MAX_SEED = 2**62
-#: The largest sum of squares that has certainly not overflowed, by the type code of numpy (half, single, double).
+#: A sum of squares up to this number has certainly not overflowed, by numpy's type code (half, single, double).
 _MAX_SUM_OF_SQUARES = {"e": 1e4, "f": 1e30, "d": 1e120}
 
 
 def check_contexts(
     contexts: ArrayLike, shape: tuple[int, ...], *, dimensions: int, max_norm: float = MAX_NORM
 ) -> AnyArray:
-    """Return contexts (B, *shape) as an array; raise an error if a number is not finite or a context is too large."""
+    """Return contexts (B, *shape) as an array. Raise an error if a number is not finite or a context is too large.
+
+    ``dimensions`` is the number of values of one context; ``shape`` may be that of one context per arm.
+    """
     array = as_numpy(contexts, "contexts")
     if array.shape[1:] != shape:
         raise InvalidInput(f"contexts must have shape (B, {', '.join(map(str, shape))}), got {array.shape}")
     if array.shape[0] == 0:
-        raise InvalidInput("contexts is an empty batch")
+        raise InvalidInput("contexts must have at least one row, got an empty batch")
     if array.dtype.kind == "f":
         _check_sizes(array, dimensions, max_norm)
     elif array.dtype not in _BYTE_TYPES:
@@ -61,15 +64,15 @@ def check_seed(seed: int) -> int:
 
 def _check_sizes(contexts: AnyArray, dimensions: int, max_norm: float) -> None:
     """Raise an error if a number is not finite, or if the norm of a context is above ``max_norm``."""
-    numbers = contexts.ravel(order="K")  # in memory order, so nothing is copied
-    # One product is enough to accept nearly every batch; NaN and infinity are not below any bound.
-    max_sum = min(max_norm * max_norm, _MAX_SUM_OF_SQUARES.get(numbers.dtype.char, 0.0))
-    if numbers.dtype == np.float64:
-        if kernels.sum_of_squares(numbers) < max_sum:
+    values = contexts.ravel(order="K")  # in memory order, so nothing is copied
+    # The sum of squares is enough to accept nearly every batch; NaN and infinity are not below any bound.
+    max_sum = min(max_norm * max_norm, _MAX_SUM_OF_SQUARES.get(values.dtype.char, 0.0))
+    if values.dtype == np.float64:
+        if kernels.sum_of_squares(values) < max_sum:
             return
     else:
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.dot(numbers, numbers) < max_sum:
+            if np.dot(values, values) < max_sum:
                 return
     if not np.isfinite(contexts).all():
         row = int(np.argwhere(~np.isfinite(contexts))[0][0])
@@ -79,10 +82,10 @@ def _check_sizes(contexts: AnyArray, dimensions: int, max_norm: float) -> None:
     with np.errstate(over="ignore"):
         norms = maxima * np.sqrt(((magnitudes / np.maximum(maxima, 1e-300)[:, None]) ** 2).sum(axis=1))
     if norms.max() > max_norm:
-        worst = int(np.argmax(norms))
-        row = worst * len(contexts) // len(magnitudes)  # with shared arms a row has a context per arm
+        worst_index = int(np.argmax(norms))
+        row = worst_index * len(contexts) // len(magnitudes)  # with shared arms a row has a context per arm
         raise InvalidInput(
-            f"contexts has a norm of {norms[worst]:g} in row {row}, the largest that is accepted is {max_norm:g}; "
+            f"contexts has a norm of {norms[worst_index]:g} in row {row}, but at most {max_norm:g} is accepted; "
             "scale the features to similar sizes, or drop the row if it is a mistake"
         )
 
@@ -94,8 +97,11 @@ _MAX_INTEGER_BITS = 63
 class RoundIds:
     """The ids (integers or strings) of the latest learned rounds, so that no round is learned twice.
 
-    A policy in production learns for years, so only the latest ``window`` ids are stored. Older rounds are no longer
+    A policy in production learns for years, so only a limited number of ids is stored. Older rounds are no longer
     recognised.
+
+    Args:
+        window: the number of latest ids that are stored.
     """
 
     def __init__(self, window: int) -> None:
@@ -112,7 +118,7 @@ class RoundIds:
         return round_id in self._ids
 
     def check(self, ids: Sequence[int | str] | IntArray, n: int) -> list[int | str]:
-        """Return the ids as Python values; raise an error unless there are ``n``, all integers or strings."""
+        """Return the ids as Python values. Raise an error unless they are ``n`` integers or strings."""
         if isinstance(ids, str | bytes) or not isinstance(ids, Sequence | np.ndarray):
             raise InvalidInput(f"ids must be a list or array with an id per round, got {ids!r}")
         checked_ids = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
@@ -125,12 +131,12 @@ class RoundIds:
         return checked_ids
 
     def find_new(self, ids: Iterable[int | str]) -> BoolArray:
-        """Return True for each id that is neither stored nor earlier in ``ids``, (B,)."""
-        earlier: set[int | str] = set()
+        """Return a mask (B,) of the ids that are neither stored nor earlier in ``ids``."""
+        earlier_ids: set[int | str] = set()
         is_new = []
         for round_id in ids:
-            is_new.append(round_id not in self._ids and round_id not in earlier)
-            earlier.add(round_id)
+            is_new.append(round_id not in self._ids and round_id not in earlier_ids)
+            earlier_ids.add(round_id)
         return np.array(is_new, np.bool_)
 
     def add(self, ids: Iterable[int | str]) -> None:
@@ -140,7 +146,7 @@ class RoundIds:
             del self._ids[oldest]
 
     def state(self) -> dict[str, AnyArray]:
-        """Return the ids as arrays, oldest first: as 64-bit integers if all fit, otherwise as JSON text."""
+        """Return the ids as arrays, oldest first: as 64-bit integers if all ids fit, otherwise as JSON text."""
         ids = list(self._ids)
         are_integers = all(isinstance(round_id, int) and round_id.bit_length() <= _MAX_INTEGER_BITS for round_id in ids)
         text = b"" if are_integers else json.dumps(ids).encode()
@@ -152,10 +158,11 @@ class RoundIds:
         self._ids = dict.fromkeys(json.loads(text) if text else integers.tolist())
 
 
-def log_weights(policy: Any, propensities: ArrayLike, offered: Mask = None) -> FloatArray:
-    """Return the importance weights (B,) with which a policy learns logged rounds, by the number of ``offered`` arms.
+def weigh_logged_rounds(policy: Any, propensities: ArrayLike, offered: Mask = None) -> FloatArray:
+    """Return the importance weights (B,) with which a policy learns logged rounds.
 
-    A policy that computes propensities from its weights always gets weights for all arms.
+    The weights depend on the number of arms that were ``offered`` (B, K) in each round. A policy that computes
+    propensities from its weights (``weights_are_importance``) gets weights for all arms instead.
     """
     n_arms = policy.n_arms if offered is None or policy.weights_are_importance else offered.sum(axis=1)
     return importance(propensities, n_arms, power=policy.propensity_power, max_weight=policy.max_weight)

@@ -1,9 +1,8 @@
-"""Learn a policy from a log: the best arm, or a choice by context if the log proves that it is better.
+"""Learn a policy from a log: the best arm, or a choice by context if the log proves that this is better.
 
 ``daband/linear/_advantages.py`` implements the method and states its guarantee. The policy stores the rounds that it
-learns. It fits the regressions when they are needed, if rounds were learned since the last fit. The fit does not depend
-on the order of rounds. It takes seconds for 20,000 rounds, so the policy is meant for logs, not for learning after
-every round.
+learns. It fits the regressions before the next decision, and the fit does not depend on the order of rounds. A fit
+takes seconds for 20,000 rounds, so the policy is meant for logs, not for learning after every round.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ class LogPolicy(Policy):
     Args:
         context_shape: the shape of one context; at most 1,024 dimensions in total.
         n_arms: the number of arms.
-        explore: "greedy" by default; "ucb" and "thompson" add a bonus that falls with an arm's rounds.
+        explore: "greedy", or "ucb" or "thompson", which add a bonus that falls with the number of an arm's rounds.
         alpha: the factor of that bonus.
         epsilon: the probability of drawing an arm uniformly instead.
         by_context: if False, always choose the best arm.
         standardise_rewards: as in ``LinUCB``.
-        transform: a transform of contexts, e.g. ``daband.Standardise()``.
-        shift: the assumed difference between the domains.
+        transform: applied to contexts first, e.g. ``daband.Standardise()``.
+        shift: the assumed difference between the domains (``daband.Shift``).
         seed: determines the folds of cross-fitting, and how ties are broken.
         domains: the names of the sources and targets, one of each by default.
 
@@ -120,35 +119,35 @@ class LogPolicy(Policy):
     def evidence(self) -> LogEvidence:
         """The best arm, and the cross-fitted gain of choosing by context instead."""
         with self._locks.write, self._locks.state:
-            fitted = self._fit()
-            if fitted is None:
-                raise NotFitted("LogPolicy has not learned a round: there is no evidence yet")
-            return fitted.evidence
+            advantages = self._fit()
+            if advantages is None:
+                raise NotFitted("LogPolicy has no evidence: it has not learned a round; call update, train or fit_log")
+            return advantages.evidence
 
     # Decisions.
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        step, theta = self._step_and_coefficients()
+        step, theta = self._get_step_and_coefficients()
         mean = step(unit_scale(contexts.reshape(len(contexts), -1))) @ theta.T
         bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
         return mean, np.broadcast_to(bonus, mean.shape).copy()
 
     def _freeze(self, domain: int) -> FrozenParts:
-        step, theta = self._step_and_coefficients()
+        step, theta = self._get_step_and_coefficients()
         moments, size = self.reward_moments, theta.shape[1]
-        centred = theta.copy()
-        centred[:, 0] -= moments.centre
+        centred_theta = theta.copy()
+        centred_theta[:, 0] -= moments.centre
         inverse = np.zeros((self.n_arms, size, size))
         inverse[:, 0, 0] = 1.0 / (1.0 + self._round_counts)
-        return FrozenParts((Member(centred / moments.scale, inverse, transform=step),), self._round_counts.copy())
+        return FrozenParts((Member(centred_theta / moments.scale, inverse, transform=step),), self._round_counts.copy())
 
-    def _step_and_coefficients(self) -> tuple[PiecewiseStep, FloatArray]:
-        """Return the piecewise features and their coefficients (K, features). Without rounds all arms are equal."""
-        fitted = self._fit()
-        if fitted is not None:
-            return fitted.step, fitted.theta
-        empty = np.zeros(0)
-        step = PiecewiseStep(np.zeros(0, np.int64), empty, empty, empty, empty, self._n_inputs)
+    def _get_step_and_coefficients(self) -> tuple[PiecewiseStep, FloatArray]:
+        """Return the step that computes features, and their coefficients (K, d); without rounds all arms are equal."""
+        advantages = self._fit()
+        if advantages is not None:
+            return advantages.step, advantages.theta
+        no_values = np.zeros(0)
+        step = PiecewiseStep(np.zeros(0, np.int64), no_values, no_values, no_values, no_values, self._n_inputs)
         return step, np.full((self.n_arms, 1), self.reward_moments.centre)
 
     # Learning.
@@ -166,13 +165,13 @@ class LogPolicy(Policy):
         np.add.at(self._round_counts, arms[is_counted], 1)
 
     def _sample_stored(self) -> FloatArray:
-        """Return a sample of at most 131,072 stored rounds, which does not depend on their order."""
+        """Return a sample of at most 131,072 stored rounds. The order of rounds does not change the sample."""
         return sample_rounds(np.concatenate([np.empty((0, self._n_inputs + 3)), *self._round_blocks]))
 
     def _fit(self) -> Advantages | None:
-        """Return the regressions, fitted again if rounds were learned since the last fit. None without rounds."""
-        rounds = int(self._round_counts.sum())
-        if rounds > self._fitted_rounds:
+        """Return the regressions, or None without rounds. Fit them again if rounds were learned since the last fit."""
+        n_rounds = int(self._round_counts.sum())
+        if n_rounds > self._fitted_rounds:
             rows = self._sample_stored()
             rows = rows[np.lexsort(rows.T)]  # sums of floating-point numbers depend on their order
             contexts, arms = np.ascontiguousarray(rows[:, :-3]), rows[:, -3].astype(np.int64)
@@ -193,30 +192,30 @@ class LogPolicy(Policy):
                     offered=offered,
                     seed=self.seed,
                 )
-            self._fitted_rounds = rounds
+            self._fitted_rounds = n_rounds
         return self._advantages
 
     def _grow(self) -> None:
         self._round_counts = np.append(self._round_counts, 0)
         if self._advantages is not None:  # an arm without rounds gets the worst prediction
             theta = self._advantages.theta
-            worst = theta[[int(theta[:, 0].argmin())]]
+            worst_theta = theta[[int(theta[:, 0].argmin())]]
             self._advantages = Advantages(
-                self._advantages.step, np.concatenate([theta, worst]), self._advantages.evidence
+                self._advantages.step, np.concatenate([theta, worst_theta]), self._advantages.evidence
             )
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        fitted = self._fit()
+        advantages = self._fit()
         state = {
             "kept": self._sample_stored()[: None if replay else 0],
             "plays": self._round_counts,
             "fitted": np.array([self._fitted_rounds], np.int64),
         }
-        if fitted is None:
+        if advantages is None:
             return state
-        evidence = np.array([float(getattr(fitted.evidence, name)) for name in _EVIDENCE_FIELDS])
-        step = {f"step/{name}": array for name, array in fitted.step.arrays().items()}
-        return {**state, "theta": fitted.theta, "evidence": evidence, **step}
+        evidence = np.array([float(getattr(advantages.evidence, name)) for name in _EVIDENCE_FIELDS])
+        step_arrays = {f"step/{name}": array for name, array in advantages.step.arrays().items()}
+        return {**state, "theta": advantages.theta, "evidence": evidence, **step_arrays}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         stored_rounds, round_counts = np.array(state["kept"]), np.array(state["plays"])

@@ -1,13 +1,13 @@
 """Combine policies: a ``Mixture`` predicts a weighted mean of its members' predictions.
 
-A network overfits a small table, and extrapolates badly to contexts far from those it was trained on; ridge regression
-does neither, but cannot fit nonlinear functions. The weight of a member depends on how well it predicted rounds before
-it learned them. ``linear/_mixture_weights.py`` computes the weights, and bounds the error relative to the best mixture.
-The confidence bonus is a mean of the members' bonuses with fixed weights, since the error of a mean of predictions is
-at most the mean of their errors.
+A network overfits a small table, and extrapolates badly to contexts far from its training data. Ridge regression does
+neither, but cannot fit nonlinear functions. A member has a large weight if it predicted rounds well before it learned
+them. ``linear/_mixture_weights.py`` computes the weights, and bounds the error relative to the best mixture. The
+confidence bonus is a mean of the members' bonuses with fixed weights, because the error of a mean of predictions is at
+most the mean of their errors.
 
 Members are ordinary policies. ``Mixture.for_pair`` uses the members that did best on the development half of the data
-sets (benchmarks/records/split.json). Members have different weights in predictions and in the bonus, because a
+sets (benchmarks/records/split.json). A member has one weight in predictions and another one in the bonus, because a
 regression that explores well need not predict well. A small ridge penalty explores well, because the bonus of a context
 falls as soon as that context has been seen. For contexts of more than 64 numbers, a large penalty predicts better in
 another domain.
@@ -51,10 +51,10 @@ from daband.policies._checkpoints import collect_arrays, restore_arrays
 from daband.policies._pair_defaults import (
     JOINT_ALPHA,
     build_policy_for_pair,
+    choose_transform,
+    compute_default_alpha,
+    compute_default_ridge,
     count_joint_components,
-    default_transform,
-    standardised_alpha,
-    standardised_ridge,
 )
 from daband.policies._policy import (
     Policy,
@@ -67,7 +67,7 @@ from daband.policies._ridge import Constant, LinUCB
 from daband.policies._self_training import SelfTraining
 from daband.serving._frozen_policy import FrozenParts, Member
 
-#: Maximum number of members. The weights are found by trying every subset of the members.
+#: Maximum number of members. The time to compute weights doubles with each member, since every subset is tried.
 _MAX_MEMBERS = 12
 #: The number of rounds whose covariances are computed at once. Memory grows with the square of this number.
 _BLOCK_ROUNDS = 64
@@ -97,12 +97,12 @@ class Mixture(Policy):
         members: policies by name, for contexts of this shape after ``transform``; by default a ``LinUCB`` and a
             ``Constant``. The mixture copies them, and trains the copies.
         prior: the weight of each member in predictions before the first round; equal by default.
-        bonus_weights: the weight of each member's bonus, which is also multiplied by the member's ``alpha``; ``prior``
-            by default.
+        bonus_weights: the weight of each member's bonus, ``prior`` by default. The bonus is also multiplied by the
+            member's ``alpha``.
         learn_weights: if False, keep the weights of ``prior``, e.g. for members that differ only in their seed.
         feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0. With "one_hot", a reward of 1
-            reveals the rewards of all arms; for contexts of at most 64 numbers, the members' errors then include the
-            errors for all arms.
+            reveals the rewards of all arms. For contexts of at most 64 numbers, the errors of members are then computed
+            over all arms.
         alpha: the factor of the mixture's confidence bonus.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
@@ -123,7 +123,7 @@ class Mixture(Policy):
     """
 
     locks_state = False  # members hold their own locks
-    order_matters = True  # errors come from predictions before a round is learned
+    order_matters = True  # a member's errors depend on what it had learned before
 
     def __init__(
         self,
@@ -286,13 +286,13 @@ class Mixture(Policy):
         return mean, bonus
 
     def _sort_joint_first(self, parts: Sequence[Any]) -> list[tuple[int, Any]]:
-        """Return (index, part) of each member; the member that uses arm features comes first."""
+        """Return (index, part) for each member's part; the member that uses arm features comes first."""
         return sorted(enumerate(parts), key=lambda part: part[0] != self._joint_index)
 
     def _compute_arm_weights(self, members: Sequence[Policy]) -> FloatArray:
-        """Return the weight w of each arm's own regressions, (K,). The regression on arm features has the weight 1 - w.
+        """Return the weight n / (n + d) of each arm's separate regressions after n rounds on d features, (K,).
 
-        After n rounds of an arm, its own regression on d numbers has the weight n / (n + d).
+        The rest of the weight is that of the regression on arm features, which learns from the rounds of all arms.
         """
         if self._joint_index is None:
             return np.ones(members[0].n_arms)
@@ -376,14 +376,14 @@ class Mixture(Policy):
         members = list(self.members.values())
         in_target = self.domains.is_target(domain)
         regressions_decide = all(
-            hasattr(member, "_head_and_features") and not (in_target and isinstance(member, SelfTraining))
+            hasattr(member, "_get_head_and_features") and not (in_target and isinstance(member, SelfTraining))
             for member in members
         )
         if self.arms == "shared" or self.joint_member is not None or not regressions_decide:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
         member_features = [prepare_contexts(member, contexts, domain) for member in members]
         pairs: Any = zip(members, member_features, strict=True)
-        regressions = [member._head_and_features(features, domain) for member, features in pairs]
+        regressions = [member._get_head_and_features(features, domain) for member, features in pairs]
         checksums = _compute_checksums(contexts)
         is_new = self._find_new_contexts(checksums)
         self._store_checksums(checksums)
@@ -432,7 +432,7 @@ class Mixture(Policy):
         return join_decisions(decisions)
 
     def _record_errors(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
-        """Record the errors of the members' predictions (B, K, M), made before any member has learned these rounds."""
+        """Update the weights by the errors of predictions ``means`` (B, K, M), made before the rounds are learned."""
         moments = self.reward_moments
         if moments.low < moments.high:
             means = np.clip(means, moments.low, moments.high)
@@ -443,16 +443,16 @@ class Mixture(Policy):
         self._mixture_weights.add(predictions, rewards, scale=moments.scale)
 
     def _find_new_contexts(self, checksums: Sequence[int]) -> BoolArray:
-        """Return True for each context that was not learned before and is not earlier in the batch."""
-        earlier: set[int] = set()
+        """Return a mask (B,) of the contexts that were not learned before and are not earlier in the batch."""
+        earlier_checksums: set[int] = set()
         is_new: list[bool] = []
         for checksum in checksums if self.learn_weights else ():
-            is_new.append(checksum not in self._seen_checksums and checksum not in earlier)
-            earlier.add(checksum)
+            is_new.append(checksum not in self._seen_checksums and checksum not in earlier_checksums)
+            earlier_checksums.add(checksum)
         return np.array(is_new, np.bool_) if self.learn_weights else np.zeros(len(checksums), np.bool_)
 
     def _store_checksums(self, checksums: Sequence[int]) -> None:
-        """Store checksums of learned contexts, up to the maximum number."""
+        """Store checksums of learned contexts, up to ``_MAX_CHECKSUMS``."""
         n_free = _MAX_CHECKSUMS - len(self._seen_checksums)
         if n_free > 0:
             self._seen_checksums.update(dict.fromkeys(checksums[:n_free]))
@@ -562,18 +562,18 @@ class Mixture(Policy):
 
 def _uses_arm_features(member: Policy) -> bool:
     """Return True if the member is a regression on products with arm features, or a mixture with such a member."""
-    nested = member.joint_member is not None if isinstance(member, Mixture) else False
-    return nested or isinstance(getattr(member, "_head", None), JointHead)
+    has_joint_member = member.joint_member is not None if isinstance(member, Mixture) else False
+    return has_joint_member or isinstance(getattr(member, "_head", None), JointHead)
 
 
 def _compute_checksums(contexts: AnyArray) -> list[int]:
-    """Return a checksum per context."""
+    """Return the checksum of each context."""
     rows = np.ascontiguousarray(contexts, None if contexts.dtype == np.uint8 else np.float32)
     return [zlib.crc32(row.tobytes()) for row in rows]
 
 
 def _check_weights(name: str, weights_by_name: Mapping[str, float] | None, members: Mapping[str, Policy]) -> FloatArray:
-    """Return a weight per member, at least 0, with sum 1; equal weights by default."""
+    """Return the weights of the members (M,), scaled to a sum of 1; equal weights if ``weights_by_name`` is None."""
     if weights_by_name is None:
         return np.full(len(members), 1.0 / len(members))
     if not isinstance(weights_by_name, Mapping) or set(weights_by_name) != set(members):
@@ -591,7 +591,7 @@ def _scale_arms(member: Member, arm_weights: FloatArray) -> Member:
 
 
 def _set_weights(member: Member, weight: float, bonus_weight: float, transform: Any) -> Member:
-    """Return a frozen member with these weights, and with ``transform`` before its features."""
+    """Return a frozen member with these weights and with ``transform``, if it is given."""
     if transform is not None and member.transform is not None:
         raise InvalidInput("a mixture cannot be exported if both it and a mixture among its members have a transform")
     inverse = member.inverse if bonus_weight > 0.0 else np.zeros((len(member.theta), 0, 0))
@@ -603,7 +603,7 @@ def _set_weights(member: Member, weight: float, bonus_weight: float, transform: 
 
 
 def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a mixture for a pair, including its members."""
+    """Return the arguments of a mixture for a pair: ``settings``, and the members with their weights."""
     settings = dict(settings)
     with_network = settings.pop("network", True)
     network_settings: dict[str, Any] = {
@@ -614,7 +614,7 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     if "transform" not in settings:
         is_custom = callable(getattr(network_settings.get("encoder"), "forward", None))  # needs raw contexts
         standardises = are_vectors and not shift.aligns and not is_custom
-        settings["transform"] = default_transform(LinUCB, pair, shift=shift) if standardises else None
+        settings["transform"] = choose_transform(LinUCB, pair, shift=shift) if standardises else None
     transform = settings["transform"]
     shape = pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
     if transform is not None:  # the given transform handles units
@@ -638,20 +638,20 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     if has_linear_members:
         n_contexts = len(pair.source) + len(pair.target)
         columns = getattr(getattr(pair, "table", None), "columns", ())
-        can_self_train = pair.feedback == "one_hot" and not any(isinstance(item, CategoricalColumn) for item in columns)
+        has_categories = any(isinstance(column, CategoricalColumn) for column in columns)
+        can_self_train = pair.feedback == "one_hot" and not has_categories
         members |= _build_linear_members(common, transform, n_contexts=n_contexts, self_training=can_self_train)
         if catalogue is not None:
             components = count_joint_components(shape, catalogue)
-            reduction = None if components is None else Standardise(components=components)
-            members["joint"] = LinUCB(**common, transform=reduction, **joint_settings), 3.0, 2.0
+            joint_transform = None if components is None else Standardise(components=components)
+            members["joint"] = LinUCB(**common, transform=joint_transform, **joint_settings), 3.0, 2.0
     elif not members:
         component_transform = Standardise(components=min(64, len(pair.source) + len(pair.target)))
         members["components"] = LinUCB(**common, transform=component_transform, **joint_settings), 1.0, 1.0
-    member_policies = {name: member for name, (member, _, _) in members.items()}
-    positions = {"prior": 1, "bonus_weights": 2}
     return {
-        **settings, "members": member_policies,
-        **{name: {key: parts[index] for key, parts in members.items()} for name, index in positions.items()},
+        **settings, "members": {name: member for name, (member, _, _) in members.items()},
+        "prior": {name: weight for name, (_, weight, _) in members.items()},
+        "bonus_weights": {name: weight for name, (_, _, weight) in members.items()},
     }  # fmt: skip
 
 
@@ -662,7 +662,7 @@ def _build_linear_members(
     shape, is_disjoint = common["context_shape"], common["arms"] == "disjoint"
     standardise = None if isinstance(transform, Standardise) else Standardise()
     dim = shape[0] if standardise is None else standardise.n_features(shape)
-    alpha, ridge = standardised_alpha(dim), standardised_ridge(dim)
+    alpha, ridge = compute_default_alpha(dim), compute_default_ridge(dim)
 
     def build_ridge(member_transform: Any, penalty: float) -> LinUCB:
         return LinUCB(**common, transform=member_transform, ridge=penalty, alpha=alpha)
@@ -691,7 +691,10 @@ def _build_linear_members(
 
 
 def _disable_input_norm(recipe: Any) -> Any:
-    """Return a recipe for a network whose contexts are already standardised; a full recipe is not changed."""
+    """Return a recipe whose network does not normalise its input, because contexts are already standardised.
+
+    A complete recipe is returned unchanged.
+    """
     if recipe is not None and not isinstance(recipe, str | Mapping):
         return recipe
     changes: dict[str, Any] = dict(recipe) if isinstance(recipe, Mapping) else {"base": recipe or "default"}

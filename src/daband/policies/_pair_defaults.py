@@ -1,6 +1,7 @@
-"""Compute default settings of a policy for a pair of domains.
+"""Choose the settings of a policy for a pair of domains: transform, exploration and penalty.
 
-Policies never import domains. This module only reads attributes of the pair that it gets.
+``build_policy_for_pair`` is the implementation of ``Policy.for_pair``; the other functions compute single defaults.
+Policies never import the package ``domains``. This module only reads attributes of the pair that it gets.
 """
 
 from __future__ import annotations
@@ -19,63 +20,73 @@ from daband.linear._pca import PCA
 from daband.linear._standardise import Standardise
 
 _P = TypeVar("_P")
-#: The default ``alpha`` of a regression on products of context and arm features.
+#: The default ``alpha``, the factor of the confidence bonus, of a regression on products of context and arm features.
 JOINT_ALPHA = 0.3
-#: Maximum number of products of context and arm features; larger contexts are reduced to principal components.
+#: Maximum number of products of context and arm features. Larger contexts are reduced to principal components.
 MAX_PRODUCTS = 1024
-#: Arguments of a policy that are taken from the attributes of the pair.
+#: Attributes of the pair that are arguments of a policy.
 _PAIR_ATTRIBUTES = ("context_shape", "n_arms", "arms", "feedback")
-#: Settings that only some policies have; other policies ignore them.
+#: Settings that only some policies have. ``for_pair`` ignores them for other policies.
 _OPTIONAL_SETTINGS = ("alpha", "device", "feedback")
 
 
 def build_policy_for_pair(policy_class: type[_P], pair: Any, settings: Mapping[str, Any]) -> _P:
-    """Return a policy of the class ``policy_class`` for ``pair``; ``settings`` are keyword arguments of that class."""
+    """Return a policy for a pair of domains.
+
+    Args:
+        policy_class: the class of the policy.
+        pair: a ``daband.domains.Pair``.
+        settings: keyword arguments of the class, which replace the defaults for the pair.
+    """
     if not all(hasattr(pair, name) for name in (*_PAIR_ATTRIBUTES, "target")):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
-    accepted: dict[str, Any] = setting_defaults(policy_class)  # type: ignore[arg-type]
-    unknown = next((name for name in settings if name not in accepted and name not in _OPTIONAL_SETTINGS), None)
-    if unknown is not None:
-        settable = [name for name in accepted if name not in _PAIR_ATTRIBUTES]
-        hint = f"{did_you_mean(unknown, settable)} (its settings: {', '.join(settable)})"
-        raise InvalidInput(f"{policy_class.__name__} has no setting {unknown!r}{hint}")
+    defaults: dict[str, Any] = get_setting_defaults(policy_class)  # type: ignore[arg-type]
+    unknown_name = next((name for name in settings if name not in defaults and name not in _OPTIONAL_SETTINGS), None)
+    if unknown_name is not None:
+        setting_names = [name for name in defaults if name not in _PAIR_ATTRIBUTES]
+        hint = f"{did_you_mean(unknown_name, setting_names)} (its settings are {', '.join(setting_names)})"
+        raise InvalidInput(f"{policy_class.__name__} has no setting {unknown_name!r}{hint}")
     arguments = {name: getattr(pair, name) for name in _PAIR_ATTRIBUTES}
     arguments["shift"] = getattr(pair, "shift", None)
     arguments["standardise_rewards"] = pair.feedback != "one_hot"  # one-hot rewards are 0 and 1
     arguments["domains"] = getattr(pair, "domains", None)
     catalogue = getattr(pair, "catalogue", None)
-    is_joint = catalogue is not None and "catalogue" in accepted and settings.get("catalogue", catalogue) is not None
-    is_linear = "ridge" in accepted and not getattr(policy_class, "learns_by_gradients", False)
+    # A joint regression uses products of context and arm features.
+    is_joint = catalogue is not None and "catalogue" in defaults and settings.get("catalogue", catalogue) is not None
+    is_linear = "ridge" in defaults and not getattr(policy_class, "learns_by_gradients", False)
     if "transform" not in settings:
         components = count_joint_components(pair.context_shape, catalogue) if is_joint and is_linear else None
         shift = settings.get("shift")
-        arguments["transform"] = default_transform(policy_class, pair, components=components, shift=shift)
+        arguments["transform"] = choose_transform(policy_class, pair, components=components, shift=shift)
     arguments |= {"catalogue": catalogue, **settings}
     if is_joint and "alpha" not in settings:
         arguments["alpha"] = JOINT_ALPHA
     elif is_linear and isinstance(arguments["transform"], Standardise):
         n_features = arguments["transform"].n_features(tuple(pair.context_shape))
         if "alpha" not in settings:
-            arguments["alpha"] = standardised_alpha(n_features)
-            arguments.setdefault("ridge", standardised_ridge(n_features))
-    policy = policy_class(**{name: value for name, value in arguments.items() if name in accepted})
+            arguments["alpha"] = compute_default_alpha(n_features)
+            arguments.setdefault("ridge", compute_default_ridge(n_features))
+    policy = policy_class(**{name: value for name, value in arguments.items() if name in defaults})
     if getattr(pair, "table", None) is not None:
         policy.table = pair.table  # type: ignore[attr-defined]
     policy.framing = getattr(pair.target, "framing", None)  # type: ignore[attr-defined]
     policy.arm_names = getattr(pair, "class_names", None)  # type: ignore[attr-defined]
-    if "catalogue" not in accepted and policy.arms == "disjoint":  # type: ignore[attr-defined]
+    if "catalogue" not in defaults and policy.arms == "disjoint":  # type: ignore[attr-defined]
         policy.catalogue = catalogue  # type: ignore[attr-defined]
     return policy
 
 
 def count_joint_components(context_shape: Sequence[int], catalogue: Any) -> int | None:
-    """Return the number of principal components of contexts for products with arm features; None if all are used."""
+    """Return the number of principal components of contexts that are multiplied by arm features.
+
+    Return None if contexts are small enough to be used without a reduction. ``catalogue`` has the arm features.
+    """
     max_components = max(1, MAX_PRODUCTS // catalogue.vectors.shape[1] - 2)
     return None if math.prod(context_shape) <= max_components else max_components
 
 
 @functools.cache
-def setting_defaults(policy_class: Any) -> dict[str, Any]:
+def get_setting_defaults(policy_class: Any) -> dict[str, Any]:
     """Return the keyword arguments of a class's constructor, with their defaults or ``inspect.Parameter.empty``.
 
     If a constructor takes ``**kwargs``, the arguments of the next class in the method resolution order are included.
@@ -92,29 +103,29 @@ def setting_defaults(policy_class: Any) -> dict[str, Any]:
     return defaults
 
 
-def standardised_alpha(n_features: int) -> float:
+def compute_default_alpha(n_features: int) -> float:
     """Return the default ``alpha`` of a linear policy on this many standardised features.
 
-    A context of d standardised features has a bonus of about sqrt(d / n) after n rounds of an arm. So with more
-    features a smaller ``alpha`` is enough: it is 1 up to 16 features, and 0.1 from 51 on. With few features and a small
-    ``alpha``, all arms but the greedy one have so few rounds that the learned policy depends on the seed. On the data
-    set weather-city (four seeds), rewards range from 0.44 to 0.63 with ``alpha=0.3`` and ``ridge=1``, and from 0.55 to
-    0.58 with these defaults.
+    A context of d standardised features has a bonus of about sqrt(d / n) after n rounds of an arm. Its factor ``alpha``
+    can therefore be smaller for more features: it is 1 up to 16 features, and 0.1 from 51 on. If ``alpha`` is too small
+    for few features, the policy plays arms other than the greedy one so rarely that its result depends on the seed. On
+    the data set weather-city (four seeds), mean rewards range from 0.44 to 0.63 with ``alpha=0.3`` and ``ridge=1``, and
+    from 0.55 to 0.58 with these defaults.
     """
     return min(1.0, max(0.1, (16 / n_features) ** 2))
 
 
-def standardised_ridge(n_features: int) -> float:
-    """Return the ``ridge`` for ``standardised_alpha``: 0.1 up to 16 features, 1 from 51 on."""
-    return 0.1 / standardised_alpha(n_features)
+def compute_default_ridge(n_features: int) -> float:
+    """Return the default penalty ``ridge`` of a linear policy: 0.1 up to 16 standardised features, 1 from 51 on."""
+    return 0.1 / compute_default_alpha(n_features)
 
 
-def default_transform(policy_class: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None) -> Any:
+def choose_transform(policy_class: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None) -> Any:
     """Return the default transform of a policy for a pair, or None.
 
     A linear policy gets ``Standardise``, since its bonuses grow with the scale of contexts. Images (``uint8``) are not
-    standardised, because their scale is known. A network gets ``Standardise`` for vectors, unless their style differs
-    between domains. In that case the network itself normalises its input by the statistics of each domain.
+    standardised, because their scale is known. A network gets ``Standardise`` for vectors, unless the assumed shift has
+    to be aligned. In that case the network itself normalises its input by the statistics of each domain.
 
     Args:
         policy_class: the class of the policy.
@@ -132,8 +143,8 @@ def default_transform(policy_class: type, pair: Any, *, components: int | None =
         standardises = standardises and are_vectors and assumed_shift is not None and not assumed_shift.aligns
     standardises = standardises or (n_components is not None and are_vectors)
     if standardises and not are_images:
-        columns: list[int] = []
+        columns_by_domain: list[int] = []
         if assumed_shift is not None:
-            columns = np.flatnonzero(assumed_shift.own_statistics(math.prod(pair.context_shape))).tolist()
-        return Standardise(components=n_components, by_domain=columns)
+            columns_by_domain = np.flatnonzero(assumed_shift.own_statistics(math.prod(pair.context_shape))).tolist()
+        return Standardise(components=n_components, by_domain=columns_by_domain)
     return None if n_components is None else PCA(n_components)

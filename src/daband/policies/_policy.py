@@ -1,20 +1,24 @@
-"""Define the interface of policies: every policy has the methods of ``Policy``, and implements five of them.
+"""Define ``Policy``, the base class and the interface of all policies.
 
-A custom policy derives from ``Policy``, implements these methods, and registers:
+A custom policy derives from ``Policy``, implements five methods, and is registered by a name:
 
     @policies.register("mine")
     class Mine(Policy): ...
 
+The five methods are:
+
 * ``_score``: predict rewards and confidence bonuses; change nothing.
 * ``_learn``: learn a batch of rounds.
 * ``_grow``: add space for one more arm.
-* ``_state``, ``_restore``: return the learned state as arrays, and restore it.
+* ``_state``: return the learned state as arrays.
+* ``_restore``: restore the learned state.
 
 These methods get contexts that are checked and transformed, the index of the domain in ``Policy.domains``, and rewards
 in the user's unit. They return predictions and bonuses in the same unit, from which ``Policy`` chooses arms. ``Policy``
-also keeps running moments of the learned rewards (``reward_moments``), for policies that standardise rewards. Optional
-methods have a default: ``_freeze`` (needed to export), ``_play``, ``_prepare``, ``_observe``, ``_adapt``, and
-``settings`` (extended by policies with more settings).
+also keeps running moments of the learned rewards (``reward_moments``), for policies that standardise rewards.
+
+A policy may also replace ``_play``, ``_prepare``, ``_observe`` and ``_adapt``, which have a default. It needs
+``_freeze`` to be exported, and extends ``settings`` if its constructor has further arguments.
 
 All input is checked completely before anything changes, so an error leaves a policy unchanged.
 
@@ -70,18 +74,20 @@ from daband.policies._incoming_rounds import (
     check_seed,
     check_shape,
 )
-from daband.policies._pair_defaults import build_policy_for_pair, setting_defaults
+from daband.policies._pair_defaults import build_policy_for_pair, get_setting_defaults
 from daband.policies._thread_locks import Locks, defer_signals
 from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
 
+#: Used in place of a lock by policies that hold the lock themselves.
 _NO_LOCK = nullcontext()
 _FLOAT64 = np.dtype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class RewardedDecision(Decision):
-    """The decisions of an episode, with the reward (B,) of each chosen arm."""
+    """The decisions of an episode, with their rewards."""
 
+    #: The reward of each chosen arm, (B,).
     reward: FloatArray
 
 
@@ -105,40 +111,40 @@ class CheckedAttribute:
         setattr(policy, self._name, self._check(policy, value))
 
 
-class ScikitLearnName:
-    """A method name of scikit-learn that policies do not have. Its error message names the call to use instead."""
+class MissingMethod:
+    """A method of scikit-learn that policies do not have. The error message names the ``replacement`` to call."""
 
-    def __init__(self, instead: str) -> None:
-        self._instead = instead
+    def __init__(self, replacement: str) -> None:
+        self._replacement = replacement
 
     def __set_name__(self, _: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, policy: Any, kind: type) -> Any:
+    def __get__(self, policy: Any, policy_class: type) -> Any:
         raise AttributeError(
-            f"{kind.__name__} has no {self._name}: use {self._instead}, or daband.sklearn.TransferPolicy, "
+            f"{policy_class.__name__} has no {self._name}: use {self._replacement}, or daband.sklearn.TransferPolicy, "
             "an estimator for scikit-learn"
         )
 
 
-def _exploration_setting(field: str) -> property:
-    """Return a property for a setting of ``Exploration``, which may be changed at any time."""
+def _create_exploration_property(field: str) -> property:
+    """Return a property of a policy that reads and changes a field of its ``Exploration``."""
 
-    def read(policy: Any) -> Any:
+    def get_field(policy: Any) -> Any:
         return getattr(policy.exploration, field)
 
-    def change(policy: Any, value: Any) -> None:
-        checked = value if field == "rule" else check_number(field, value)
-        policy.exploration = replace(policy.exploration, **{field: checked})
+    def set_field(policy: Any, value: Any) -> None:
+        checked_value = value if field == "rule" else check_number(field, value)
+        policy.exploration = replace(policy.exploration, **{field: checked_value})
 
-    return property(read, change, doc=f"``Exploration.{field}``; it may be set at any time.")
+    return property(get_field, set_field, doc=f"``Exploration.{field}``; it may be set at any time.")
 
 
 def _check_exploration(policy: Policy, exploration: Exploration) -> Exploration:
     """Return the exploration, after checking that the policy's arms allow its rule."""
     if exploration.rule == "thompson" and (policy.arms == "shared" or policy._catalogue is not None):
         raise InvalidInput(
-            "explore='thompson' is not offered with arms='shared' or a catalogue: the arms' draws are then correlated, "
+            "explore='thompson' cannot be used with arms='shared' or a catalogue: the arms' draws are then correlated, "
             "and the propensity of a choice has no closed form; use explore='ucb', or 'greedy' with an epsilon"
         )
     return exploration
@@ -167,7 +173,7 @@ def _check_catalogue(policy: Policy, catalogue: Catalogue | None) -> Catalogue |
         raise InvalidInput(f"catalogue must have {policy.n_arms} disjoint arms, got {len(catalogue.names)} arms")
     if policy._exploration.rule == "thompson":
         raise InvalidInput(
-            "explore='thompson' is not offered with a catalogue of arms with features; use explore='ucb'"
+            "explore='thompson' cannot be used with a catalogue of arms with features; use explore='ucb'"
         )
     return catalogue
 
@@ -180,9 +186,9 @@ def _check_arm_names(policy: Policy, names: Sequence[str] | None) -> tuple[str, 
 class Policy(ABC):
     """The base class of policies, which choose one of ``n_arms`` arms for each context.
 
-    Contexts are (B, *context_shape), with ``arms="shared"`` (B, n_arms, *context_shape): one context per arm. Inputs
-    are numpy arrays or torch tensors; outputs are numpy arrays. ``uint8`` contexts are read as images, 0..255 scaled to
-    [0, 1]. Rewards may have any unit; predicted rewards and bonuses have the same unit.
+    Contexts have the shape (B, *context_shape), or (B, n_arms, *context_shape) with ``arms="shared"``, one context per
+    arm. Inputs are numpy arrays or torch tensors; outputs are numpy arrays. Contexts of type ``uint8`` are images,
+    whose values are divided by 255. Rewards may have any unit; predicted rewards and bonuses have the same unit.
 
     Args:
         context_shape: the shape of one context.
@@ -214,24 +220,24 @@ class Policy(ABC):
     order_matters: ClassVar[bool] = False
     #: The number of round ids that are stored: see ``update``.
     id_window: ClassVar[int] = 1 << 18
-    #: The power to which importance weights are raised when training on a log (``daband.weights.importance``).
+    #: The power to which importance weights are raised when a log is learned (``daband.weights.importance``).
     propensity_power: ClassVar[float] = 0.25
     #: The largest importance weight; larger ones are clipped.
     max_weight: ClassVar[float] = 10.0
-    #: True if weights must be importance weights: a round of weight 2 then does not count as two rounds.
+    #: True if the weights of ``update`` must be importance weights. A round of weight 2 then does not count as two.
     weights_are_importance: ClassVar[bool] = False
     adapts_to_target = property(lambda _: False, doc="True if training uses unlabelled target contexts.")
 
-    #: A faster way to decide for one transformed context, with the same result; it may return None.
+    #: A faster method that decides for one transformed context, with the same result. It returns None if it cannot.
     _decide_row: Callable[[AnyArray, Exploration, int, Mask], Decision | None] | None = None
     _exploration: Exploration
     _catalogue: Catalogue | None = None
 
     domain = property(lambda self: self.domains.names[self._domain], doc="The default domain, set by ``deploy``.")
     exploration = CheckedAttribute(_check_exploration, "The ``Exploration`` by which arms are chosen.")
-    alpha = _exploration_setting("alpha")
-    epsilon = _exploration_setting("epsilon")
-    explore = _exploration_setting("rule")
+    alpha = _create_exploration_property("alpha")
+    epsilon = _create_exploration_property("epsilon")
+    explore = _create_exploration_property("rule")
     table = CheckedAttribute(
         _check_table,
         "The ``TableTransform`` from raw rows to contexts: ``policy.select(policy.table.contexts({...}))``. "
@@ -243,11 +249,11 @@ class Policy(ABC):
         "have is not chosen there. Saved files contain the catalogue.",
     )
     arm_names = CheckedAttribute(_check_arm_names, "A name per arm, or None. Saved files contain the names.")
-    fit = ScikitLearnName("daband.train(policy, source=pair.source, target=pair.target)")
-    partial_fit = ScikitLearnName("policy.update(contexts, arm, reward)")
-    predict = ScikitLearnName("policy.select(contexts).arm")
-    predict_proba = ScikitLearnName("policy.probabilities(contexts)")
-    score = ScikitLearnName("daband.evaluate(policy, pair.target_test)")
+    fit = MissingMethod("daband.train(policy, source=pair.source, target=pair.target)")
+    partial_fit = MissingMethod("policy.update(contexts, arm, reward)")
+    predict = MissingMethod("policy.select(contexts).arm")
+    predict_proba = MissingMethod("policy.probabilities(contexts)")
+    score = MissingMethod("daband.evaluate(policy, pair.target_test)")
 
     def __init__(
         self,
@@ -286,7 +292,7 @@ class Policy(ABC):
             self.feature_shape = (self.transform.n_features(self.context_shape),)
         self.seed = check_seed(seed)
         self._key = draw_key(self.seed)
-        #: The names of the sources and targets. Methods to implement get the index of a domain in these names.
+        #: The names of the sources and targets. The methods that a policy implements get the index of a domain in them.
         self.domains = DomainNames() if domains is None else domains
         self._domain = 0
         self.rounds_decided = 0
@@ -305,7 +311,7 @@ class Policy(ABC):
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
-        """Return a policy for a ``daband.domains.Pair``, which determines context shape, arms, feedback and transform.
+        """Return a policy with the context shape, arms, feedback and transform for a ``daband.domains.Pair``.
 
         ``settings`` are keyword arguments of this class. ``alpha``, ``device`` and ``feedback`` are ignored if the
         class has no such argument, so that a loop over classes needs no special cases. Rewards of a pair with feedback
@@ -321,7 +327,7 @@ class Policy(ABC):
 
     @abstractmethod
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        """Learn a batch of rounds: arms (B,), rewards (B,) and weights (B,); weights of None are all 1."""
+        """Learn a batch of rounds with arms (B,), rewards (B,) and weights (B,), or weights None if all are 1."""
 
     @abstractmethod
     def _grow(self) -> None:
@@ -329,7 +335,7 @@ class Policy(ABC):
 
     @abstractmethod
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        """Return the learned state as arrays; without ``replay``, they contain no context, arm or reward of a round."""
+        """Return the learned state as arrays. Without ``replay``, they contain no context, arm or reward of a round."""
 
     @abstractmethod
     def _restore(self, state: dict[str, AnyArray]) -> None:
@@ -346,7 +352,7 @@ class Policy(ABC):
         first_round: int,
         weights: Weights,
     ) -> Decision:
-        """Decide and learn round by round, including reward moments. Subclasses may have a faster implementation."""
+        """Decide and learn round by round, and update the reward moments. Subclasses may do it faster."""
         decisions = []
         for index in range(len(contexts)):
             row = slice(index, index + 1)
@@ -392,14 +398,14 @@ class Policy(ABC):
         """
         decision = None
         with self._locks.state:
-            checked, index, mask = _check_request(self, contexts, domain, available)
-            first_round, next_round = self.rounds_decided, self.rounds_decided + len(checked)
+            batch, index, mask = _check_request(self, contexts, domain, available)
+            first_round, next_round = self.rounds_decided, self.rounds_decided + len(batch)
             if self.locks_state:
-                decision = _choose_arms(self, _transform(self, checked, index), index, mask, first_round, None)
+                decision = _choose_arms(self, _transform(self, batch, index), index, mask, first_round, None)
             self.rounds_decided = next_round
         if decision is None:
             try:
-                decision = _choose_arms(self, _transform(self, checked, index), index, mask, first_round, None)
+                decision = _choose_arms(self, _transform(self, batch, index), index, mask, first_round, None)
             except BaseException:
                 with self._locks.state:
                     if self.rounds_decided == next_round:  # no other thread has decided in between
@@ -422,8 +428,8 @@ class Policy(ABC):
             contexts: (B, *context_shape).
             domain: as in ``select``.
             available: as in ``select``.
-            rule: "ucb" or "greedy", to use instead of the policy's exploration. Both are deterministic except for ties.
-                With "greedy", bonuses are not computed and are 0.
+            rule: "ucb" or "greedy" instead of the policy's exploration. Both are deterministic except for ties. With
+                "greedy", bonuses are not computed and are 0.
             round_offset: added to the number of the first round, which determines the random draws.
 
         Returns:
@@ -431,9 +437,9 @@ class Policy(ABC):
         """
         check_one_of("rule", rule, ("ucb", "greedy", None))
         with self._locks.state if self.locks_state else _NO_LOCK:
-            checked, domain_index, mask = _check_request(self, contexts, domain, available)
+            batch, domain_index, mask = _check_request(self, contexts, domain, available)
             first_round = self.rounds_decided + round_offset
-            return _choose_arms(self, _transform(self, checked, domain_index), domain_index, mask, first_round, rule)
+            return _choose_arms(self, _transform(self, batch, domain_index), domain_index, mask, first_round, rule)
 
     def probabilities(
         self,
@@ -446,8 +452,8 @@ class Policy(ABC):
         """Return the probability with which ``select`` would choose each arm, (B, K). Arguments as in ``decide``."""
         check_one_of("rule", rule, ("ucb", "greedy", None))
         with self._locks.state if self.locks_state else _NO_LOCK:
-            checked, domain_index, mask = _check_request(self, contexts, domain, available)
-            mean, bonus = self._score(_transform(self, checked, domain_index), domain_index, rule != "greedy")
+            batch, domain_index, mask = _check_request(self, contexts, domain, available)
+            mean, bonus = self._score(_transform(self, batch, domain_index), domain_index, rule != "greedy")
             exploration, mask = self._exploration.by_rule(rule), _drop_new_arms(mask, mean.shape[1])
             return exploration.probabilities(mean, bonus, available=mask, unit=_get_reward_unit(self))
 
@@ -481,29 +487,29 @@ class Policy(ABC):
         if on_duplicate != "raise":
             check_one_of("on_duplicate", on_duplicate, ("raise", "skip"))
         with self._locks.write:
-            domain_index, checked = _find_domain(self, domain), _check_contexts(self, contexts)
-            n_rounds = len(checked)
+            domain_index, batch = _find_domain(self, domain), _check_contexts(self, contexts)
+            n_rounds = len(batch)
             arms, rewards = check_arms(arm, n_rounds, self.n_arms), check_rewards(reward, (n_rounds,))
             checked_weights = None if weights is None else check_weights(weights, n_rounds)
             if ids is None:
-                _learn_rounds(self, checked, arms, rewards, domain_index, checked_weights)
+                _learn_rounds(self, batch, arms, rewards, domain_index, checked_weights)
                 return []
             checked_ids = self._ids.check(ids, n_rounds)
             is_new = self._ids.find_new(checked_ids)
-            skipped = [round_id for round_id, is_new_id in zip(checked_ids, is_new, strict=True) if not is_new_id]
-            if skipped and on_duplicate == "raise":
+            duplicates = [round_id for round_id, is_new_id in zip(checked_ids, is_new, strict=True) if not is_new_id]
+            if duplicates and on_duplicate == "raise":
                 raise InvalidInput(
-                    f"ids must be new, but the round {skipped[0]!r} was learned before or is repeated in this batch; "
-                    "on_duplicate='skip' learns the other rounds"
+                    f"ids must be new, but the round {duplicates[0]!r} was learned before or is repeated in this "
+                    "batch; on_duplicate='skip' learns the other rounds"
                 )
-            if skipped:
-                checked, arms, rewards = checked[is_new], arms[is_new], rewards[is_new]
+            if duplicates:
+                batch, arms, rewards = batch[is_new], arms[is_new], rewards[is_new]
                 checked_weights = None if checked_weights is None else checked_weights[is_new]
             with defer_signals():
                 if len(arms):
-                    _learn_rounds(self, checked, arms, rewards, domain_index, checked_weights)
+                    _learn_rounds(self, batch, arms, rewards, domain_index, checked_weights)
                 self._ids.add(round_id for round_id, is_new_id in zip(checked_ids, is_new, strict=True) if is_new_id)
-            return skipped
+            return duplicates
 
     def play(
         self,
@@ -513,7 +519,7 @@ class Policy(ABC):
         available: ArrayLike | None = None,
         weights: ArrayLike | None = None,
     ) -> RewardedDecision:
-        """Play rounds one after the other and learn after each, with known rewards for every arm.
+        """Choose an arm and learn its reward, round by round, if the reward of every arm is known.
 
         The result equals a loop of ``select`` and ``update`` over single rounds, but may be computed faster.
 
@@ -523,10 +529,13 @@ class Policy(ABC):
             domain: the domain in which the rounds are played; by default as in ``select``.
             available: as in ``select``.
             weights: as in ``update``.
+
+        Returns:
+            A ``Decision`` as in ``select``, with ``.reward`` (B,), the reward of each chosen arm.
         """
         with self._locks.write:
-            checked, domain_index, mask = _check_request(self, contexts, domain, available)
-            n_rounds = len(checked)
+            batch, domain_index, mask = _check_request(self, contexts, domain, available)
+            n_rounds = len(batch)
             reward_table = check_rewards(rewards, (n_rounds, self.n_arms))
             checked_weights = check_weights(weights, n_rounds)
             with self._locks.state:
@@ -534,7 +543,7 @@ class Policy(ABC):
                 self.rounds_decided += n_rounds
             try:
                 with self._locks.state if self.locks_state else _NO_LOCK:
-                    features = _transform(self, checked, domain_index)
+                    features = _transform(self, batch, domain_index)
                     decision = self._play(features, reward_table, domain_index, mask, first_round, checked_weights)
             except BaseException:
                 with self._locks.state:
@@ -545,7 +554,7 @@ class Policy(ABC):
             return RewardedDecision(arm, decision.propensity, decision.mean, decision.bonus, reward)
 
     def prepare(self, *contexts: ArrayLike) -> None:
-        """Fit the transform on unlabelled contexts of source and target, before the first round.
+        """Fit the transform to unlabelled contexts of all domains, before the first round.
 
         Args:
             contexts: one batch (B, *context_shape) per domain, in the order of ``domains``. With several sources, the
@@ -556,14 +565,14 @@ class Policy(ABC):
                 raise InvalidInput(f"{self.transform!r} is already fitted, and the learned state depends on it")
             if self.prepared:
                 return
-            checked = []
+            batches = []
             for batch in contexts:
                 is_empty = len(self.domains) > 2 and isinstance(batch, np.ndarray) and not batch.size
-                checked.append(np.zeros((0, *_get_round_shape(self))) if is_empty else _check_contexts(self, batch))
+                batches.append(np.zeros((0, *_get_round_shape(self))) if is_empty else _check_contexts(self, batch))
             with self._locks.state:
                 if self.transform is not None:
-                    self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
-                self._prepare([_transform(self, batch, domain) for domain, batch in enumerate(checked)])
+                    self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in batches])
+                self._prepare([_transform(self, batch, domain) for domain, batch in enumerate(batches)])
 
     @property
     def prepared(self) -> bool:
@@ -571,7 +580,7 @@ class Policy(ABC):
         return self.transform is None or self.transform.fitted
 
     def observe_target(self, contexts: ArrayLike, domain: str | None = None) -> None:
-        """Show the policy unlabelled contexts of a target. Policies that do not adapt ignore them.
+        """Store unlabelled contexts of a target for ``adapt``. Policies that do not adapt ignore them.
 
         Args:
             contexts: (B, *context_shape).
@@ -584,7 +593,7 @@ class Policy(ABC):
             self._observe(_transform(self, _check_contexts(self, contexts), domain_index), domain_index)
 
     def plan(self, episodes: int) -> None:  # noqa: B027
-        """Announce the number of episodes of a run. Some policies have schedules that depend on it."""
+        """Set the number of episodes of a run, on which the schedules of some policies depend."""
 
     def adapt(self, steps: int | None = None) -> dict[str, float]:
         """Take gradient steps, or fit again, and return metrics by name. Linear policies do nothing.
@@ -603,18 +612,18 @@ class Policy(ABC):
             self._domain = self.domains.index(domain)
 
     def frozen(self, domain: str | None = None) -> FrozenPolicy:
-        """Return an immutable copy of the arrays that decide in a domain, by default the deployed one.
+        """Return an immutable copy of the arrays that decide in a domain, by default the domain set by ``deploy``.
 
         ``daband.export`` writes it to a file. No round is learned while the copy is made.
         """
         classes = type(self).__mro__
         freeze_class, score_class = (
-            next(index for index, kind in enumerate(classes) if name in vars(kind)) for name in ("_freeze", "_score")
+            next(index for index, base in enumerate(classes) if name in vars(base)) for name in ("_freeze", "_score")
         )
         if score_class < freeze_class:
             raise InvalidInput(
-                f"the policy {self.name!r} ({type(self).__name__}) cannot be exported: it has its own _score and no "
-                "_freeze, which returns the parts that predict"
+                f"the policy {self.name!r} ({type(self).__name__}) cannot be exported: its class defines _score and "
+                "must also define _freeze, which returns the arrays that predict"
             )
         with self._locks.write, self._locks.state:
             domain_index = _find_domain(self, domain)
@@ -638,9 +647,11 @@ class Policy(ABC):
             )
 
     def add_arm(self, name: str | None = None, features: Any = None) -> int:
-        """Add an arm without rounds, and return its index. If arms have no names yet, theirs are "0", "1" and so on.
+        """Add an arm without rounds, and return its index.
 
-        A policy with a catalogue needs the arm's ``features``: a mapping from column to value, as in the catalogue.
+        Args:
+            name: the name of the arm; by default its index. If arms had no names, they get their indices as names.
+            features: for a policy with a catalogue, a mapping from the catalogue's columns to the arm's values.
         """
         with self._locks.write, self._locks.state:
             if (features is None) != (self._catalogue is None):
@@ -674,11 +685,11 @@ class Policy(ABC):
             **({"shift": self.shift.state()} if self.shift.stated else {}),
             **({} if self.domains == DomainNames() else {"domains": self.domains.settings()}),
         }  # fmt: skip
-        accepted = setting_defaults(type(self))  # a class may lack arms or transform
-        return {name: value for name, value in settings.items() if name in accepted}
+        accepted_settings = get_setting_defaults(type(self))  # a class may lack arms or transform
+        return {name: value for name, value in settings.items() if name in accepted_settings}
 
     def __repr__(self) -> str:
-        defaults = setting_defaults(type(self))
+        defaults = get_setting_defaults(type(self))
         plain = {name: value for name, value in self.settings().items() if isinstance(value, int | float | str)}
         changed = [f"{name}={value!r}" for name, value in plain.items() if name != "n_arms" and value != defaults[name]]
         arguments = ", ".join([f"context_shape={self.context_shape}, n_arms={self.n_arms}", *changed])
@@ -686,20 +697,20 @@ class Policy(ABC):
         return f"<{type(self).__name__}({arguments}): {counts}, acts in the {self.domain}>"
 
     def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
-        """Write the policy to one safetensors file. A loaded policy continues bit for bit.
+        """Write the policy to one safetensors file. A loaded policy continues with bitwise equal results.
 
         Args:
             path: the file. An existing file keeps its mode; a symbolic link is kept, and its target is written.
-            notes: short texts from the caller; ``read_notes`` returns them.
-            replay: store training data: contexts, arms, rewards, and round ids. Without them the loaded policy decides
-                the same and can learn new rounds, but does not recognise the ids of earlier rounds.
+            notes: short texts by name, which are stored with the policy.
+            replay: if True, also store training data: contexts, arms, rewards, and round ids. Without them the loaded
+                policy decides the same and can learn new rounds, but does not recognise the ids of earlier rounds.
         """
-        checked = check_notes(notes)
-        with self._locks.write:  # no writer changes anything meanwhile; ``select`` only reads
-            save_policy(self, path, checked, replay=replay)
+        checked_notes = check_notes(notes)
+        with self._locks.write:  # nothing changes meanwhile; ``select`` only reads
+            save_policy(self, path, checked_notes, replay=replay)
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Restore the arrays of a saved file into a policy with the same settings. An error changes nothing."""
+        """Set the learned state to the arrays of a saved policy with the same settings. An error changes nothing."""
         with self._locks.write, self._locks.state:
             old_attributes = {**copy.deepcopy(self.__dict__), "_locks": self._locks}
             try:
@@ -720,7 +731,7 @@ class Policy(ABC):
 def _choose_arms(
     policy: Policy, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None
 ) -> Decision:
-    """Score transformed contexts and choose arms, in the unit of the reward moments."""
+    """Return decisions for transformed contexts. ``first_round`` is the number of the first round, for random draws."""
     exploration: Exploration = policy._exploration if rule is None else policy._exploration.by_rule(rule)
     if policy._decide_row is not None and len(contexts) == 1 and rule != "greedy":
         decision = policy._decide_row(contexts, exploration, first_round, available)
@@ -737,7 +748,7 @@ def _get_reward_unit(policy: Policy) -> tuple[float, float]:
 
 
 def _drop_new_arms(available: Mask, n_arms: int) -> Mask:
-    """Return the mask (B, n_arms), False for arms that another thread added after it was checked."""
+    """Return the mask as (B, n_arms), with False for arms that another thread added after the mask was checked."""
     if available is None or available.shape[1] == n_arms:
         return available
     return np.pad(available[:, :n_arms], ((0, 0), (0, max(0, n_arms - available.shape[1]))))
@@ -783,14 +794,14 @@ def _transform(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
 
 
 def _get_round_shape(policy: Policy) -> tuple[int, ...]:
-    """Return the shape of a round's contexts: one context, or one per arm."""
+    """Return the shape of a round's contexts: of one context, or of one context per arm."""
     return (policy.n_arms, *policy.context_shape) if policy.arms == "shared" else policy.context_shape
 
 
 def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
     """Return contexts as an array, after checking their shape and their numbers."""
     shape, max_norm = policy.context_shape if policy.arms == "disjoint" else _get_round_shape(policy), policy.max_norm
-    # One product is enough to accept nearly every batch: a loop of single rounds needs no further check.
+    # The sum of squares is enough to accept nearly every batch, so that loops of single rounds are fast.
     is_plain_batch = type(contexts) is np.ndarray and contexts.dtype is _FLOAT64 and contexts.shape[1:] == shape
     if is_plain_batch and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < max_norm * max_norm:
         return contexts
@@ -802,15 +813,15 @@ def _check_request(
     policy: Policy, contexts: ArrayLike, domain: str | None, available: ArrayLike | None
 ) -> tuple[AnyArray, int, Mask]:
     """Return checked contexts, the index of the domain, and the mask of arms that may be chosen."""
-    checked = _check_contexts(policy, contexts)
+    batch = _check_contexts(policy, contexts)
     domain_index = _find_domain(policy, domain)
-    mask = None if available is None else check_available(available, len(checked), policy.n_arms)
+    mask = None if available is None else check_available(available, len(batch), policy.n_arms)
     catalogue = policy._catalogue
     if catalogue is not None and not (offered := catalogue.offered[int(policy.domains.is_target(domain_index))]).all():
-        mask = np.tile(offered, (len(checked), 1)) if mask is None else mask & offered[: mask.shape[1]]
+        mask = np.tile(offered, (len(batch), 1)) if mask is None else mask & offered[: mask.shape[1]]
         if not mask.any(axis=1).all():
             raise InvalidInput(f"available must include an arm that the {policy.domains.names[domain_index]} has")
-    return checked, domain_index, mask
+    return batch, domain_index, mask
 
 
 def _restrict_catalogue(policy: Policy, domain: int) -> Catalogue | None:
@@ -822,14 +833,14 @@ def _restrict_catalogue(policy: Policy, domain: int) -> Catalogue | None:
 
 
 def _find_domain(policy: Policy, domain: str | None) -> int:
-    """Return the index of a domain; if there are several targets, "target" is the one set by ``deploy``."""
-    deployed = policy._domain
-    if domain is None or (isinstance(domain, str) and domain == "target" and policy.domains.is_target(deployed)):
-        return deployed
+    """Return the index of a domain. None is the domain set by ``deploy``, and so is "target" if that is a target."""
+    deployed_index = policy._domain
+    if domain is None or (isinstance(domain, str) and domain == "target" and policy.domains.is_target(deployed_index)):
+        return deployed_index
     return policy.domains.index(domain)
 
 
 def transform_contexts(policy: Policy, contexts: ArrayLike, domain: str | None = None) -> AnyArray:
     """Return contexts (B, *context_shape) of a domain, checked and transformed."""
-    checked, domain_index, _ = _check_request(policy, contexts, domain, None)
-    return _transform(policy, checked, domain_index)
+    batch, domain_index, _ = _check_request(policy, contexts, domain, None)
+    return _transform(policy, batch, domain_index)

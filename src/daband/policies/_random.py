@@ -1,4 +1,4 @@
-"""Choose arms uniformly at random: the baseline of every comparison."""
+"""Choose arms uniformly at random, the baseline of every comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from daband.serving._frozen_policy import FrozenParts, Member
 
 @policies.register("random")
 class Random(Policy):
-    """A policy that chooses every available arm with equal probability. It learns only the mean reward.
+    """A policy that chooses every available arm with equal probability, and predicts the mean reward for all arms.
 
     Args:
         context_shape: the shape of one context.
@@ -66,7 +66,7 @@ class Random(Policy):
         return np.full(shape, moments.centre), np.full(shape, moments.scale)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        """Learn nothing."""
+        """Do nothing: ``Policy`` updates the reward moments."""
 
     def _freeze(self, domain: int) -> FrozenParts:
         return FrozenParts((Member(np.zeros((self.n_arms, 1)), np.ones((self.n_arms, 1, 1)), constant=True),))
@@ -78,4 +78,4 @@ class Random(Policy):
         return {}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore nothing."""
+        """Do nothing: there is no learned state."""

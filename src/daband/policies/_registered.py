@@ -15,4 +15,5 @@ class _PolicyRegistry(Registry[Any]):
         member.name = name
 
 
+#: The policy classes by name.
 policies: Registry[Any] = _PolicyRegistry("policy", "daband.policies", with_neural=True)

@@ -1,11 +1,11 @@
-"""Choose arms by ridge regression with a confidence bonus: ``LinUCB`` on contexts, ``Constant`` on a constant feature.
+"""Choose arms by ridge regression with a confidence bonus: ``LinUCB`` on contexts, ``Constant`` without contexts.
 
 Li, Chu, Langford, Schapire: "A contextual-bandit approach to personalized news article recommendation" (2010). With
 ``transform=daband.PCA(64)`` LinUCB is the LinUCB-P of the DABand paper.
 
-Both learn from sums over rounds, so that the parts of a log can be summed separately, on any machine and in any order.
-``empty_sums`` returns empty sums, ``add_to_sums`` adds rounds to them without changing the policy, and ``learn_sums``
-makes the policy learn the summed rounds.
+Both can learn from sums over rounds, so that parts of a log are summed on different machines and in any order.
+``empty_sums`` returns sums over no rounds, ``add_to_sums`` adds rounds to them without changing the policy, and
+``learn_sums`` makes the policy learn the summed rounds.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 
 
-def frozen_member(head: RidgeHead | JointHead, moments: RewardMoments, **parts: Any) -> Member:
-    """Return a frozen predictor for the regressions of ``head``; ``parts`` are other arguments of ``Member``."""
+def freeze_head(head: RidgeHead | JointHead, moments: RewardMoments, **parts: Any) -> Member:
+    """Return a frozen copy of the regressions of ``head``. ``parts`` are other arguments of ``Member``."""
     if isinstance(head, JointHead):
         parts |= {"vectors": head.vectors, "new_variance": head.new_variance}
     return Member(*head.frozen(moments), **parts)
 
 
 def add_arm(head: RidgeHead | JointHead, catalogue: Catalogue | None) -> None:
-    """Add an arm without rounds. If the head uses arm features, these are in the last row of the catalogue."""
+    """Add an arm without rounds to ``head``. The features of the arm, if used, are the last row of the catalogue."""
     if isinstance(head, JointHead):
         assert catalogue is not None
         head.add_vectors(catalogue.vectors[-1:])
@@ -64,19 +64,19 @@ def add_arm(head: RidgeHead | JointHead, catalogue: Catalogue | None) -> None:
 
 
 class RidgePolicy(Policy):
-    """A policy with a ``RidgeHead`` on fixed features of its contexts."""
+    """A policy that predicts by ridge regressions (``RidgeHead``) on features of its contexts that are not learned."""
 
     _head: RidgeHead | JointHead
     #: True if the only feature is a constant 1.
     _ignores_contexts: ClassVar[bool] = False
 
     @abstractmethod
-    def _features(self, contexts: AnyArray) -> AnyArray:
+    def _featurise(self, contexts: AnyArray) -> AnyArray:
         """Return the features for the head: (B, d), or (B, K, d) with a context per arm."""
 
-    def _head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, AnyArray]:
+    def _get_head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, AnyArray]:
         """Return the regression head and the features of contexts, for ``Mixture``, which plays rounds in blocks."""
-        return self._head, self._features(contexts)
+        return self._head, self._featurise(contexts)
 
     @property
     def counts(self) -> IntArray:
@@ -85,16 +85,16 @@ class RidgePolicy(Policy):
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
         moments = self.reward_moments
-        return self._head.score(self._features(contexts), centre=moments.centre, scale=moments.scale, bonuses=bonuses)
+        return self._head.score(self._featurise(contexts), centre=moments.centre, scale=moments.scale, bonuses=bonuses)
 
     def _decide_row(
         self, contexts: AnyArray, exploration: Exploration, first_round: int, available: Mask
     ) -> Decision | None:
         unit = self.reward_moments.centre, self.reward_moments.scale
-        return self._head.decide_row(self._features(contexts), exploration, unit, self._key, first_round, available)
+        return self._head.decide_row(self._featurise(contexts), exploration, unit, self._key, first_round, available)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        self._head.learn(self._features(contexts), arms, rewards, weights)
+        self._head.learn(self._featurise(contexts), arms, rewards, weights)
 
     def _play(
         self,
@@ -106,7 +106,7 @@ class RidgePolicy(Policy):
         weights: Weights,
     ) -> Decision:
         return self._head.play(
-            self._features(contexts),
+            self._featurise(contexts),
             rewards,
             exploration=self.exploration,
             draws=lambda row: seeded_draws(self._key, first_round + row),
@@ -126,7 +126,7 @@ class RidgePolicy(Policy):
             self._head.fit_penalties(self.reward_moments)
 
     def _freeze(self, domain: int) -> FrozenParts:
-        member = frozen_member(self._head, self.reward_moments, constant=self._ignores_contexts)
+        member = freeze_head(self._head, self.reward_moments, constant=self._ignores_contexts)
         return FrozenParts((member,), self.counts.copy())
 
     def _grow(self) -> None:
@@ -145,7 +145,7 @@ class RidgePolicy(Policy):
         return self._head.empty_sums()
 
     def without_rounds(self) -> Self:
-        """Return a copy that keeps the transform but no rounds. It is small enough to send to other processes."""
+        """Return a copy with the transform but without rounds, which is small enough to send to other processes."""
         self._head.check_primal_fits()
         blank = copy.copy(self)  # copies all parts
         blank._head = blank._head.without_rounds()
@@ -167,7 +167,7 @@ class RidgePolicy(Policy):
 
         Rounds that ``update`` would reject raise the same error here, and ``sums`` does not change.
         """
-        features = self._features(transform_contexts(self, contexts))
+        features = self._featurise(transform_contexts(self, contexts))
         n = len(features)
         arms, rewards = check_arms(arm, n, self.n_arms), check_rewards(reward, (n,))
         features, head_indices = self._head.chosen_features(features, arms)
@@ -180,7 +180,7 @@ class RidgePolicy(Policy):
 
         Args:
             sums: the sums over rounds.
-            prepared: the copy of this policy that computed the sums. This policy takes over its transform.
+            prepared: the copy of this policy that computed the sums. This policy gets its transform.
             log_parts: the digests of the log's parts that the sums cover.
         """
         with self._locks.write:
@@ -196,7 +196,7 @@ class RidgePolicy(Policy):
 
 @policies.register("linucb")
 class LinUCB(RidgePolicy):
-    """LinUCB: ridge regression for each arm, with the exact confidence bonus.
+    """A policy with a ridge regression and an exact confidence bonus for each arm (LinUCB).
 
     Args:
         context_shape: the shape of one context; it is flattened. Bonuses grow with the scale of contexts, and there is
@@ -277,7 +277,7 @@ class LinUCB(RidgePolicy):
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "ridge": self._head.ridge, "form": self._head.form}
 
-    def _features(self, contexts: AnyArray) -> AnyArray:
+    def _featurise(self, contexts: AnyArray) -> AnyArray:
         if contexts.ndim == 2 and self.arms == "disjoint":
             return contexts
         batch_shape = contexts.shape[:2] if self.arms == "shared" else contexts.shape[:1]
@@ -294,8 +294,8 @@ class Constant(RidgePolicy):
         context_shape: the shape of one context, which is not used.
         n_arms: the number of arms; more can be added later.
         alpha: the factor of the bonus that is added to the mean reward of an arm. With 2 an arm is played at least
-            about ten times before another is preferred; with much less the first arm with a reward may be the only one
-            ever played.
+            about ten times before another is preferred. With much smaller values the first arm with a reward may be the
+            only one that is ever played.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         standardise_rewards: as in ``LinUCB``.
         shift: the assumed difference between the domains; it has no effect here.
@@ -336,5 +336,5 @@ class Constant(RidgePolicy):
         self._head = RidgeHead(n_arms=self.n_arms, dim=1, arms="disjoint", ridge=1.0, form="primal")
         self.max_norm = MAX_RAW_NORM  # contexts are not used
 
-    def _features(self, contexts: AnyArray) -> AnyArray:
+    def _featurise(self, contexts: AnyArray) -> AnyArray:
         return np.ones((len(contexts), 1))

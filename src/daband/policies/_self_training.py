@@ -1,11 +1,11 @@
-"""Adapt to the target by self-training: a ridge regression that labels target contexts itself.
+"""Adapt to the target by self-training: a ridge regression learns its own confident predictions as labels.
 
 Lee: "Pseudo-label" (2013); Liao et al.: "PACE" (2022). Each domain is standardised by its own statistics. A ridge
 regression on the source labels predicts an arm for each target context. For each arm, the fifth of its contexts with
 the most confident predictions is labelled with that arm (pseudo-labels). The regression is fitted again to both
 domains. These two steps are repeated with two fifths of the contexts, three fifths, and so on. The mean of all
-regressions decides in the target, which keeps the result near the first regression if the pseudo-labels are poor.
-LinUCB's predictions, scaled to the same standard deviation, have a quarter of the weight.
+regressions decides in the target, so that poor pseudo-labels do not lead far away from the first regression. LinUCB's
+predictions, scaled to the same standard deviation, have a quarter of the weight.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from daband.serving._frozen_policy import FrozenParts
 
 #: The fraction of target contexts that gets pseudo-labels in each fit, in order.
 _LABELLED_FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
-#: The weight of LinUCB's predictions in the target. LinUCB is better if the shift is small, or if arms are many and
-#: contexts few, so that pseudo-labels are poor. Chosen on four pairs of Office-31, emoji and signs from 0, 0.25, 0.5
-#: and 0.75.
+#: The weight of LinUCB's predictions in the target. LinUCB is better if the shift is small, or if pseudo-labels are
+#: poor because there are many arms and few contexts. The weight was chosen from 0, 0.25, 0.5 and 0.75 on four pairs of
+#: the data sets Office-31, emoji and signs.
 _LINUCB_WEIGHT = 0.25
 #: Maximum number of stored contexts per target. More contexts take time and change little.
 _MAX_TARGET_CONTEXTS = 2048
@@ -45,11 +45,15 @@ _MAX_CHECKSUMS = 1 << 16
 class SelfTraining(LinUCB):
     """A ``LinUCB`` that also learns pseudo-labels of target contexts; meant for features of a pretrained network.
 
-    In the source it decides as LinUCB does. With ``feedback="one_hot"`` a reward of 1 reveals the label of a context;
-    each context counts once. ``adapt`` fits another regression, which predicts rewards in the target. It is fitted to
-    these labels and to pseudo-labels of the contexts from ``observe_target``, whenever the number of rounds has
-    doubled, and after the last episode of a run. With other feedback, or with one context per arm, the policy is
-    LinUCB.
+    In the source it decides as LinUCB does. With ``feedback="one_hot"`` a reward of 1 reveals the label of a context.
+    ``adapt`` fits another regression, which predicts rewards in the target, to these labels and to pseudo-labels of the
+    contexts from ``observe_target``. It does so whenever the number of rounds has doubled, and after the last episode
+    of a run. With ``feedback="bandit"``, or with ``arms="shared"``, the policy is LinUCB.
+
+    Args:
+        feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0.
+
+    The other arguments are those of ``LinUCB``.
 
     >>> from daband.policies import policies
     >>> policy = policies.get("self-training")(context_shape=(2,), n_arms=2, feedback="one_hot")
@@ -92,7 +96,7 @@ class SelfTraining(LinUCB):
         self._arm_sums: FloatArray = np.zeros((self.n_arms, 0))
         #: The sum of the weights of labelled contexts.
         self._n_labels = 0.0
-        #: Checksums of labelled contexts. Each counts once, so repeated source contexts do not outweigh the target.
+        #: Checksums of labelled contexts. Each context counts once, so that repetitions do not outweigh the target.
         self._seen_checksums: dict[int, None] = {}
         #: Distinct contexts (n, d) by the index of their target.
         self._target_contexts: dict[int, AnyArray] = {}
@@ -111,17 +115,17 @@ class SelfTraining(LinUCB):
         theta = self._target_theta.get(domain)
         if theta is None:
             return mean, bonus
-        return unit_scale(self._features(contexts)) @ theta.T, math.sqrt(self._penalty_ratio()) * bonus
+        return unit_scale(self._featurise(contexts)) @ theta.T, math.sqrt(self._compute_penalty_ratio()) * bonus
 
-    def _penalty_ratio(self) -> float:
-        """Return LinUCB's ridge penalty divided by the penalty of ``fit_self_training``."""
+    def _compute_penalty_ratio(self) -> float:
+        """Return LinUCB's ridge penalty divided by the penalty of ``fit_self_training``, which scales the bonus."""
         return float(self._head.ridge * self._n_labels / np.trace(self._gram))
 
     def _freeze(self, domain: int) -> FrozenParts:
         parts = super()._freeze(domain)
         if domain not in self._target_theta:
             return parts
-        inverse = self._penalty_ratio() * parts.members[0].inverse
+        inverse = self._compute_penalty_ratio() * parts.members[0].inverse
         member = dataclasses.replace(parts.members[0], theta=self._target_theta[domain].copy(), inverse=inverse)
         return parts._replace(members=(member,), seen_target=True)
 
@@ -147,10 +151,10 @@ class SelfTraining(LinUCB):
         return decision
 
     def _add_labels(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights) -> None:
-        """Add contexts with a reward of 1, whose label is the chosen arm. Each context is added once."""
+        """Add contexts with a reward of 1 to the sums. Their label is the chosen arm, and each context counts once."""
         if self.feedback != "one_hot" or self.arms != "disjoint":
             return
-        features = self._features(contexts)
+        features = self._featurise(contexts)
         new_rows = [row for row in np.flatnonzero(rewards == 1.0) if _add_if_new(self._seen_checksums, features[row])]
         if not new_rows:
             return
@@ -170,7 +174,7 @@ class SelfTraining(LinUCB):
             or len(self._target_contexts.get(domain, ())) >= _MAX_TARGET_CONTEXTS
         ):
             return
-        rows = unit_scale(self._features(contexts)).astype(np.float32)
+        rows = unit_scale(self._featurise(contexts)).astype(np.float32)
         rows = np.concatenate([self._target_contexts[domain], rows]) if domain in self._target_contexts else rows
         first_rows = np.unique([zlib.crc32(row.tobytes()) for row in rows], return_index=True)[1]
         self._target_contexts[domain] = rows[np.sort(first_rows)][:_MAX_TARGET_CONTEXTS]
@@ -185,11 +189,11 @@ class SelfTraining(LinUCB):
         if self._n_labels and self._target_contexts and is_due and n_learned > self._fitted_rounds:
             theta, linucb_theta = {}, self._head.statistics.coefficients()
             for domain, rows in self._target_contexts.items():
-                fitted = fit_self_training(self._gram, self._arm_sums, self._n_labels, rows)
-                fitted_scale, linucb_scale = (float(np.std(rows @ part.T)) for part in (fitted, linucb_theta))
-                weight = _LINUCB_WEIGHT if linucb_scale > 0.0 else 0.0
-                linucb_factor = weight * fitted_scale / linucb_scale if weight else 0.0
-                theta[domain] = (1.0 - weight) * fitted + linucb_factor * linucb_theta
+                fitted_theta = fit_self_training(self._gram, self._arm_sums, self._n_labels, rows)
+                fitted_std, linucb_std = float(np.std(rows @ fitted_theta.T)), float(np.std(rows @ linucb_theta.T))
+                weight = _LINUCB_WEIGHT if linucb_std > 0.0 else 0.0
+                linucb_factor = weight * fitted_std / linucb_std if weight else 0.0
+                theta[domain] = (1.0 - weight) * fitted_theta + linucb_factor * linucb_theta
             with self._locks.state:
                 # A target without stored contexts keeps its regression.
                 self._target_theta, self._fitted_rounds = self._target_theta | theta, n_learned
@@ -204,11 +208,11 @@ class SelfTraining(LinUCB):
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         counts = np.array([self._n_labels, self._fitted_rounds, self._episodes_left])
-        seen = np.array(list(self._seen_checksums) if replay else [], np.int64)
-        arrays = {"gram": self._gram, "moment": self._arm_sums, "counts": counts, "seen": seen}
-        for name, parts in (("theta", self._target_theta), ("contexts", self._target_contexts if replay else {})):
-            arrays[f"{name}.targets"] = np.array(list(parts), np.int64)
-            arrays |= {f"{name}.{domain}": part for domain, part in parts.items()}
+        checksums = np.array(list(self._seen_checksums) if replay else [], np.int64)
+        arrays = {"gram": self._gram, "moment": self._arm_sums, "counts": counts, "seen": checksums}
+        for name, by_target in (("theta", self._target_theta), ("contexts", self._target_contexts if replay else {})):
+            arrays[f"{name}.targets"] = np.array(list(by_target), np.int64)
+            arrays |= {f"{name}.{domain}": array for domain, array in by_target.items()}
         return {**super()._state(replay=replay), **{f"labels/{name}": array for name, array in arrays.items()}}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
@@ -220,20 +224,20 @@ class SelfTraining(LinUCB):
         gram, arm_sums = np.array(arrays["gram"]), np.array(arrays["moment"])
         n_labels, *counts = arrays["counts"].tolist()
         is_valid = gram.shape in ((0, 0), (dim, dim)) and arm_sums.shape == (self.n_arms, len(gram))
-        is_valid &= all(part.shape == (self.n_arms, dim) for part in theta.values())
+        is_valid &= all(coefficients.shape == (self.n_arms, dim) for coefficients in theta.values())
         if not is_valid or not all(rows.ndim == 2 and rows.shape[1] == dim for rows in contexts.values()):
             raise InvalidInput(
                 f"the file's arrays do not fit {self.n_arms} arms with {dim} features: sums have shape {gram.shape}"
             )
-        seen = dict.fromkeys(arrays["seen"].tolist())
+        checksums = dict.fromkeys(arrays["seen"].tolist())
         super()._restore({name: array for name, array in state.items() if not name.startswith("labels/")})
-        self._gram, self._arm_sums, self._n_labels, self._seen_checksums = gram, arm_sums, n_labels, seen
+        self._gram, self._arm_sums, self._n_labels, self._seen_checksums = gram, arm_sums, n_labels, checksums
         self._fitted_rounds, self._episodes_left = map(int, counts)
         self._target_theta, self._target_contexts = theta, contexts
 
 
 def _add_if_new(seen: dict[int, None], row: AnyArray) -> bool:
-    """Store the checksum of a context, and return True if the context is new."""
+    """Add the checksum of a context to ``seen``, and return True if it was not there."""
     checksum = zlib.crc32(np.ascontiguousarray(row).tobytes())
     is_new = checksum not in seen
     if is_new and len(seen) < _MAX_CHECKSUMS:
@@ -242,7 +246,7 @@ def _add_if_new(seen: dict[int, None], row: AnyArray) -> bool:
 
 
 def fit_self_training(gram: FloatArray, arm_sums: FloatArray, n_labels: float, contexts: AnyArray) -> FloatArray:
-    """Return the mean coefficients (K, d) of regressions on the labels and on growing numbers of pseudo-labels.
+    """Return the mean coefficients (K, d) of regressions on the labels and on more and more pseudo-labels.
 
     Args:
         gram: the sum of z z' over labelled contexts, (d, d).

@@ -1,4 +1,7 @@
-"""Provide the locks of a policy that threads share. Copies, pickles and forked processes get their own locks."""
+"""Provide the locks of a policy that several threads use, and make them safe in forks and signal handlers.
+
+Copies, pickles and forked processes of a policy get locks of their own.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ _SIGNALS = tuple(
 
 
 class Locks:
-    """The two locks of a policy.
+    """The two locks of a policy: ``write`` and ``state``.
 
-    ``write`` is held while a policy is changed. ``state`` is held only while statistics are read or changed. A thread
+    ``write`` is held while a policy is changed, and ``state`` only while its statistics are read or changed. A thread
     that needs both acquires ``write`` first.
 
     A process that forks (gunicorn with ``preload_app``, ``multiprocessing`` on Linux) copies its memory, but only the
@@ -46,7 +49,7 @@ class Locks:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """Delay signal handlers until the block has ended, because an exception in a handler would leave it half done.
+    """Delay signal handlers until the block has ended, because an exception in a handler would interrupt the block.
 
     Python runs handlers only in the main thread; in other threads there is nothing to defer.
     """
@@ -80,7 +83,7 @@ def defer_signals() -> Iterator[None]:
 
 #: The locks of all policies in this process.
 _all_locks: WeakSet[Locks] = WeakSet()
-#: Locks held by the thread that forks.
+#: Its attribute ``locks`` has the locks that the forking thread holds.
 _held = threading.local()
 
 

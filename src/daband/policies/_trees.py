@@ -4,9 +4,9 @@ Each tree is a ``DecisionTreeRegressor`` of scikit-learn with random split point
 binned at quantiles. Split points are found on at most 1,024 rounds per tree, and leaf values are means of all rounds.
 The fitted trees become arrays, so that decisions, files and exports need only numpy.
 
-Between two calls of ``adapt`` the trees stay the same. ``adapt`` fits them again to all stored rounds, sorted:
-the result depends on the set of rounds, and not on the order in which their rewards came. An arm with too few rounds
-for a tree is predicted by its mean reward, which is always up to date.
+Between two calls of ``adapt`` the trees stay the same. ``adapt`` sorts all stored rounds and fits the trees again. The
+result therefore does not depend on the order in which rewards came. The prediction for an arm with too few rounds for a
+tree is its mean reward, which is always up to date.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from daband.serving._numpy_networks import TreeNetwork, empty_trees
 
 #: Minimum number of rounds of an arm to fit trees: two leaves of 20 rounds.
 _MIN_ROUNDS = 40
-#: ``adapt`` fits again once the rounds have grown by this factor since the last fit.
+#: ``adapt`` fits again once the number of rounds has grown by this factor since the last fit.
 _REFIT_GROWTH = 1.25
 #: Maximum number of arms.
 _MAX_ARMS = 128
@@ -57,8 +57,7 @@ class Trees(Policy):
 
     The score of an arm is its predicted reward. With ``explore="ucb"`` it also has a bonus: ``alpha / sqrt(1 + n)``
     standard deviations of the rewards after n rounds of the arm. With probability ``epsilon`` the arm is drawn
-    uniformly. At most 131,072 rounds are stored. If there are more, a sample of them is stored, which does not depend
-    on their order.
+    uniformly. At most 131,072 rounds are stored; of more rounds, a sample that does not depend on their order.
 
     Args:
         context_shape: the shape of one context.
@@ -124,7 +123,7 @@ class Trees(Policy):
     # Decisions.
 
     def _build_network(self) -> TreeNetwork:
-        """Return a network that predicts by trees. An arm without trees is predicted by its shrunk mean reward."""
+        """Return a network that predicts by trees, or by the shrunk mean reward for an arm without trees."""
         means = (self.reward_moments.centre + self._sums[1]) / (1.0 + self._sums[0])
         base = np.where(self._trees["roots"].any(axis=1), self._trees["base"], means)
         return TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base})
@@ -150,8 +149,8 @@ class Trees(Policy):
             contexts, model_indices = contexts[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
         else:
             model_indices = arms
-        flat = unit_scale(contexts.reshape(len(contexts), -1))
-        rounds = np.column_stack([flat, model_indices, rewards, round_weights])
+        inputs = unit_scale(contexts.reshape(len(contexts), -1))
+        rounds = np.column_stack([inputs, model_indices, rewards, round_weights])
         np.add.at(self._round_counts, model_indices, 1)
         np.add.at(self._sums[0], model_indices, round_weights)
         np.add.at(self._sums[1], model_indices, round_weights * rewards)
@@ -160,7 +159,7 @@ class Trees(Policy):
             self._stored_rounds = sample_rounds(self._stored_rounds)
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
-        """Fit the trees again if there are a quarter more rounds, or, with ``steps``, any new rounds."""
+        """Fit the trees again if there are a quarter more rounds. With ``steps``, one new round is enough."""
         n_learned = int(self._round_counts.sum())
         if n_learned == self._fitted_rounds or (steps is None and n_learned < _REFIT_GROWTH * self._fitted_rounds):
             return {}
@@ -178,8 +177,8 @@ class Trees(Policy):
         self._round_counts = np.append(self._round_counts, 0)
         self._sums = np.column_stack([self._sums, np.zeros(2)])
         roots, base = self._trees["roots"], self._trees["base"]
-        grown = {"roots": np.pad(roots, ((0, 1), (0, 0))), "base": np.append(base, 0.5)}
-        self._trees = {**self._trees, **grown}
+        arrays = {"roots": np.pad(roots, ((0, 1), (0, 0))), "base": np.append(base, 0.5)}
+        self._trees = {**self._trees, **arrays}
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         stored = self._stored_rounds if replay else self._stored_rounds[:0]
@@ -189,18 +188,18 @@ class Trees(Policy):
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         n_models = self.n_arms if self.arms == "disjoint" else 1
-        stored, rounds, sums = state["kept"], state["rounds"], state["sums"]
-        if stored.shape[1:] != (self._n_inputs + 3,) or rounds.shape != (n_models,) or sums.shape != (2, n_models):
+        stored, counts, sums = state["kept"], state["rounds"], state["sums"]
+        if stored.shape[1:] != (self._n_inputs + 3,) or counts.shape != (n_models,) or sums.shape != (2, n_models):
             raise InvalidInput(f"the file has rounds of shape {stored.shape} for {n_models} models")
         trees = with_prefix("trees/", state)
         TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)  # rejects arrays that do not fit
-        self._stored_rounds, self._round_counts, self._sums = np.array(stored), np.array(rounds), np.array(sums)
+        self._stored_rounds, self._round_counts, self._sums = np.array(stored), np.array(counts), np.array(sums)
         self._trees = {name: np.array(array) for name, array in trees.items()}
         self._fitted_rounds = int(state["fitted"][0])
 
 
 def sample_rounds(rounds: FloatArray) -> FloatArray:
-    """Return at most ``MAX_STORED_ROUNDS`` rounds, those with the smallest hashes. Their order does not matter."""
+    """Return the ``MAX_STORED_ROUNDS`` rounds with the smallest hashes, a sample that does not depend on the order."""
     if len(rounds) <= MAX_STORED_ROUNDS:
         return rounds
     bits = np.ascontiguousarray(rounds).view(np.uint64)
@@ -212,7 +211,7 @@ def sample_rounds(rounds: FloatArray) -> FloatArray:
 
 
 def _round_to_16_bits(numbers: FloatArray) -> FloatArray:
-    """Return numbers rounded to 16 binary digits. Thresholds may be training values, which files must not contain."""
+    """Return numbers rounded to 16 binary digits, because files must not contain exact values of training data."""
     fraction, exponent = np.frexp(numbers)
     return np.ldexp(np.round(fraction * 65536.0) / 65536.0, exponent)
 
@@ -230,14 +229,14 @@ def _compute_bin_edges(contexts: FloatArray) -> list[FloatArray]:
 
 
 def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArray]:
-    """Fit trees for each model with enough rounds. Return the arrays of a ``TreeNetwork``, in which node 0 is empty."""
+    """Fit trees for each model with enough rounds. Return the arrays of a ``TreeNetwork``, whose node 0 is not used."""
     rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
     contexts, model_indices = rounds[:, :-3], rounds[:, -3]
     trees = empty_trees(n_models, _TREES_PER_ARM)
     edges = _compute_bin_edges(contexts)
-    binned = [np.searchsorted(column_edges, column) for column_edges, column in zip(edges, contexts.T, strict=True)]
-    bins = np.stack(binned, axis=1, dtype=np.float32)
-    parts: dict[str, list[AnyArray]] = {name: [trees[name]] for name in ("feature", "threshold", "children", "value")}
+    columns = [np.searchsorted(column_edges, column) for column_edges, column in zip(edges, contexts.T, strict=True)]
+    bins = np.stack(columns, axis=1, dtype=np.float32)
+    nodes: dict[str, list[AnyArray]] = {name: [trees[name]] for name in ("feature", "threshold", "children", "value")}
     n_nodes, depth = 1, 1
     for model in range(n_models):
         rows = np.flatnonzero(model_indices == model)
@@ -251,23 +250,22 @@ def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArr
         trees["base"][model] = base
         for tree_index, (tree, values) in enumerate(_boost(bins[rows], residuals, weights, seed)):
             is_leaf = tree.children_left < 0
-            nodes = np.arange(tree.node_count)
-            children = np.where(is_leaf, nodes, [tree.children_left, tree.children_right])
+            children = np.where(is_leaf, np.arange(tree.node_count), [tree.children_left, tree.children_right])
             splits = zip(tree.feature[~is_leaf], tree.threshold[~is_leaf], strict=True)
             thresholds = np.zeros(tree.node_count)
             thresholds[~is_leaf] = [edges[column][int(bin_index)] for column, bin_index in splits]
             trees["roots"][model, tree_index] = n_nodes
-            parts["feature"].append(np.where(is_leaf, 0, tree.feature).astype(np.int64))
-            parts["threshold"].append(thresholds)
-            parts["children"].append(children.astype(np.int64) + n_nodes)
-            parts["value"].append(scale * values)
+            nodes["feature"].append(np.where(is_leaf, 0, tree.feature).astype(np.int64))
+            nodes["threshold"].append(thresholds)
+            nodes["children"].append(children.astype(np.int64) + n_nodes)
+            nodes["value"].append(scale * values)
             n_nodes, depth = n_nodes + tree.node_count, max(depth, int(tree.max_depth))
-    concatenated = {name: np.concatenate(arrays, axis=-1) for name, arrays in parts.items()}
+    concatenated = {name: np.concatenate(arrays, axis=-1) for name, arrays in nodes.items()}
     return {**trees, **concatenated, "depth": np.array([depth], np.int64)}
 
 
 def _boost(bins: AnyArray, residuals: FloatArray, weights: FloatArray, seed: int) -> Iterator[tuple[Any, FloatArray]]:
-    """Yield trees with the values of their nodes, (nodes,). Each tree is fitted to the residuals of those before it."""
+    """Yield each tree with the values of its nodes, (nodes,). A tree is fitted to the residuals of the trees before."""
     from sklearn.tree import DecisionTreeRegressor
 
     n = len(residuals)

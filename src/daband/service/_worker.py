@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from daband.errors import DabandError, InvalidInput
 from daband.policies._checkpoints import load_policy
-from daband.policies._incoming_rounds import log_weights
+from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._policy import Policy
 from daband.service._decider import load_model, with_added_arms
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
@@ -164,7 +164,7 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy
             [row.event.arm for row in group],
             [row.reward for row in group],
             deployed.domain,
-            weights=None if is_online else log_weights(policy, propensities, offered),
+            weights=None if is_online else weigh_logged_rounds(policy, propensities, offered),
         )
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)

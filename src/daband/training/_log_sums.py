@@ -26,7 +26,7 @@ from daband.domains.readers._parquet_log import BATCH_ROWS, ParquetLog
 from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear._primal_ridge import RidgeSums
-from daband.policies._incoming_rounds import log_weights
+from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
 
@@ -52,7 +52,7 @@ def weighted_batches(
     values = log.values(part, weight_column)
     for batch in log.batches(part, batch_rows):
         if weight_column is None:
-            yield batch, log_weights(policy, batch.propensities, batch.offered)
+            yield batch, weigh_logged_rounds(policy, batch.propensities, batch.offered)
             continue
         try:
             weights = check_weights(list(itertools.islice(values, len(batch))), len(batch))

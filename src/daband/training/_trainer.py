@@ -34,7 +34,7 @@ from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
 from daband.evaluation._regret_bound import add_bound_terms
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import read_checkpoint
-from daband.policies._incoming_rounds import log_weights
+from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._policy import Policy, RewardedDecision
 from daband.training._work_folder import Folder, as_json
 
@@ -371,7 +371,7 @@ def _play_episode(phase: Phase, rounds_by_domain: ByDomain, history: History) ->
     for name, rounds in rounds_by_domain:
         domain = name or phase.domain_name
         if isinstance(rounds, LoggedRounds):
-            weights = log_weights(policy, rounds.propensities, rounds.offered)
+            weights = weigh_logged_rounds(policy, rounds.propensities, rounds.offered)
             policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain, weights)
             columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
         else:

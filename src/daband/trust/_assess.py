@@ -25,7 +25,7 @@ from daband.evaluation._weighted_log import score_rounds
 from daband.linear._advantages import LogEvidence, prove_choices
 from daband.linear._catalogue import Catalogue
 from daband.linear._joint_ridge import JointHead
-from daband.policies._incoming_rounds import log_weights
+from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, transform_contexts
@@ -152,7 +152,7 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
         """Return the features of contexts for the regression, in a list of one array."""
         contexts = transform_contexts(policy, contexts, domain)
         contexts = contexts if joint_policy is policy else transform_contexts(joint_policy, contexts, domain)
-        return [joint_policy._head_and_features(contexts, policy.domains.index(domain))[1]]  # type: ignore[attr-defined]
+        return [joint_policy._get_head_and_features(contexts, policy.domains.index(domain))[1]]  # type: ignore[attr-defined]
 
     (features,) = apply_by_source(transform, rounds.contexts, rounds.origin)
     if rounds.logged is None:  # simulate a log of uniformly drawn source arms
@@ -160,7 +160,7 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
         rewards, weights = rounds.get_rewards(arms), np.ones(n)
     else:
         arms, rewards = rounds.logged.arms, rounds.logged.rewards
-        weights = log_weights(policy, rounds.logged.propensities, rounds.logged.offered)
+        weights = weigh_logged_rounds(policy, rounds.logged.propensities, rounds.logged.offered)
     folds = rng.permutation(n) % _N_FOLDS, rng.permutation(policy.n_arms) % _N_FOLDS
     predicted_rewards = head.predict_left_out(features.reshape(n, -1), arms, rewards, weights, folds)
     has_rewards = np.bincount(arms, minlength=policy.n_arms) > 0

@@ -20,9 +20,9 @@ from daband._arrays import AnyArray
 from daband.domains._contract import EvaluationDomain, LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.linear._advantages import LogEvidence
-from daband.policies._incoming_rounds import log_weights
+from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._log_policy import MAX_DIMENSIONS, LogPolicy
-from daband.policies._pair_defaults import default_transform, setting_defaults
+from daband.policies._pair_defaults import choose_transform, get_setting_defaults
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.policies._trees import MAX_STORED_ROUNDS
@@ -74,7 +74,7 @@ class Candidate:
         policy_class = policies.get(self.method.removesuffix(_PCA_SUFFIX))
         settings: dict[str, Any] = {"device": device, **self.settings}
         if self.method.endswith(_PCA_SUFFIX):
-            settings["transform"] = default_transform(
+            settings["transform"] = choose_transform(
                 policy_class, pair, components=self.components, shift=self.settings.get("shift")
             )
         return policy_class.for_pair(pair, seed=seed, **settings)
@@ -465,7 +465,7 @@ def _learn_held_out(policy: LogPolicy, held_out_rounds: EvaluationDomain | Logge
     if not isinstance(held_out_rounds, LoggedDomain):
         return
     for name, rounds in held_out_rounds.by_domain(0, min(len(held_out_rounds), MAX_STORED_ROUNDS), seed=seed):
-        weights = log_weights(policy, rounds.propensities, rounds.offered)
+        weights = weigh_logged_rounds(policy, rounds.propensities, rounds.offered)
         policy.update(rounds.contexts, rounds.arms, rounds.rewards, name or "source", weights)
 
 
@@ -578,7 +578,7 @@ def _checked_candidates(
 
 def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float | None) -> Candidate:
     """Return the candidate with these exploration settings, as far as its policy has them."""
-    setting_names = setting_defaults(policies.get(candidate.method.removesuffix("-p")))
+    setting_names = get_setting_defaults(policies.get(candidate.method.removesuffix("-p")))
     exploration = {"explore": explore, "epsilon": epsilon}
     settings = {name: value for name, value in exploration.items() if value is not None and name in setting_names}
     return replace(candidate, settings={**settings, **candidate.settings}) if settings else candidate
