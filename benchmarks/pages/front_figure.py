@@ -14,7 +14,7 @@ FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-
 GROUPS = {
     "Linear": {"linucb-normalised": ("LinUCB, images normalised", PLAIN)},
     "The paper's network and settings": {"paper-nlinucb": ("Neural-LinUCB", PLAIN), "paper": ("DABand (paper)", PAPER)},
-    "daband's network and settings": {"nlinucb": ("Neural-LinUCB", PLAIN), "daband": ("DABand, default", OURS)},
+    "Network and settings of daband 0.3": {"nlinucb": ("Neural-LinUCB", PLAIN), "daband": ("DABand, default", OURS)},
 }  # fmt: skip
 """For each group the bars: the name in ``runs``, the label and the colour."""
 

@@ -18,6 +18,8 @@ NAMES = {
     "paper-nlinucb": "Neural-LinUCB, the paper's settings", "paper": "DABand, the paper's settings",
     "daband": "**DABand, default**",
 }  # fmt: skip
+#: Names of variants on the page, if they differ from the record.
+_VARIANTS = {"discriminator alone of the target's terms": "only the discriminator"}
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 TERMS = {
     "source_regret": "source regret", "regression_error": "regression error", "divergence": "divergence",
@@ -81,7 +83,7 @@ def attribution(records: Sequence[Record]) -> str:
     runs, default = Runs(records), ("leave-one-out", "default")
     rows = [[*runs.row(*default, "**default**"), ""]]
     rows += [
-        [*runs.row("leave-one-out", name, name), runs.above("leave-one-out", name, default)]
+        [*runs.row("leave-one-out", name, _VARIANTS.get(name, name)), runs.above("leave-one-out", name, default)]
         for name in runs.variants("leave-one-out")
         if name != "default"
     ]
@@ -132,7 +134,8 @@ def bound(records: Sequence[Record]) -> str:
     ]
     shown = runs.of("bound", "daband")
     return fill(
-        "bound", rows=rows, rounds=shown[0]["rounds"], seeds=len(shown), commits=commits(shown),
+        "bound", rows=rows, rounds=shown[0]["rounds"], seeds=len(shown),
+        commits=commits(run for method in methods for run in runs.of("bound", method)),
         head=["term", *(f"{name}, {what}" for name in methods.values() for what in ("per round", "exponent"))],
     )  # fmt: skip
 

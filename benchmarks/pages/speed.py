@@ -13,7 +13,7 @@ from pages.text import fill
 Record = Mapping[str, Any]
 LOG_ROWS = {
     "product float64": "reading and X'X, double precision", "fit_log": "`fit_log`, one process",
-    "fit_log ray": "`fit_log`, two Ray workers", "fit_log ray killed": "`fit_log`, one of two workers killed",
+    "fit_log ray": "`fit_log`, two Ray workers", "fit_log ray killed": "`fit_log`, two Ray workers, one killed",
 }  # fmt: skip
 
 
@@ -22,7 +22,7 @@ def performance(steps: Record, choosing: Record, waiting: Record, linear: Record
     ours, peer = (linear["libraries"][name]["package"] for name in linear["libraries"])
     rows = [
         [
-            f"DIGIT, 19,200 rounds and steps, {n} run{'s stacked' if n > 1 else ''}, {steps['device']}",
+            f"DIGIT, 19,200 rounds, {n} run{'s at once' if n > 1 else ''}, {steps['device']}",
             f"{run['seconds']:.0f} s",
             "",
         ]
