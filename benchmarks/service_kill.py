@@ -192,7 +192,7 @@ def _wait_for_answers(threads: list[Caller], n: int) -> None:
 def _wait_for_model(log: str) -> None:
     """Until the worker, which was killed as often, has learned from the log."""
     store, most = Store(log), time.monotonic() + _START_LIMIT
-    while len(store.models()) < 2 and time.monotonic() < most:
+    while len(store.list_models()) < 2 and time.monotonic() < most:
         time.sleep(0.1)
     store.close()
 
@@ -200,14 +200,14 @@ def _wait_for_model(log: str) -> None:
 def _compare(log: str, told: dict[str, dict[str, Any]], rewarded: dict[str, float]) -> dict[str, int]:
     store = Store(log)
     events, rewards, seq = [], [], 0
-    while rows := store.events_after(seq, 5000):
+    while rows := store.read_events(seq, 5000):
         events += [event for _, event in rows]
         seq = rows[-1][0]
     seq = 0
-    while found := store.rewards_after(seq, 5000):
+    while found := store.read_rewards(seq, 5000):
         rewards += found
         seq = found[-1].seq
-    models = store.models()
+    models = store.list_models()
     damaged = 0
     if store.backend == "sqlite":
         with store._reading() as connection:

@@ -17,7 +17,7 @@ import uvicorn
 
 import daband
 from daband.service._app import create_app
-from daband.service._server import uvicorn_config
+from daband.service._server import build_uvicorn_config
 from daband.service._settings import Settings
 
 DIM, ARMS = 6, ("letter", "call", "visit")
@@ -134,7 +134,9 @@ def served(file, log, settings=None, **options):
     settings = settings or Settings()
     app = create_app(file, log, settings, **options)
     port = free_port()
-    server = uvicorn.Server(uvicorn_config(app, settings.limits, host="127.0.0.1", port=port, log_level="warning"))
+    server = uvicorn.Server(
+        build_uvicorn_config(app, settings.limits, host="127.0.0.1", port=port, log_level="warning")
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

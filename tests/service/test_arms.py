@@ -68,7 +68,7 @@ def test_a_new_arm_is_decided_rewarded_learned_and_kept_after_a_restart(files, s
     with served(files[1], sqlite_log) as client:
         assert "new (" in client.get("/").text.partition("Without any reward when the file was exported")[2]
     learned = with_added_arms(
-        load_model(store.model_content(number := store.current_model()), number), store.note("arms")
+        load_model(store.read_content(number := store.find_current_model()), number), store.read_note("arms")
     )
     store.close()
     assert learned.deployed.arm_names == (*"abcdef", "new")
@@ -99,7 +99,7 @@ def test_a_new_arm_with_a_number_as_id_may_be_chosen(files, sqlite_log):
         assert client.post("/decide", json={"context": {"age": 50}, "eligible": ["7"]}).json()["arm_name"] == "7"
     store = Store(sqlite_log)
     deployed = load_model(files[1].read_bytes(), 1)
-    assert with_added_arms(deployed, store.note("arms")).deployed.frozen.offered is None
+    assert with_added_arms(deployed, store.read_note("arms")).deployed.frozen.offered is None
     store.close()
 
 
@@ -110,7 +110,7 @@ def test_the_page_lists_new_arms_after_a_reset(files, sqlite_log):
         worker = Worker(store, Settings())
         for _ in range(2):
             worker.run_once()
-            assert [name for name, *_ in worker._statistics.snapshot(0.0)["arms"]] == [*"abcdef", "new"]
+            assert [name for name, *_ in worker._statistics.build_snapshot(0.0)["arms"]] == [*"abcdef", "new"]
             assert client.post("/watch/reset").status_code == 200
         store.close()
 

@@ -276,7 +276,7 @@ def test_a_group_that_fails_for_ones_sake_is_written_one_by_one(sqlite_log):
     outcomes = asyncio.run(write())
     assert isinstance(outcomes[2], LogFailed)
     assert outcomes[0][0].status == outcomes[3][0].status == "recorded"
-    assert {"a", "d"} <= {one.event_id for _, one in store.events_after(0, 9)}
+    assert {"a", "d"} <= {one.event_id for _, one in store.read_events(0, 9)}
     store.close()
 
 

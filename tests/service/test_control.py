@@ -58,7 +58,7 @@ def test_propensities_and_groups_are_logged(file, sqlite_log):
     assert set(modes) == {"online", "control"}
     assert 30 < modes.count("control") < 90
     store = Store(sqlite_log)
-    events = {event.event_id: event for _, event in store.events_after(0, 1000)}
+    events = {event.event_id: event for _, event in store.read_events(0, 1000)}
     store.close()
     for event in events.values():
         expected = 0.3 if event.mode == "control" else 0.7

@@ -19,7 +19,7 @@ def test_a_decision_is_logged_as_it_was_answered(exported, log):
     assert 0 < answer["propensity"] <= 1
     assert (answer["model"], answer["repeated"], answer["warnings"]) == (0, False, [])
     store = Store(log)
-    ((_, event),) = store.events_after(0, 10)
+    ((_, event),) = store.read_events(0, 10)
     store.close()
     assert (event.event_id, event.arm, event.propensity) == ("v-1", answer["arm"], answer["propensity"])
     assert (event.context, event.eligible, event.domain) == (str(ROW).replace(" ", ""), "[1, 2]", "source")
@@ -109,13 +109,13 @@ def test_two_services_on_one_log_decide_an_event_once(exported, log):
 
 def count(log):
     store = Store(log)
-    found = len(store.events_after(0, 10_000)), len(store.rewards_after(0, 10_000))
+    found = len(store.read_events(0, 10_000)), len(store.read_rewards(0, 10_000))
     store.close()
     return found
 
 
 def events(log):
     store = Store(log)
-    found = store.events_after(0, 10_000)
+    found = store.read_events(0, 10_000)
     store.close()
     return found

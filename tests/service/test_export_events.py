@@ -82,7 +82,7 @@ def test_a_table_keeps_its_columns(tmp_path, sqlite_log):
 def test_spans_defaults_and_ids(exported, sqlite_log, tmp_path):
     filled(exported, sqlite_log, 50)
     store = Store(sqlite_log)
-    times = [event.time for _, event in store.events_after(0, 99)]
+    times = [event.time for _, event in store.read_events(0, 99)]
     store.close()
     from datetime import UTC, datetime
 

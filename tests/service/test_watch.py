@@ -7,7 +7,7 @@ import pytest
 
 from daband.linear._mean_estimates import effective_sample_size, estimate_mean, self_normalised_mean
 from daband.service._event_log import Event, LoggedReward
-from daband.service._log_readers import ValueSums, Watch
+from daband.service._log_readers import RewardSums, Statistics
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import load_deployed
 from tests.service.conftest import DIM
@@ -17,7 +17,7 @@ def test_values_from_sums_are_those_of_all_rounds():
     rng = np.random.default_rng(0)
     weights = rng.choice([0.0, 1.25, 4.0], 500)
     rewards = rng.normal(2.0, 1.0, 500)
-    sums = ValueSums()
+    sums = RewardSums()
     for weight, reward in zip(weights, rewards, strict=True):
         sums.add(weight, reward)
     assert sums.n == 500
@@ -32,7 +32,7 @@ def test_values_from_sums_are_those_of_all_rounds():
 
 
 def test_values_of_few_rounds_have_no_interval():
-    sums = ValueSums()
+    sums = RewardSums()
     assert math.isnan(sums.mean().value)
     sums.add(0.0, 1.0)
     assert sums.mean()[:2] == (1.0, math.inf)
@@ -62,16 +62,16 @@ def logged(rows, rewards, *, kind="given"):
 
 
 def watch(exported, **settings):
-    return Watch(load_deployed(exported), Settings(**settings))
+    return Statistics(load_deployed(exported), Settings(**settings))
 
 
 def test_the_incumbents_value_comes_from_rounds_that_played_its_arm(exported):
     seen = watch(exported)
     rows = events(3000, incumbent=1)
     rewards = [float(event.arm == 1) * 0.8 for event in rows]
-    seen.count_events(rows)
-    seen.count_rewards(logged(rows, rewards))
-    found = seen.snapshot(0.0)
+    seen.add_events(rows)
+    seen.add_rewards(logged(rows, rewards))
+    found = seen.build_snapshot(0.0)
     assert found["other"]["value"] == pytest.approx(0.8)
     assert found["played"]["low"] < 0.8 / 3 < found["played"]["high"]
     assert found["uplift"]["high"] < 0
@@ -84,19 +84,19 @@ def test_the_incumbents_value_comes_from_rounds_that_played_its_arm(exported):
 def test_an_apprentices_uplift_is_the_models_over_the_incumbents(exported):
     seen = watch(exported, mode="apprentice")
     rows = events(3000, mode="apprentice", own=2)
-    seen.count_events(rows)
-    seen.count_rewards(logged(rows, [0.9 if event.arm == 2 else 0.3 for event in rows]))
-    found = seen.snapshot(0.0)
+    seen.add_events(rows)
+    seen.add_rewards(logged(rows, [0.9 if event.arm == 2 else 0.3 for event in rows]))
+    found = seen.build_snapshot(0.0)
     assert found["other"]["value"] == pytest.approx(0.9)
     assert found["uplift"]["low"] < 0.4 < found["uplift"]["high"]
 
 
 def test_drift_is_told_within_two_thousand_events(exported):
     seen = watch(exported)
-    seen.count_events(events(2000))
-    assert seen.snapshot(0.0)["shift"]["contexts_changed"] is False
-    seen.count_events(events(2000, shift=0.8, seed=1))
-    found = seen.snapshot(0.0)["shift"]
+    seen.add_events(events(2000))
+    assert seen.build_snapshot(0.0)["shift"]["contexts_changed"] is False
+    seen.add_events(events(2000, shift=0.8, seed=1))
+    found = seen.build_snapshot(0.0)["shift"]
     assert found["contexts_changed"]
     assert 2000 < found["at_event"] <= 4000
 
@@ -105,8 +105,8 @@ def test_default_rewards_are_counted_apart(exported):
     rows = events(400)
     rewards = np.tile([1.0, 0.0, 1.0, 1.0], 100)
     seen = watch(exported, wait=100.0)
-    seen.count_events(rows)
-    seen.count_rewards([row for row in logged(rows, rewards) if row.reward])
-    seen.count_rewards([row for row in logged(rows, rewards, kind="default") if not row.reward])
-    found = seen.snapshot(0.0)
+    seen.add_events(rows)
+    seen.add_rewards([row for row in logged(rows, rewards) if row.reward])
+    seen.add_rewards([row for row in logged(rows, rewards, kind="default") if not row.reward])
+    found = seen.build_snapshot(0.0)
     assert (found["given"], found["defaulted"], found["defaulted_fraction"]) == (300, 100, 0.25)

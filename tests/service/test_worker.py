@@ -16,20 +16,20 @@ from daband.service._client import Client
 from daband.service._decider import Decider, load_model
 from daband.service._event_log import Event, LoggedReward, Reward, Store
 from daband.service._settings import Clock, Settings
-from daband.service._worker import Worker, _load_policy, _was_exported_to, export_bytes, learn, run_worker
+from daband.service._worker import Worker, _load_policy, _was_exported_to, export_to_bytes, learn, run_worker
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 
 
 def replay(store, file, row):
     """Return a learned model, made again from the policy file and the log."""
     every = int(row.base.partition("/")[2])
-    deployed = load_model(store.model_content(number := store.newest_file(before=row.number)), number).deployed
+    deployed = load_model(store.read_content(number := store.find_newest_file(before=row.number)), number).deployed
     policy, seq = _load_policy(file, deployed), row.start_seq
     while seq < row.learned_seq:
-        rows = store.rewards_after(seq, every)
+        rows = store.read_rewards(seq, every)
         learn(policy, rows, deployed)
         seq = rows[-1].seq
-    return export_bytes(policy, deployed)
+    return export_to_bytes(policy, deployed)
 
 
 def fill(store, n, *, start=0, mode="online", model=0, unit=lambda reward: reward):
@@ -84,12 +84,12 @@ def test_a_model_is_a_function_of_the_log_bit_for_bit(policy_files, log):
     worked(store, policy_files)  # learns 40 of 50
     fill(store, 45, start=50, mode="apprentice")
     worked(store, policy_files)  # another process, which resumes
-    learned = [row for row, _ in store.models() if row.origin == "learned"]
+    learned = [row for row, _ in store.list_models() if row.origin == "learned"]
     assert learned[0].rounds == 400 + 80
     assert len(learned) >= 2
     for row in learned:
-        assert replay(store, policy_files[0], row) == store.model_content(row.number)
-    assert store.model_content(learned[0].number) != store.model_content(learned[1].number)
+        assert replay(store, policy_files[0], row) == store.read_content(row.number)
+    assert store.read_content(learned[0].number) != store.read_content(learned[1].number)
     store.close()
 
 
@@ -104,8 +104,8 @@ def test_rewards_in_another_unit_change_no_decision(tmp_path):
         publish_file(store, (tmp_path / "p.daband").read_bytes(), 0.0)
         fill(store, 60, unit=unit)
         worked(store, [tmp_path / "p.safetensors"])
-        number = max(row.number for row, _ in store.models())
-        decisions.append(load_model(store.model_content(number), number).deployed.decide(contexts))
+        number = max(row.number for row, _ in store.list_models())
+        decisions.append(load_model(store.read_content(number), number).deployed.decide(contexts))
         store.close()
     here, there = decisions
     assert len(set(here.arm)) > 1
@@ -118,7 +118,7 @@ def test_a_learned_model_warns_of_rows_far_outside_as_the_file_does(policy_files
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 50)
     worked(store, policy_files)
-    models = [load_model(store.model_content(row.number), row.number).deployed for row, _ in store.models()]
+    models = [load_model(store.read_content(row.number), row.number).deployed for row, _ in store.list_models()]
     row = np.full(DIM, 500.0)
     kinds = [{warning.kind for warning in model.decide(row).warnings} for model in models]
     assert len(models) > 1
@@ -133,13 +133,13 @@ def test_learning_in_one_go_gives_the_models_of_many_restarts(policy_files, tmp_
         publish_file(store, policy_files[1].read_bytes(), 0.0)
         rounds = Store(f"sqlite:///{tmp_path}/source-{name}.db")
         fill(rounds, 100)
-        rows = rounds.rewards_after(0, 1000)
+        rows = rounds.read_rewards(0, 1000)
         store.append([row.event for row in rows])
         given = iter(rows)
         for portion in portions:
             store.append([Reward(row.event.event_id, row.reward, row.time) for row in islice(given, portion)])
             worked(store, policy_files)
-        contents.append(store.model_content(store.current_model()))
+        contents.append(store.read_content(store.find_current_model()))
         store.close()
         rounds.close()
     assert contents[0] == contents[1]
@@ -152,7 +152,7 @@ def test_a_learned_model_explores_as_the_file_does(tmp_path, sqlite_log):
     publish_file(store, (tmp_path / "exploring.daband").read_bytes(), 0.0)
     fill(store, 20)
     worked(store, (policy, None))
-    learned = load_model(store.model_content(1), 1).deployed
+    learned = load_model(store.read_content(1), 1).deployed
     propensities = {round(learned.decide([0.1] * DIM).propensity, 3) for _ in range(100)}
     assert propensities == {0.8, 0.1}
     store.close()
@@ -168,7 +168,7 @@ def test_another_policy_file_does_not_learn_old_rewards_again(policy_files, tmp_
     assert worked(store, other)._learner.seq == 40
     fill(store, 20, start=40)
     worked(store, other)
-    assert [row.rounds for row, _ in store.models()][:2] == [420, 400]
+    assert [row.rounds for row, _ in store.list_models()][:2] == [420, 400]
     store.close()
 
 
@@ -220,12 +220,12 @@ def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
         worker = Worker(store, settings, clock=clock)
         times.pass_by(99.0)
         worker.run_once()
-        assert [row.event.event_id for row in store.rewards_after(0, 9)] == ["rewarded"]
+        assert [row.event.event_id for row in store.read_rewards(0, 9)] == ["rewarded"]
         times.pass_by(2.0)
         client.post("/decide", json={"event_id": "later", "context": [0.1] * DIM})
         worker.run_once()
         worker.run_once()
-        rows = store.rewards_after(0, 9)
+        rows = store.read_rewards(0, 9)
         assert [(row.event.event_id, row.reward, row.kind) for row in rows[1:]] == [("silent", 0.25, "default")]
         late = client.post("/events/silent/reward", json={"reward": 1})
         assert late.status_code == 409
@@ -233,7 +233,7 @@ def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
         assert client.post("/events/silent/reward", json={"reward": 0.25}).json()["status"] == "repeated"
         times.pass_by(101.0)
         worker.run_once()
-        assert store.rewards_after(0, 9)[-1].event.event_id == "later"
+        assert store.read_rewards(0, 9)[-1].event.event_id == "later"
         store.close()
 
 
@@ -252,9 +252,9 @@ def test_a_clock_that_jumps_sets_no_defaults_and_is_told(exported, sqlite_log, j
         worker = Worker(store, settings, clock=clock)
         times.pass_by(60.0)
         worker.run_once()
-        assert store.rewards_after(0, 9) == []
-        assert [event.time for _, event in store.events_after(0, 9)] == [1_000_000.0, 1_000_000.0]
-        restarted = times.clock(store.newest_time())
+        assert store.read_rewards(0, 9) == []
+        assert [event.time for _, event in store.read_events(0, 9)] == [1_000_000.0, 1_000_000.0]
+        restarted = times.clock(store.find_newest_time())
         assert restarted.now() >= 1_000_000.0  # never before what is logged
         store.close()
 
@@ -282,11 +282,11 @@ def test_a_connection_that_is_taken_after_a_log_was_closed_does_not_stay_open(lo
 
 def test_one_worker_at_a_time_works_on_a_log(log):
     first, second = Store(log), Store(log)
-    with first.leading() as mine:
+    with first.lead() as mine:
         assert mine
-        with second.leading() as also:
+        with second.lead() as also:
             assert not also
-    with second.leading() as now:
+    with second.lead() as now:
         assert now
     first.close()
     second.close()
@@ -316,7 +316,7 @@ def test_the_worker_goes_on_after_a_failure(policy_files, sqlite_log, monkeypatc
     assert "the worker failed: ValueError" in caplog.text
     assert "disk is full" in caplog.text
     assert "0.98765" not in caplog.text
-    assert store.note("snapshot") is not None
+    assert store.read_note("snapshot") is not None
     store.close()
 
 
@@ -330,8 +330,8 @@ def test_a_policy_that_the_file_was_not_exported_from_is_not_learned(policy_file
         caplog.clear()
         worker = worked(store, [tmp_path / f"{name}.safetensors"])
         assert reason in caplog.text
-        assert worker._statistics.snapshot(0.0)["events"] == 20  # all else goes on
-    assert len(store.models()) == 1
+        assert worker._statistics.build_snapshot(0.0)["events"] == 20  # all else goes on
+    assert len(store.list_models()) == 1
     store.close()
 
 
@@ -358,7 +358,7 @@ def test_a_published_file_of_as_many_rounds_is_not_taken_for_the_one_before(poli
     publish_file(store, (tmp_path / "explores.daband").read_bytes(), 0.0)
     fill(store, 20, start=20)
     worked(store, policy_files)  # the same policy, exported anew, goes on
-    assert store.models()[0][0].rounds == 440
+    assert store.list_models()[0][0].rounds == 440
     retrained = daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=1)
     retrained.update(np.random.default_rng(1).normal(size=(400, DIM)), np.arange(400) % 3, np.arange(400) % 2)
     daband.export(retrained, tmp_path / "retrained.daband", arm_names=ARMS)
@@ -366,7 +366,7 @@ def test_a_published_file_of_as_many_rounds_is_not_taken_for_the_one_before(poli
     fill(store, 20, start=40)
     assert worked(store, policy_files)._learner is None
     assert f"model {number} was exported from another policy" in caplog.text
-    assert store.current_model() == number
+    assert store.find_current_model() == number
     store.close()
 
 
@@ -383,8 +383,8 @@ def test_a_policy_that_cannot_be_loaded_stops_learning_alone(policy_files, tmp_p
     assert f"{bad} cannot learn from the log" in caplog.text
     times.pass_by(20.0)
     worker.run_once()
-    assert worker._statistics.snapshot(0.0)["events"] == 21
-    assert store.rewards_after(0, 99)[-1].event.event_id == "silent"  # the default
+    assert worker._statistics.build_snapshot(0.0)["events"] == 21
+    assert store.read_rewards(0, 99)[-1].event.event_id == "silent"  # the default
     store.close()
 
 
@@ -398,12 +398,12 @@ def test_a_published_file_is_not_compared_with_contexts_from_before(policy_files
     number = publish_file(store, (tmp_path / "new.daband").read_bytes(), 0.0)
     worker = Worker(store, Settings())
     worker.run_once()
-    counted = worker._statistics.snapshot(0.0)
+    counted = worker._statistics.build_snapshot(0.0)
     assert (counted["events"], counted["given"], counted["assessed"]) == (40, 40, 0.9)
     assert counted["shift"]["rounds"] == 0
     fill(store, 30, start=40, model=number)
     worker.run_once()
-    counted = worker._statistics.snapshot(0.0)
+    counted = worker._statistics.build_snapshot(0.0)
     assert counted["shift"]["rounds"] == 30
     store.close()
 
@@ -413,26 +413,26 @@ def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(policy_
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 20)
     first = worked(store, policy_files)
-    old = store.models()[0][0]
+    old = store.list_models()[0][0]
     policy = daband.load(policy_files[0])
     policy.update(np.zeros((5, DIM)), [0] * 5, [1.0] * 5)
     daband.export(policy, tmp_path / "better.daband", arm_names=ARMS)
-    assert not first.outdated
+    assert not first.is_outdated
     fill(store, 20, start=20)
     first._learner.learn_group()
     number = publish_file(store, (tmp_path / "better.daband").read_bytes(), 0.0)
-    assert first.outdated
+    assert first.is_outdated
     with pytest.raises(InvalidInput, match="another file was published"):  # at the very moment
         first._learner.publish(0.0)
     fill(store, 40, start=40)
     worked(store, policy_files)
-    assert store.current_model() == number
-    assert replay(store, policy_files[0], old) == store.model_content(old.number)
+    assert store.find_current_model() == number
+    assert replay(store, policy_files[0], old) == store.read_content(old.number)
     policy.save(tmp_path / "better.safetensors")
     assert worked(store, [tmp_path / "better.safetensors"])._learner.seq == 80  # from now on
     fill(store, 20, start=80)
     worked(store, [tmp_path / "better.safetensors"])
-    assert [row.rounds for row, _ in store.models()][:2] == [425, 405]
+    assert [row.rounds for row, _ in store.list_models()][:2] == [425, 405]
     store.close()
 
 
@@ -454,7 +454,7 @@ def test_a_published_file_is_watched_from_then_on(policy_files, tmp_path, sqlite
         return made[-1]
 
     run_worker(store, make, parent)
-    assert [worker._statistics.snapshot(0.0)["assessed"] for worker in made] == [0.62, 0.25]
+    assert [worker._statistics.build_snapshot(0.0)["assessed"] for worker in made] == [0.62, 0.25]
     store.close()
 
 
@@ -466,7 +466,7 @@ def test_a_worker_that_starts_on_a_long_log_counts_every_reward(exported, sqlite
     worker = Worker(store, Settings(wait=100.0))
     while worker.run_once():
         pass
-    counted = worker._statistics.snapshot(0.0)
+    counted = worker._statistics.build_snapshot(0.0)
     assert (counted["events"], counted["given"]) == (1200, 1200)
     store.close()
 
@@ -481,7 +481,7 @@ def test_a_batch_larger_than_a_portion_gets_its_defaults(exported, sqlite_log):
     times.pass_by(200.0)
     while worker.run_once():
         pass
-    assert len(store.rewards_after(0, 2000)) == 1000
+    assert len(store.read_rewards(0, 2000)) == 1000
     store.close()
 
 
@@ -496,10 +496,10 @@ def test_a_context_that_cannot_be_read_holds_nothing_up(policy_files, sqlite_log
         store.append([Reward(f"o{place}", 1.0, 2.0)])
     fill(store, 36)
     worker = worked(store, policy_files)
-    assert worker._statistics.snapshot(0.0)["shift"]["rounds"] == 36
-    learned = [row for row, _ in store.models() if row.origin == "learned"]
+    assert worker._statistics.build_snapshot(0.0)["shift"]["rounds"] == 36
+    learned = [row for row, _ in store.list_models() if row.origin == "learned"]
     assert (learned[0].rounds, learned[0].learned_seq) == (400 + 36, 40)
-    assert replay(store, policy_files[0], learned[0]) == store.model_content(learned[0].number)
+    assert replay(store, policy_files[0], learned[0]) == store.read_content(learned[0].number)
     store.close()
 
 
@@ -543,10 +543,10 @@ def test_a_neural_policy_learns_from_the_log_and_its_models_are_replayed(tmp_pat
     worked(store, files)
     fill(store, 30, start=30)
     worked(store, files)
-    learned = [row for row, _ in store.models() if row.origin == "learned"]
+    learned = [row for row, _ in store.list_models() if row.origin == "learned"]
     assert [row.learned_seq for row in learned] == [60, 40, 20]
     for row in learned[:2]:
-        assert replay(store, files[0], row) == store.model_content(row.number)
+        assert replay(store, files[0], row) == store.read_content(row.number)
     store.close()
 
 

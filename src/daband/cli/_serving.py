@@ -277,7 +277,7 @@ def serve_command(
     tokens = Tokens(
         **{name: os.environ.get(f"DABAND_{name.upper()}_TOKEN", "") for name in ("decide", "reward", "watch", "admin")}
     )
-    if host not in _LOOPBACK and not tokens.complete and not open_to_all:
+    if host not in _LOOPBACK and not tokens.is_complete and not open_to_all:
         raise InvalidInput(
             f"--host {host} is open to other machines, but not every role has a token; set DABAND_DECIDE_TOKEN, "
             "DABAND_REWARD_TOKEN and DABAND_ADMIN_TOKEN, or use --open-to-all"

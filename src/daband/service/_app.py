@@ -1,6 +1,7 @@
 """Define the ASGI application of the service, with endpoints for decisions, rewards, models, health and metrics.
 
-It uses Starlette instead of FastAPI. The deployed policy checks contexts itself, so pydantic is not needed.
+``create_app`` builds it, and ``Service`` has a method per endpoint. It uses Starlette instead of FastAPI, because the
+deployed policy checks contexts itself, so pydantic is not needed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _WARNING_FIELDS = ("kind", "column", "message")
 _WARNING_CHARACTERS = 500
 #: Allowed numbers of models in a path.
 _MODEL_NUMBER = re.compile("[0-9]{1,9}")
-#: Maximum number of digits of the length of a body.
+#: Maximum number of digits in the header Content-Length. Longer numbers are not parsed.
 _MAX_LENGTH_DIGITS = 15
 #: The headers of the page. It runs no scripts, loads nothing, and cannot be embedded in another site.
 _PAGE_HEADERS = {
@@ -67,7 +68,7 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-#: If the page's numbers are older than this many seconds, the worker seems to have stopped.
+#: The page warns that the worker has stopped if its statistics are older than this number of seconds.
 _STALE_SECONDS = 30.0
 #: Maximum number of models on the page.
 _MAX_LISTED_MODELS = 20
@@ -80,13 +81,13 @@ def create_app(
 ) -> Starlette:
     """Return the ASGI application that serves an exported policy and writes a log.
 
-    Learning, default rewards and the numbers of the page need the worker process, which ``daband serve`` starts.
+    Learning, default rewards and the statistics of the page need the worker process, which ``daband serve`` starts.
 
     Args:
         file: the file that ``daband.export`` wrote.
         log: the event log: ``sqlite:///events.db``, or ``postgresql://...``.
         settings: the behaviour of the service; by default ``Settings()``.
-        clock: the clock of events, which tests replace.
+        clock: the clock that gives events their times; by default one that starts now.
     """
     load_deployed(file)  # raises an error for a damaged file before the log is created
     return Service(file, Store(log), settings or Settings(), clock=clock).app
@@ -97,46 +98,46 @@ class Service:
 
     def __init__(self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None) -> None:
         self.store, self.settings = store, settings
-        self._clock = clock or Clock(store.newest_time())
-        content, old_number = Path(file).read_bytes(), store.newest_file()
+        self._clock = clock or Clock(store.find_newest_time())
+        content, old_number = Path(file).read_bytes(), store.find_newest_file()
         if old_number >= 0:
-            old_model = load_model(store.model_content(old_number), old_number)
+            old_model = load_model(store.read_content(old_number), old_number)
             _check_compatible(load_model(content, 0).deployed, old_model.deployed)
         number = publish_file(store, content, self._clock.now())
-        current = store.current_model()
+        current = store.find_current_model()
         assert current is not None
-        if number != store.newest_file() or store.note("pinned"):
+        if number != store.find_newest_file() or store.read_note("pinned"):
             _log.warning("%s is model %d of the log, but model %d decides (GET /models)", file, number, current)
-        model = with_added_arms(load_model(store.model_content(current), current), store.note("arms"))
-        self._decider, self._arms_note = Decider(model, settings), store.note("arms")
+        model = with_added_arms(load_model(store.read_content(current), current), store.read_note("arms"))
+        self._decider, self._arms_note = Decider(model, settings), store.read_note("arms")
         self._model_lock = threading.Lock()
         self._apply_verdict()
         self._registry = CollectorRegistry()
-        self._requests = Counter("daband_requests", "Requests", ["route", "status"], registry=self._registry)
-        self._seconds = Histogram(
+        self._request_counter = Counter("daband_requests", "Requests", ["route", "status"], registry=self._registry)
+        self._latency_histogram = Histogram(
             "daband_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=_LATENCY_BIN_SECONDS
         )
-        self._row_warnings = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
+        self._warning_counter = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
         self._hosts = {"localhost", *(host.lower() for host in settings.hosts)}
         self._tokens: dict[str, tuple[bytes, ...]] = {}
         for role, tokens in asdict(settings.tokens).items():
             self._tokens[role] = tuple(token.strip().encode() for token in tokens.split(",") if token.strip())
         self._tokens["watch"] += self._tokens["admin"]
-        route = self._route
+        route = self._make_route
         self.app = Starlette(
             routes=[
                 route("/decide", self._decide, "POST", "decide"),
-                route("/events/{event_id}/reward", self._reward, "POST", "reward"),
+                route("/events/{event_id}/reward", self._record_reward, "POST", "reward"),
                 route("/arms", self._replace_arms, "POST", "admin"),
                 route("/models", self._list_models, "GET", "watch"),
                 route("/models", self._upload_model, "POST", "admin"),
                 route("/models/{number}/activate", self._activate_model, "POST", "admin"),
-                route("/lift", self._lift, "GET", "watch"),
+                route("/lift", self._get_lift, "GET", "watch"),
                 route("/watch/reset", self._reset_watch, "POST", "admin"),
-                route("/health", self._health, "GET", None),
-                route("/metrics", self._metrics, "GET", "watch"),
-                route("/openapi.json", self._openapi, "GET", None),
-                route("/", self._page, "GET", "watch"),
+                route("/health", self._get_health, "GET", None),
+                route("/metrics", self._get_metrics, "GET", "watch"),
+                route("/openapi.json", self._get_openapi, "GET", None),
+                route("/", self._get_page, "GET", "watch"),
             ],
             lifespan=self._lifespan,
         )
@@ -171,9 +172,9 @@ class Service:
     def _load_current_model(self) -> None:
         """Load the model that should decide, if it is not the present model, and apply the latest verdict."""
         with self._model_lock:  # so that a thread with an older result cannot override a newer one
-            number, arms_note = self.store.current_model(), self.store.note("arms")
+            number, arms_note = self.store.find_current_model(), self.store.read_note("arms")
             if number is not None and (number != self._decider.model.number or arms_note != self._arms_note):
-                self._decider.model = with_added_arms(load_model(self.store.model_content(number), number), arms_note)
+                self._decider.model = with_added_arms(load_model(self.store.read_content(number), number), arms_note)
                 self._arms_note = arms_note
                 _log.info("model %d decides", number)
             self._apply_verdict()
@@ -189,19 +190,19 @@ class Service:
         if control and (verdict := self._read_verdict()):
             better_control = control if settings.widen is None else settings.widen
             control = 1.0 if verdict == "worse" else better_control
-        if control != self._decider.control:
+        if control != self._decider.control_fraction:
             _log.warning("the incumbent's arm is now played for %.1f%% of the events", 100 * control)
-            self._decider.control = control
+            self._decider.control_fraction = control
 
     def _read_verdict(self) -> str:
         """Return the worker's verdict on the newest file since the last reset: "worse", "better" or ""."""
-        watch_from, number, verdict = (self.store.note("verdict") or "//").split("/")
-        expected = (self.store.note("watch_from") or "0", str(self.store.newest_file()))
+        watch_from, number, verdict = (self.store.read_note("verdict") or "//").split("/")
+        expected = (self.store.read_note("watch_from") or "0", str(self.store.find_newest_file()))
         return verdict if (watch_from, number) == expected else ""
 
     # Checks of every request.
 
-    def _route(
+    def _make_route(
         self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, role: str | None
     ) -> Route:
         """Return a route that checks host and token, counts requests and converts errors to JSON.
@@ -210,25 +211,25 @@ class Service:
         """
 
         async def answer(request: Request) -> Response:
-            started = time.perf_counter()
+            start = time.perf_counter()
             try:
                 self._check_host(request)
                 if role is not None:
                     self._check_token(request, role)
                 response = await endpoint(request)
             except HTTPException as error:
-                response = _json({"error": error.detail}, error.status_code, error.headers)
+                response = _respond({"error": error.detail}, error.status_code, error.headers)
             except InvalidInput as error:
-                response = _json({"error": str(error)[:_MAX_ERROR_CHARACTERS]}, 422)
+                response = _respond({"error": str(error)[:_MAX_ERROR_CHARACTERS]}, 422)
             except ClientDisconnect:  # also if the server dropped an incomplete request
-                response = _json({"error": "the request ended early"}, 400)
+                response = _respond({"error": "the request ended early"}, 400)
             except LogFailed as error:
-                response = _json({"error": str(error)}, 503, {"Retry-After": "1"})
+                response = _respond({"error": str(error)}, 503, {"Retry-After": "1"})
             except Exception as error:  # its text may contain parts of a context, so only its type is logged
                 _log.error("%s %s failed: %s", method, path, type(error).__name__)
-                response = _json({"error": "the service failed; its log has the error's type"}, 500)
-            self._requests.labels(path, response.status_code).inc()
-            self._seconds.labels(path).observe(time.perf_counter() - started)
+                response = _respond({"error": "the service failed; its log has the error's type"}, 500)
+            self._request_counter.labels(path, response.status_code).inc()
+            self._latency_histogram.labels(path).observe(time.perf_counter() - start)
             return response
 
         return Route(path, answer, methods=[method])
@@ -304,7 +305,7 @@ class Service:
             await asyncio.to_thread(self._add_arms, new_arms, replace=False)
         events, warnings, rankings = self._decider.decide(body, self._clock.now())
         for kind in (kind for row in warnings for kind in {warning.kind for warning in row}):
-            self._row_warnings.labels(kind).inc()
+            self._warning_counter.labels(kind).inc()
         answers = await self._writer.write(events)
         conflicting = [
             event.event_id for event, answer in zip(events, answers, strict=True) if answer.status == "conflict"
@@ -312,11 +313,11 @@ class Service:
         if conflicting:
             raise HTTPException(409, f"event_id {conflicting[0]!r} was used for another context; nothing was decided")
         arm_names = self._decider.model.deployed.arm_names
-        decisions = [_decision_fields(answer, arm_names, row) for answer, row in zip(answers, warnings, strict=True)]
+        decisions = [_describe_decision(answer, arm_names, row) for answer, row in zip(answers, warnings, strict=True)]
         for decision, ranking in zip(decisions, rankings, strict=True):
             if ranking:
                 decision["ranking"] = ranking
-        return _json({"events": decisions} if "events" in body else decisions[0])
+        return _respond({"events": decisions} if "events" in body else decisions[0])
 
     async def _replace_arms(self, request: Request) -> Response:
         """Replace the list of arms that may be chosen, and return how many arms there are."""
@@ -331,7 +332,7 @@ class Service:
         await asyncio.to_thread(self._add_arms, body["arms"], replace=True)
         offered = self._decider.model.deployed.frozen.offered
         n_arms = self._decider.model.deployed.n_arms
-        return _json({"arms": n_arms, "offered": n_arms if offered is None else int(offered.sum())})
+        return _respond({"arms": n_arms, "offered": n_arms if offered is None else int(offered.sum())})
 
     def _add_arms(self, arms: list[Any], *, replace: bool) -> None:
         """Add arms to the list in the log and to the model that decides. With ``replace``, offer only these arms."""
@@ -339,7 +340,7 @@ class Service:
         self.store.change_note("arms", lambda text: extend_arms_note(text, arms, deployed, replace=replace))
         self._load_current_model()
 
-    async def _reward(self, request: Request) -> Response:
+    async def _record_reward(self, request: Request) -> Response:
         """Log the reward of an event."""
         event_id = check_event_id(request.path_params["event_id"])
         body = await self._read_json(request)
@@ -352,28 +353,28 @@ class Service:
         if answer.status == "refused":
             origin = "the default, because none arrived in time" if answer.kind == "default" else "recorded"
             raise HTTPException(409, f"event {event_id!r} already has another reward, {answer.reward:g} ({origin})")
-        return _json({"event_id": event_id, "status": answer.status, "reward": answer.reward})
+        return _respond({"event_id": event_id, "status": answer.status, "reward": answer.reward})
 
     # Models.
 
     async def _list_models(self, request: Request) -> Response:
-        """Return the models of the log."""
-        return _json(await asyncio.to_thread(self._read_models))
+        """Return the models of the log, and which of them decides."""
+        return _respond(await asyncio.to_thread(self._read_models))
 
     def _read_models(self) -> dict[str, Any]:
         """Return the models of the log, and the numbers of the deciding and the pinned model, in JSON types."""
-        pinned = self.store.note("pinned")
+        pinned = self.store.read_note("pinned")
         return {
             "deciding": self._decider.model.number,
             "pinned": int(pinned) if pinned else None,
-            "models": [{**asdict(row), "kept": is_stored} for row, is_stored in self.store.models()],
+            "models": [{**asdict(row), "kept": is_stored} for row, is_stored in self.store.list_models()],
         }
 
     async def _upload_model(self, request: Request) -> Response:
         """Add an exported file as a model."""
         content = await self._read_body(request, _MAX_MODEL_BYTES)
         number = await asyncio.to_thread(self._add_file, content)
-        return _json({"number": number, "deciding": self._decider.model.number}, 201)
+        return _respond({"number": number, "deciding": self._decider.model.number}, 201)
 
     def _add_file(self, content: bytes) -> int:
         """Publish an exported file, and return the number of its model."""
@@ -395,54 +396,54 @@ class Service:
         except InvalidInput:
             raise HTTPException(404, "there is no such model; GET /models lists the stored ones") from None
         await asyncio.to_thread(self._load_current_model)
-        return self._done(request, {"deciding": self._decider.model.number, "pinned": requested != "newest"})
+        return self._finish(request, {"deciding": self._decider.model.number, "pinned": requested != "newest"})
 
     async def _reset_watch(self, request: Request) -> Response:
-        """Reset the counts and alarms of the page."""
+        """Start the counts and alarms of the page again."""
         await asyncio.to_thread(self.store.write_note, "watch_from", str(self._clock.now()))
-        return self._done(request, {"status": "the counts start again"})
+        return self._finish(request, {"status": "the counts start again"})
 
-    def _done(self, request: Request, content: dict[str, Any]) -> Response:
+    def _finish(self, request: Request, content: dict[str, Any]) -> Response:
         """Return JSON, or a redirection to the page if the request is from a form of the page."""
         if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
             return RedirectResponse("/", 303)
-        return _json(content)
+        return _respond(content)
 
     # Watching.
 
-    async def _health(self, request: Request) -> Response:
+    async def _get_health(self, request: Request) -> Response:
         """Return the health of the service. The status is 503 if the log cannot be written."""
         failure, clock = self._writer.failure, self._clock.warning
         status = "the log cannot be written" if failure else "ok"
         body = {"status": status, "mode": self.settings.mode, "model": self._decider.model.number}
-        return _json({**body, "log": failure or "ok", "clock": clock or "ok"}, 503 if failure else 200)
+        return _respond({**body, "log": failure or "ok", "clock": clock or "ok"}, 503 if failure else 200)
 
-    async def _metrics(self, request: Request) -> Response:
-        """Return the numbers of the page and of requests, in the format of Prometheus."""
+    async def _get_metrics(self, request: Request) -> Response:
+        """Return the statistics of events, rewards and requests, in the format of Prometheus."""
         snapshot = await asyncio.to_thread(self._read_snapshot)
         clock_moved = bool(self._clock.warning)
         text = _templates.get_template("metrics.txt").render(
-            seen=snapshot, model=self._decider.model.number, writer=self._writer, clock_moved=clock_moved
+            snapshot=snapshot, model=self._decider.model.number, writer=self._writer, clock_moved=clock_moved
         )
         media_type = "text/plain; version=0.0.4; charset=utf-8"
         return Response(generate_latest(self._registry) + text.encode(), media_type=media_type)
 
     def _read_snapshot(self) -> dict[str, Any]:
-        """Return the numbers that the worker wrote last; empty before it has written any."""
-        text = self.store.note("snapshot")
+        """Return the statistics that the worker wrote last; empty before it has written any."""
+        text = self.store.read_note("snapshot")
         return {} if text is None else dict(orjson.loads(text))
 
-    async def _lift(self, request: Request) -> Response:
+    async def _get_lift(self, request: Request) -> Response:
         """Return the estimated lift of the policy over the control group."""
         snapshot = await asyncio.to_thread(self._read_snapshot)
-        return _json({**snapshot.get("lift", {}), "incumbent_fraction": self._decider.control})
+        return _respond({**snapshot.get("lift", {}), "incumbent_fraction": self._decider.control_fraction})
 
-    async def _page(self, request: Request) -> Response:
+    async def _get_page(self, request: Request) -> Response:
         """Return the HTML page that shows the state of the service."""
         snapshot, models = await asyncio.to_thread(lambda: (self._read_snapshot(), self._read_models()))
         now = self._clock.now()
         page = _templates.get_template("watch.html").render(
-            seen=snapshot,
+            snapshot=snapshot,
             models=models["models"][:_MAX_LISTED_MODELS],
             more_models=len(models["models"]) - _MAX_LISTED_MODELS,
             deciding=models["deciding"],
@@ -450,14 +451,14 @@ class Service:
             deployed=self._decider.model.deployed,
             settings=self.settings,
             health={"log": self._writer.failure, "clock": self._clock.warning},
-            control=self._decider.control,
+            control=self._decider.control_fraction,
             stale=bool(snapshot) and now - snapshot["time"] > _STALE_SECONDS,
         )
         return HTMLResponse(page, headers=_PAGE_HEADERS)
 
-    async def _openapi(self, request: Request) -> Response:
+    async def _get_openapi(self, request: Request) -> Response:
         """Return the OpenAPI document."""
-        return _json(_openapi(self._decider.model.deployed, self.settings))
+        return _respond(_build_openapi(self._decider.model.deployed, self.settings))
 
 
 def _check_compatible(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
@@ -475,7 +476,7 @@ def _check_compatible(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
 def publish_file(store: Store, content: bytes, now: float) -> int:
     """Return the number of the model with this content. If it is not in the log, add it as the newest model."""
     digest = hashlib.sha256(content).hexdigest()
-    for row, _ in store.models():
+    for row, _ in store.list_models():
         if row.digest == digest and row.origin == "file":
             return row.number
     rounds = load_model(content, 0).deployed.rounds_learned
@@ -487,7 +488,7 @@ def _is_any_of(token: bytes, allowed: tuple[bytes, ...]) -> bool:
     return sum(hmac.compare_digest(token, other) for other in allowed) > 0  # ``any`` would stop at the first match
 
 
-def _decision_fields(answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...]) -> dict[str, Any]:
+def _describe_decision(answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...]) -> dict[str, Any]:
     """Return the fields of a decision in the answer to a request."""
     event = answer.event
     assert isinstance(event, Event)
@@ -498,12 +499,12 @@ def _decision_fields(answer: LogAnswer, arm_names: tuple[str, ...], warnings: tu
     }  # fmt: skip
 
 
-def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def _respond(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response with this content as JSON."""
     return Response(orjson.dumps(content), status, headers, "application/json")
 
 
-def _openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:
+def _build_openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:
     """Return the OpenAPI document of a service, with the columns and arms of its policy."""
     example: Any = 0.0
     for size in reversed(deployed.reader.shape):
@@ -542,4 +543,4 @@ def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-_templates.filters.update(number=_format_number, percent=_format_percent, span=_format_interval, moment=_format_time)
+_templates.filters.update(number=_format_number, percent=_format_percent, interval=_format_interval, time=_format_time)

@@ -1,4 +1,7 @@
-"""Call the service from Python. The client repeats calls that get no answer, which is safe for all calls."""
+"""Call the service from Python.
+
+``Client`` repeats calls that get no answer. This is safe, because every call has an id that the service remembers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import orjson
 from daband.errors import DabandError, InvalidInput
 
 #: Status codes after which a call is repeated.
-_RETRY_STATUS = (429, 503)
+_RETRY_STATUS_CODES = (429, 503)
 
 
 class ServiceError(DabandError, RuntimeError):
@@ -54,7 +57,7 @@ class Client:
         address: the URL of the service.
         token: the token for decisions.
         reward_token: the token for rewards; by default ``token``.
-        timeout: the number of seconds to wait for one answer.
+        timeout: the number of seconds to wait for the answer to one request.
         patience: the number of seconds for which a call is repeated if the service does not answer or is overloaded.
     """
 
@@ -128,7 +131,7 @@ class Client:
         while True:
             try:
                 response = self._http.post(path, content=body, headers=headers)
-                if response.status_code not in _RETRY_STATUS or time.monotonic() + pause > deadline:
+                if response.status_code not in _RETRY_STATUS_CODES or time.monotonic() + pause > deadline:
                     break
             except httpx.TransportError as error:
                 if time.monotonic() + pause > deadline:
@@ -145,7 +148,7 @@ class Client:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a pandas row, a time or a tensor in JSON types."""
+    """Return a pandas row, a time or a tensor in JSON types. orjson calls this for types that it does not know."""
     if str(value) == "NaT":  # a missing time in pandas
         return None
     for name in ("to_dict", "isoformat", "tolist"):

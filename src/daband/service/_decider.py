@@ -1,4 +1,7 @@
-"""Check the JSON of a request, decide with the deployed policy, and return the events for the log."""
+"""Check the JSON of a request, decide with the deployed policy, and return the events for the log.
+
+``Decider.decide`` does all of this. ``Model`` is the policy that decides, and the first functions add arms to it.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ from daband.service._event_log import Event
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
-#: The fields of an event in a request.
+#: The allowed fields of an event in a request.
 _EVENT_FIELDS = ("event_id", "context", "eligible", "arms", "top", "domain", "incumbent", "incumbent_propensity")
 #: The allowed ids of events.
-_EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
-#: Maximum number of columns of a row in addition to the policy's columns. More would slow down all later steps.
+_EVENT_ID_PATTERN = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
+#: Maximum number of columns of a row in addition to the policy's columns. More would slow down the service.
 _MAX_EXTRA_COLUMNS = 1000
 #: Maximum number of characters of an unknown name in an error.
 _MAX_SHOWN_CHARACTERS = 80
 #: Maximum number of arms of a service.
 _MAX_ARMS = 10_000
-#: Floats below this number can be converted to integers without loss.
+#: Floats below this number that are integers can be converted to ``int`` without loss.
 _MAX_EXACT_INTEGER = 2.0**53
 
 
@@ -113,13 +116,13 @@ class _EventRequest:
     top: int | None = None
 
 
-def _eligible_arms(requests: list[_EventRequest], n_arms: int) -> Mask:
-    """Return a mask (n, K) of the eligible arms of requests; None if all arms are eligible."""
+def _build_mask(requests: list[_EventRequest], n_arms: int) -> Mask:
+    """Return a mask (n, K) that is True for the eligible arms of n requests; None if all arms are eligible."""
     if all(request.eligible is None for request in requests):
         return None
     mask = np.zeros((len(requests), n_arms), np.bool_)
-    for row, request in zip(mask, requests, strict=True):
-        row[slice(None) if request.eligible is None else request.eligible] = True
+    for mask_row, request in zip(mask, requests, strict=True):
+        mask_row[slice(None) if request.eligible is None else request.eligible] = True
     return mask
 
 
@@ -135,22 +138,26 @@ class Decider:
         if settings.control and self._incumbent is None:
             raise InvalidInput("control needs an incumbent: use --incumbent, or export the policy with one")
         #: The fraction of events for which the incumbent's arm is played.
-        self.control = settings.control
+        self.control_fraction = settings.control
 
     def find_new_arms(self, body: Any) -> list[Any]:
         """Return the arms in the body of a request that have features and are not in the catalogue."""
         catalogue = self.model.deployed.frozen.catalogue
         events = body.get("events", [body]) if isinstance(body, dict) else []
-        lists = [event.get("arms") for event in events if isinstance(event, dict)] if isinstance(events, list) else []
-        arms = [arm for arms in lists if isinstance(arms, list) for arm in arms if isinstance(arm, dict)]
+        bodies = [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
+        arm_lists = [body["arms"] for body in bodies if isinstance(body.get("arms"), list)]
+        arms = [arm for arm_list in arm_lists for arm in arm_list if isinstance(arm, dict)]
         arms_by_id = {str(arm.get("id")): arm for arm in arms if len(arm) > 1} if catalogue is not None else {}
         return [arm for arm_id, arm in arms_by_id.items() if catalogue is not None and arm_id not in catalogue.index]
 
     def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]], list[tuple[str, ...]]]:
-        """Return the events of a request, and the warnings and the ranking of arms of each event. Nothing is logged."""
+        """Return the events of a request, and for each event its warnings and its ranking of arms.
+
+        ``body`` is the parsed JSON of the request, and ``now`` the time of the events. Nothing is written to the log.
+        """
         model, settings = self.model, self._settings
         requests = self._read_events(body, model.deployed)
-        choices, warnings, rankings = self._choose(model.deployed, requests, self.control)
+        choices, warnings, rankings = self._choose(model.deployed, requests, self.control_fraction)
         events = []
         for request, (arm, propensity, control_probability, in_control) in zip(requests, choices, strict=True):
             mode: str = settings.mode
@@ -173,17 +180,17 @@ class Decider:
                     own_arm=None if in_control else arm,
                     incumbent_arm=request.incumbent,
                     control=control_probability if 0.0 < control_probability < 1.0 else None,
-                    **self._stored_fields(request),
+                    **self._get_log_fields(request),
                 )
             )
         return events, warnings, rankings
 
-    def _stored_fields(self, request: _EventRequest) -> dict[str, str | None]:
-        """Return the context, eligible arms and digest of an event, as ``Settings.contexts`` allows."""
+    def _get_log_fields(self, request: _EventRequest) -> dict[str, str | None]:
+        """Return an event's ``context``, ``eligible`` and ``digest``, as far as ``Settings.contexts`` allows."""
         eligible = None if request.eligible is None else str(request.eligible)
         if self._settings.contexts == "drop":
             return {"context": None, "eligible": eligible, "digest": None}
-        text = orjson.dumps(request.context)
+        context_json = orjson.dumps(request.context)
         normalised = orjson.dumps(_normalise_numbers(request.context), option=orjson.OPT_SORT_KEYS)
         identity = b"%b|%b|%d" % (
             normalised,
@@ -191,23 +198,24 @@ class Decider:
             -1 if request.incumbent is None else request.incumbent,
         )
         digest = hashlib.blake2b(identity, digest_size=16).hexdigest()
-        return {"context": text.decode(), "eligible": eligible, "digest": digest}
+        return {"context": context_json.decode(), "eligible": eligible, "digest": digest}
 
     def _choose(
-        self, deployed: DeployedPolicy, requests: list[_EventRequest], control: float
+        self, deployed: DeployedPolicy, requests: list[_EventRequest], control_fraction: float
     ) -> tuple[list[tuple[int, float, float, bool]], list[tuple[Any, ...]], list[tuple[str, ...]]]:
-        """Return the choices, warnings and rankings of requests.
+        """Return the choices, the warnings and the rankings, one of each per request.
 
-        A choice is the arm, its propensity, the probability of the control group, and True if it is in that group.
+        A choice is a tuple of the arm, its propensity, the probability of the control group, and True if the event is
+        in that group.
         """
         incumbents = np.array([-1 if request.incumbent is None else request.incumbent for request in requests])
         shared_options: dict[str, Any] = {
-            "control": control,
+            "control": control_fraction,
             "incumbents": incumbents,
             "new_arms": self._settings.new_arms,
         }
         if len(requests) > 1 and any(request.arms is not None or request.top is not None for request in requests):
-            results = [self._choose(deployed, [request], control) for request in requests]
+            results = [self._choose(deployed, [request], control_fraction) for request in requests]
             return (
                 [result[0][0] for result in results],
                 [result[1][0] for result in results],
@@ -215,7 +223,7 @@ class Decider:
             )
         if len(requests) == 1:
             request = requests[0]
-            arms = _eligible_arms(requests, deployed.n_arms) if request.arms is None else request.arms
+            arms = _build_mask(requests, deployed.n_arms) if request.arms is None else request.arms
             decision = deployed.decide_with(request.row, arms, request.top, **shared_options)[0]
             arm, propensity = int(decision.arm), float(decision.propensity)
             if request.arms is not None:
@@ -225,9 +233,9 @@ class Decider:
         batch: Any = [request.row for request in requests]
         if isinstance(batch[0], np.ndarray):
             batch = np.stack(batch)
-        decision = deployed.decide_with(batch, _eligible_arms(requests, deployed.n_arms), **shared_options)[0]
-        parts = (decision.arm, decision.propensity, decision.control, decision.in_control)
-        columns = (np.broadcast_to(part, len(requests)).tolist() for part in parts)
+        decision = deployed.decide_with(batch, _build_mask(requests, deployed.n_arms), **shared_options)[0]
+        fields = (decision.arm, decision.propensity, decision.control, decision.in_control)
+        columns = (np.broadcast_to(field, len(requests)).tolist() for field in fields)
         return list(zip(*columns, strict=True)), list(decision.warnings), [()] * len(requests)
 
     def _read_events(self, body: Any, deployed: DeployedPolicy) -> list[_EventRequest]:
@@ -289,7 +297,7 @@ class Decider:
         return _EventRequest(
             event_id=uuid.uuid4().hex if event_id is None else check_event_id(event_id),
             context=context,
-            row=_as_row(context, deployed),
+            row=_read_context(context, deployed),
             eligible=eligible,
             incumbent=self._incumbent if incumbent is None else deployed.arm_index(incumbent, "incumbent"),
             incumbent_propensity=float(propensity),
@@ -299,7 +307,7 @@ class Decider:
 
 
 def _normalise_numbers(value: Any) -> Any:
-    """Return a JSON value in which floats such as 41.0 are integers. Programs write both for the same number."""
+    """Return a JSON value in which floats such as 41.0 are integers, because programs write 41 or 41.0 alike."""
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) < _MAX_EXACT_INTEGER else value
     if type(value) is dict:
@@ -307,10 +315,10 @@ def _normalise_numbers(value: Any) -> Any:
     return [_normalise_numbers(item) for item in value] if type(value) is list else value
 
 
-def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
-    """Return the context of a request as a row for ``decide``.
+def _read_context(context: Any, deployed: DeployedPolicy) -> Any:
+    """Return the context of a request as a row for ``DeployedPolicy.decide``: a mapping or an array of floats.
 
-    Lists become arrays here, because ``decide`` would read strings in them as file names.
+    Lists become arrays here, because ``decide`` would read strings in a list as file names.
     """
     if isinstance(context, Mapping):
         if deployed.columns is None:
@@ -337,8 +345,8 @@ def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
 
 
 def check_event_id(event_id: Any) -> str:
-    """Return an event id. Raise an error if it is not allowed in paths or logs."""
-    if not isinstance(event_id, str) or not _EVENT_ID.fullmatch(event_id):
+    """Return the event id. Raise an error if it has characters that are not allowed in paths or logs."""
+    if not isinstance(event_id, str) or not _EVENT_ID_PATTERN.fullmatch(event_id):
         raise InvalidInput("event_id must be 1 to 128 letters, digits or . _ : ~ -")
     return event_id
 

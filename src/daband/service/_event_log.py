@@ -25,7 +25,7 @@ import sqlalchemy as sa
 
 from daband.errors import DabandError, DataError, InvalidInput
 
-#: The version of the tables.
+#: The version of the tables, which is stored in the note "version".
 _VERSION = "3"
 #: The number of the advisory lock of writers in Postgres.
 _WRITE_LOCK = 720_911
@@ -34,15 +34,15 @@ _WORKER_LOCK = 720_912
 #: Maximum number of attempts to write entries.
 _MAX_ATTEMPTS = 3
 #: Maximum number of event ids in one query.
-_MAX_IDS = 500
+_MAX_IDS_PER_QUERY = 500
 #: Maximum number of learned models whose content is stored.
 _MAX_STORED_MODELS = 50
-#: The number of rounds that are read at a time.
+#: The number of rounds in a batch of ``read_rounds``.
 _BATCH_ROWS = 4096
 
 _metadata = sa.MetaData()
-#: The type of numbers of entries.
-_BigNumber = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+#: The column type of the numbers ``seq``. In SQLite, only an INTEGER column increments automatically.
+_BigInt = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class ModelRow:
 _COLUMN_TYPES = {"str": sa.Text, "float": sa.Double, "int": sa.Integer}
 
 
-def _columns(row_class: Any, **options: dict[str, Any]) -> list[sa.Column[Any]]:
+def _build_columns(row_class: Any, **options: dict[str, Any]) -> list[sa.Column[Any]]:
     """Return a column for each field of a dataclass. ``options`` has arguments of ``sa.Column`` by field name."""
     columns = []
     for name, field in row_class.__dataclass_fields__.items():
@@ -167,37 +167,37 @@ def _columns(row_class: Any, **options: dict[str, Any]) -> list[sa.Column[Any]]:
 _events = sa.Table(
     "events",
     _metadata,
-    sa.Column("seq", _BigNumber, primary_key=True, autoincrement=True),
-    *_columns(Event, event_id={"unique": True}, time={"index": True}),
+    sa.Column("seq", _BigInt, primary_key=True, autoincrement=True),
+    *_build_columns(Event, event_id={"unique": True}, time={"index": True}),
     sqlite_autoincrement=True,
 )
 _rewards = sa.Table(
     "rewards",
     _metadata,
-    sa.Column("seq", _BigNumber, primary_key=True, autoincrement=True),
-    *_columns(Reward, event_id={"unique": True}),
+    sa.Column("seq", _BigInt, primary_key=True, autoincrement=True),
+    *_build_columns(Reward, event_id={"unique": True}),
     sqlite_autoincrement=True,
 )
 _models = sa.Table(
     "models",
     _metadata,
-    *_columns(
+    *_build_columns(
         ModelRow,
         number={"primary_key": True, "autoincrement": False},
-        **{name: {"type_": _BigNumber} for name in ("start_seq", "learned_seq", "rounds")},
+        **{name: {"type_": _BigInt} for name in ("start_seq", "learned_seq", "rounds")},
     ),
     sa.Column("content", sa.LargeBinary),
     sa.Column("state", sa.LargeBinary),
-    # The last bytes of content and state, such as an encoder, are often equal to those of the model ``file``. They are
-    # stored only there, and the numbers of these bytes are stored here.
+    # The last bytes of content and state, such as an encoder, are often equal to the last bytes of the model ``file``.
+    # They are stored only with that model. These columns have its number and the numbers of shared bytes.
     sa.Column("file", sa.Integer),
-    sa.Column("content_shared", _BigNumber),
-    sa.Column("state_shared", _BigNumber),
+    sa.Column("content_shared", _BigInt),
+    sa.Column("state_shared", _BigInt),
 )
 _notes = sa.Table("notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text))
 _REWARD_COLUMNS = [_rewards.c[name] for name in ("reward", "kind", "time")]
 _EVENT_COLUMNS = [_events.c[name] for name in Event.__dataclass_fields__]
-_FROM_FILE = _models.c.origin == "file"
+_IS_FILE = _models.c.origin == "file"
 _MODEL_COLUMNS = [_models.c[name] for name in ModelRow.__dataclass_fields__]
 
 
@@ -257,8 +257,9 @@ class Store:
     def append_groups(self, groups: Sequence[Sequence[Entry]]) -> list[list[LogAnswer]]:
         """Write the entries of several requests in one transaction, and return their results.
 
-        Entries are on disk when this returns. Events are written first, then rewards. Existing ids are not written
-        again. If a different request has the id of an event, no event of its group is written.
+        Each group holds the entries of one request. Entries are on disk when this returns. Events are written first,
+        then rewards. Ids that are in the log are not written again. If a different request has the id of an event, no
+        event of its group is written.
         """
         entries = [entry for group in groups for entry in group]
         event_groups = [[entry for entry in group if isinstance(entry, Event)] for group in groups]
@@ -275,13 +276,13 @@ class Store:
                     raise
         raise AssertionError("unreachable")
 
-    def events_after(self, seq: int, limit: int) -> list[tuple[int, Event]]:
+    def read_events(self, seq: int, limit: int) -> list[tuple[int, Event]]:
         """Return at most ``limit`` events with a number above ``seq``, in order, each with its number."""
         query = sa.select(_events.c.seq, *_EVENT_COLUMNS).where(_events.c.seq > seq).order_by(_events.c.seq)
         with self._reading() as connection:
             return [(row[0], Event(*row[1:])) for row in connection.execute(query.limit(limit))]
 
-    def rewards_after(self, seq: int, limit: int) -> list[LoggedReward]:
+    def read_rewards(self, seq: int, limit: int) -> list[LoggedReward]:
         """Return at most ``limit`` rewards with a number above ``seq``, in order."""
         query = (
             sa.select(_rewards.c.seq, _events.c.seq, *_REWARD_COLUMNS, *_EVENT_COLUMNS)
@@ -294,17 +295,17 @@ class Store:
             rows: list[Any] = list(connection.execute(query))
         return [LoggedReward(*[*row[:5], Event(*row[5:])]) for row in rows]
 
-    def last_reward(self) -> int:
+    def find_last_reward(self) -> int:
         """Return the number of the newest reward; 0 if there is none."""
         return self._fetch_value(sa.select(sa.func.max(_rewards.c.seq))) or 0
 
-    def newest_time(self) -> float:
+    def find_newest_time(self) -> float:
         """Return the time of the newest entry; 0 if there is none."""
         queries = (sa.select(table.c.time).order_by(table.c.seq.desc()).limit(1) for table in (_events, _rewards))
         times = [self._fetch_value(query) for query in queries]
         return max((time for time in times if time is not None), default=0.0)
 
-    def unrewarded(self, after: float, until: float, limit: int) -> list[tuple[float, str]]:
+    def find_unrewarded(self, after: float, until: float, limit: int) -> list[tuple[float, str]]:
         """Return the times and ids of at most ``limit`` events without a reward, oldest first.
 
         Their times are in (after, until].
@@ -319,7 +320,7 @@ class Store:
         with self._reading() as connection:
             return [(row[0], row[1]) for row in connection.execute(query)]
 
-    def rounds(self, after: float, until: float) -> Iterator[list[tuple[Event, float, str]]]:
+    def read_rounds(self, after: float, until: float) -> Iterator[list[tuple[Event, float, str]]]:
         """Yield batches of events with a time in [after, until), each event with its reward and the reward's kind."""
         seq = 0
         while True:
@@ -362,11 +363,11 @@ class Store:
         newest_number, last_seq = sa.func.max(_models.c.number), sa.func.max(_rewards.c.seq)
         with self._writing() as connection:
             number = connection.execute(sa.select(newest_number)).scalar()
-            if file is not None and connection.execute(sa.select(newest_number).where(_FROM_FILE)).scalar() != file:
+            if file is not None and connection.execute(sa.select(newest_number).where(_IS_FILE)).scalar() != file:
                 raise InvalidInput("another file was published since, which this model does not belong to")
             file_query = sa.select(_models.c.content).where(_models.c.number == file)
             file_content = b"" if file is None else bytes(connection.execute(file_query).scalar_one())
-            shared = [_count_common_end(part or b"", file_content) for part in (content, state)]
+            n_shared = [_count_common_suffix(part or b"", file_content) for part in (content, state)]
             if start_seq is None or learned_seq is None:
                 start_seq = learned_seq = connection.execute(sa.select(last_seq)).scalar() or 0
             row = ModelRow(
@@ -381,12 +382,12 @@ class Store:
             )
             if state is not None:
                 connection.execute(sa.update(_models).values(state=None).where(_models.c.state.is_not(None)))
-            stored = {
-                "content": content[: len(content) - shared[0]],
-                "state": state and state[: len(state) - shared[1]],
+            stored_bytes = {
+                "content": content[: len(content) - n_shared[0]],
+                "state": state and state[: len(state) - n_shared[1]],
             }
-            lengths = {"file": file, "content_shared": shared[0], "state_shared": shared[1]}
-            connection.execute(sa.insert(_models).values(**asdict(row), **stored, **lengths))
+            shared_counts = {"file": file, "content_shared": n_shared[0], "state_shared": n_shared[1]}
+            connection.execute(sa.insert(_models).values(**asdict(row), **stored_bytes, **shared_counts))
             is_old = _models.c.number < row.number - _MAX_STORED_MODELS
             pinned = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "pinned")).scalar()
             if pinned:
@@ -394,33 +395,33 @@ class Store:
             connection.execute(sa.update(_models).values(content=None).where(is_old, _models.c.origin == "learned"))
         return row
 
-    def models(self) -> list[tuple[ModelRow, bool]]:
+    def list_models(self) -> list[tuple[ModelRow, bool]]:
         """Return all models, newest first, each with True if its content is stored."""
         query = sa.select(_models.c.content.is_not(None), *_MODEL_COLUMNS).order_by(_models.c.number.desc())
         with self._reading() as connection:
             return [(ModelRow(*row[1:]), bool(row[0])) for row in connection.execute(query)]
 
-    def newest_file(self, *, before: float = math.inf) -> int:
+    def find_newest_file(self, *, before: float = math.inf) -> int:
         """Return the number of the newest exported file with a number below ``before``; -1 if there is none."""
-        query = sa.select(sa.func.max(_models.c.number)).where(_FROM_FILE)
+        query = sa.select(sa.func.max(_models.c.number)).where(_IS_FILE)
         number = self._fetch_value(query if before == math.inf else query.where(_models.c.number < before))
         return -1 if number is None else int(number)
 
-    def current_model(self) -> int | None:
+    def find_current_model(self) -> int | None:
         """Return the number of the model that decides: the pinned model, or the newest; None without models."""
-        pinned = self.note("pinned")
+        pinned = self.read_note("pinned")
         if pinned:
             return int(pinned)
         return self._fetch_value(sa.select(sa.func.max(_models.c.number)))
 
-    def model_content(self, number: int) -> bytes:
+    def read_content(self, number: int) -> bytes:
         """Return the exported file of a model."""
         content = self._read_bytes(number, "content")
         if content is None:
             raise InvalidInput(f"there is no model {number}; GET /models lists the stored ones")
         return content
 
-    def model_state(self, number: int) -> bytes | None:
+    def read_state(self, number: int) -> bytes | None:
         """Return the state of the learner when it published this model; None if it is not stored."""
         return self._read_bytes(number, "state")
 
@@ -431,15 +432,15 @@ class Store:
             row = connection.execute(sa.select(*columns).where(_models.c.number == number)).one_or_none()
         if row is None or row[0] is None:
             return None
-        return bytes(row[0]) + (self.model_content(row[1])[-row[2] :] if row[2] else b"")
+        return bytes(row[0]) + (self.read_content(row[1])[-row[2] :] if row[2] else b"")
 
     def pin(self, number: int | None) -> None:
-        """Let a model decide from now on. None means the newest model."""
+        """Let the model with this number decide from now on. None lets the newest model decide."""
         if number is not None:
-            self.model_content(number)
+            self.read_content(number)
         self.write_note("pinned", "" if number is None else str(number))
 
-    def note(self, name: str) -> str | None:
+    def read_note(self, name: str) -> str | None:
         """Return a note, i.e. a text that all processes of the service can read and write; None if it is missing."""
         return self._fetch_value(sa.select(_notes.c.text).where(_notes.c.name == name))
 
@@ -457,8 +458,11 @@ class Store:
         self.change_note(name, lambda _: text)
 
     @contextlib.contextmanager
-    def leading(self) -> Iterator[bool]:
-        """Yield True if this process may do the background work. Only one process at a time may do so."""
+    def lead(self) -> Iterator[bool]:
+        """Yield True if this process may do the background work of the log, else False.
+
+        Only one process at a time may do so. It holds a lock while the context is open.
+        """
         if self.backend == "sqlite":
             import fcntl
 
@@ -472,12 +476,12 @@ class Store:
                     yield True
             return
         with self._engine.connect() as connection:
-            acquired = bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_WORKER_LOCK))).scalar())
+            is_leader = bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_WORKER_LOCK))).scalar())
             connection.commit()
             try:
-                yield acquired
+                yield is_leader
             finally:
-                if acquired:
+                if is_leader:
                     connection.execute(sa.select(sa.func.pg_advisory_unlock(_WORKER_LOCK)))
 
     # Connections.
@@ -529,8 +533,8 @@ def _prepare_postgres(connection: Any, record: Any) -> None:  # noqa: ARG001
 def _split_ids(ids: Iterable[str]) -> Iterator[list[str]]:
     """Yield the distinct ids in batches of at most 500."""
     unique_ids = list(dict.fromkeys(ids))
-    for start in range(0, len(unique_ids), _MAX_IDS):
-        yield unique_ids[start : start + _MAX_IDS]
+    for start in range(0, len(unique_ids), _MAX_IDS_PER_QUERY):
+        yield unique_ids[start : start + _MAX_IDS_PER_QUERY]
 
 
 def _find_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str, Event]:
@@ -552,9 +556,9 @@ def _write_events(
     for group in groups:
         has_conflict = any(recorded.get(event.event_id, event).digest != event.digest for event in group)
         for event in group:
-            first = recorded.get(event.event_id)
-            if first is not None:
-                answers[id(event)] = LogAnswer("repeated" if first.digest == event.digest else "conflict", first)
+            logged = recorded.get(event.event_id)
+            if logged is not None:
+                answers[id(event)] = LogAnswer("repeated" if logged.digest == event.digest else "conflict", logged)
             elif has_conflict:
                 answers[id(event)] = LogAnswer("refused")
             else:
@@ -602,8 +606,8 @@ class LogFailed(DabandError, RuntimeError):
 class Writer:
     """Writes the entries of many requests in one transaction, because the rate is limited by flushes to disk.
 
-    While the entries of some requests are written in a thread, those of the next requests are collected. A request is
-    answered when its entries are on disk.
+    While the entries of some requests are written in a thread, the entries of the next requests are collected. A
+    request is answered when its entries are on disk.
 
     Attributes:
         failure: the reason why the last transaction failed, or empty.
@@ -617,27 +621,27 @@ class Writer:
         self._max_waiting = max_waiting
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="daband-log")
         self._groups: list[tuple[Sequence[Entry], asyncio.Future[list[LogAnswer]]]] = []
-        self._waiting = 0
-        self._running: asyncio.Task[None] | None = None
+        self._n_waiting = 0
+        self._writing_task: asyncio.Task[None] | None = None
         self.failure = ""
         self.written = self.transactions = 0
         self.seconds = 0.0
 
     async def write(self, entries: Sequence[Entry]) -> list[LogAnswer]:
         """Write the entries of a request, and return their results when they are on disk."""
-        if self._waiting + len(entries) > self._max_waiting:
-            raise LogFailed(f"{self._waiting:,} entries wait for the log; try again later")
+        if self._n_waiting + len(entries) > self._max_waiting:
+            raise LogFailed(f"{self._n_waiting:,} entries wait for the log; try again later")
         future: asyncio.Future[list[LogAnswer]] = asyncio.get_running_loop().create_future()
         self._groups.append((entries, future))
-        self._waiting += len(entries)
-        if self._running is None:
-            self._running = asyncio.create_task(self._write_groups())
+        self._n_waiting += len(entries)
+        if self._writing_task is None:
+            self._writing_task = asyncio.create_task(self._write_groups())
         return await future
 
     async def close(self) -> None:
         """Write the waiting entries, and stop the thread."""
-        if self._running is not None:
-            await self._running
+        if self._writing_task is not None:
+            await self._writing_task
         self._thread.shutdown()
 
     async def _write_groups(self) -> None:
@@ -646,9 +650,10 @@ class Writer:
         try:
             while self._groups:
                 groups, self._groups = self._groups, []
-                outcomes = await loop.run_in_executor(self._thread, self._append, [entries for entries, _ in groups])
+                entry_groups = [entries for entries, _ in groups]
+                outcomes = await loop.run_in_executor(self._thread, self._write_once, entry_groups)
                 for (entries, future), outcome in zip(groups, outcomes, strict=True):
-                    self._waiting -= len(entries)
+                    self._n_waiting -= len(entries)
                     if future.done():  # the client has disconnected, but its entries are in the log
                         continue
                     if isinstance(outcome, Exception):
@@ -656,10 +661,10 @@ class Writer:
                     else:
                         future.set_result(outcome)
         finally:
-            self._running = None
+            self._writing_task = None
 
-    def _append(self, groups: list[Sequence[Entry]]) -> list[list[LogAnswer] | Exception]:
-        """Return the results of all groups, written in one transaction. If it fails, write each group separately."""
+    def _write_once(self, groups: list[Sequence[Entry]]) -> list[list[LogAnswer] | Exception]:
+        """Write all groups in one transaction, and return their results. If that fails, write each group separately."""
         started = time.perf_counter()
         try:
             outcomes: list[list[LogAnswer] | Exception] = [*self._store.append_groups(groups)]
@@ -670,7 +675,7 @@ class Writer:
         except Exception as error:
             self.failure = f"{type(error).__name__}"
             if len(groups) > 1:
-                return [self._append([entries])[0] for entries in groups]
+                return [self._write_once([entries])[0] for entries in groups]
             return [LogFailed(f"the entry cannot be written: {type(error).__name__}")]
         self.transactions += 1
         self.written += sum(map(len, groups))
@@ -678,9 +683,9 @@ class Writer:
         return outcomes
 
 
-def _count_common_end(left: bytes, right: bytes) -> int:
-    """Return the number of bytes at the end of both that are equal."""
+def _count_common_suffix(left: bytes, right: bytes) -> int:
+    """Return the length of the longest common suffix of two byte strings."""
     size = min(len(left), len(right))
     ends = (np.frombuffer(part, np.uint8, size, len(part) - size) for part in (left, right))
-    different = np.flatnonzero(np.not_equal(*ends))
-    return size if not len(different) else size - 1 - int(different[-1])
+    differences = np.flatnonzero(np.not_equal(*ends))
+    return size if not len(differences) else size - 1 - int(differences[-1])

@@ -1,4 +1,8 @@
-"""Read the log of a service, export it for training (``export_events``), and compute the numbers of its web page."""
+"""Read the log of a service: export it for training, and compute the statistics of the service's web page.
+
+``export_events`` writes a Parquet file. ``Statistics`` counts events and rewards, ``RewardSums`` estimates mean
+rewards.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +29,24 @@ from daband.serving._monitor import Monitor
 
 #: The confidence level of intervals.
 _CONFIDENCE = 0.95
-#: Maximum number of contexts that are monitored each time the log is read. They are equally spaced.
+#: Maximum number of contexts that are monitored each time the log is read, at equal distances in the log.
 _MAX_MONITORED_CONTEXTS = 100
 #: The number of contexts per call of the monitor.
-_MONITOR_BATCH = 20
-#: Maximum number of summary scores on the page.
+_CONTEXTS_PER_CALL = 20
+#: Maximum number of the monitor's scores on the page.
 _MAX_SCORES = 8
 #: The columns of an exported log in addition to the context.
 _LOG_COLUMNS = ("arm", "reward", "propensity")
 
 
 def read_rows(contexts: Iterable[str]) -> Any:
-    """Return contexts of the log, which are JSON texts, as a list of mappings or as an array (n, ...)."""
+    """Return n contexts of the log, which are JSON texts, as a list of mappings or as an array (n, *C)."""
     rows: list[Any] = orjson.loads(f"[{','.join(contexts)}]")
     return rows if isinstance(rows[0], dict) else np.asarray(rows, np.float64)
 
 
 def can_read(context: str | None, deployed: DeployedPolicy) -> bool:
-    """Return True if a policy can read a context of the log. The log may have contexts of other policies."""
+    """Return True if a policy can read a context of the log, which may be the context of another policy."""
     if context is None or context.startswith("{") is (deployed.columns is None):
         return False
     try:
@@ -67,7 +71,7 @@ def export_events(
     the eligible arms, if not all arms were eligible for some event.
 
     Args:
-        log: the address of the log.
+        log: the address of the log, as in ``serve``, or an open ``Store``.
         path: the file to write. It is built in memory, so a large log should be exported in several parts.
         since: events before this time are dropped. It is a ``datetime`` or a text in ISO 8601, in local time if it has
             no time zone.
@@ -80,7 +84,7 @@ def export_events(
     store = Store(log, create=False) if isinstance(log, str) else log
     frames = []
     try:
-        for rounds in store.rounds(_to_seconds(since, -math.inf), _to_seconds(until, math.inf)):
+        for rounds in store.read_rounds(_to_seconds(since, -math.inf), _to_seconds(until, math.inf)):
             rows = [_to_row(event, reward, ids=ids) for event, reward, kind in rounds if defaults or kind != "default"]
             if rows:
                 frames.append(pl.DataFrame(rows, infer_schema_length=None))
@@ -125,11 +129,12 @@ def _to_seconds(time: str | datetime | None, default: float) -> float:
         ) from None
 
 
-class ValueSums:
+class RewardSums:
     """Running sums for the mean reward of the played arms, and for the self-normalised estimate of another policy.
 
-    ``powers[a, b]`` is the sum of w^a r^b, where r is the reward of a round and w the importance weight of the other
-    policy. Standard errors are computed by the delta method.
+    The policy that was not played is called the other policy. ``sums[a, b]`` is the sum of w^a r^b over rounds, where r
+    is the reward of a round and w the importance weight of the other policy. Standard errors are computed by the delta
+    method.
     """
 
     def __init__(self) -> None:
@@ -145,7 +150,7 @@ class ValueSums:
             power_of_weight *= weight
 
     @property
-    def powers(self) -> FloatArray:
+    def sums(self) -> FloatArray:
         """The sums, (3, 3)."""
         return np.array(self._sums)
 
@@ -161,31 +166,32 @@ class ValueSums:
         return total**2 / squares if squares > 0 else 0.0
 
     def mean(self, power: int = 0) -> MeanEstimate:
-        """Return the mean reward with weights w^power. The power is 0 for the played arms, 1 for the other policy."""
-        powers, n = self.powers, self.n
-        total = float(powers[power, 0])
+        """Return the mean reward with weights w^power: ``power`` is 0 for the played arms, 1 for the other policy."""
+        sums, n = self.sums, self.n
+        total = float(sums[power, 0])
         if total <= 0.0:
             return MeanEstimate(math.nan, math.inf)
-        value = float(powers[power, 1]) / total
-        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ powers[2 * power])
+        value = float(sums[power, 1]) / total
+        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ sums[2 * power])
         return MeanEstimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / total if n > 1 else math.inf)
 
     def difference(self) -> MeanEstimate:
-        """Return the mean reward of the played arms minus that of the other policy, on the same rounds."""
-        powers, n, played, other = self.powers, self.n, self.mean(0), self.mean(1)
+        """Return the mean reward of the played arms minus the mean reward of the other policy, on the same rounds."""
+        sums, n, played, other = self.sums, self.n, self.mean(0), self.mean(1)
         if not math.isfinite(other.error):
             return MeanEstimate(math.nan, math.inf)
-        v, u, scale = played.value, other.value, n / float(powers[1, 0])
-        # The sums of squares and products of the terms r - v and w (r - u).
-        played_squares = float(powers[0, 2] - 2 * v * powers[0, 1] + v * v * powers[0, 0])
-        products = float(powers[1, 2] - (v + u) * powers[1, 1] + v * u * powers[1, 0])
-        other_squares = float(powers[2, 2] - 2 * u * powers[2, 1] + u * u * powers[2, 0])
+        v, u, scale = played.value, other.value, n / float(sums[1, 0])
+        # v and u are the means of the played arms and of the other policy. These are the sums of squares and of
+        # products of the terms r - v and w (r - u).
+        played_squares = float(sums[0, 2] - 2 * v * sums[0, 1] + v * v * sums[0, 0])
+        products = float(sums[1, 2] - (v + u) * sums[1, 1] + v * u * sums[1, 0])
+        other_squares = float(sums[2, 2] - 2 * u * sums[2, 1] + u * u * sums[2, 0])
         squares = played_squares - 2.0 * scale * products + scale * scale * other_squares
         return MeanEstimate(v - u, math.sqrt(max(squares, 0.0) / (n - 1) / n))
 
 
-class Watch:
-    """Statistics of events and rewards for the page. Entries must be added in the order of the log.
+class Statistics:
+    """Statistics of events and rewards for the service's page. Entries must be added in the order of the log.
 
     ``deployed`` is the newest exported file, which is model ``first_model`` of the log. Decisions of earlier models are
     counted, but their contexts are not monitored.
@@ -198,30 +204,31 @@ class Watch:
             self._monitor = Monitor(deployed, false_alarms=settings.false_alarms, seed=0)
         self._counts: Counter[str] = Counter()
         self._min_propensity: float | None = None
-        self._arms: Counter[int] = Counter()
-        self._own_arms: Counter[int] = Counter()
+        self._arm_counts: Counter[int] = Counter()
+        self._own_counts: Counter[int] = Counter()
         #: Sums over the rounds in which the choice of the policy that was not played is known.
-        self._weighted_sums = ValueSums()
-        #: Sums over all rounds.
-        self._all_sums = ValueSums()
+        self._weighted_sums = RewardSums()
+        #: Sums over all rounds, with weight 1.
+        self._all_sums = RewardSums()
         #: Sums over the rounds of each model, by its number.
-        self._model_sums: dict[int, ValueSums] = {}
-        #: The number of the event at which the monitor raised an alarm; None before.
-        self._changed_at: int | None = None
-        #: The lift of the policy over the control group.
+        self._model_sums: dict[int, RewardSums] = {}
+        #: The number of events at which the monitor raised its first alarm; None without an alarm.
+        self._alarm_event: int | None = None
+        #: The estimated lift of the policy over the control group.
         self.lift = LiftSequence(_CONFIDENCE)
-        #: The events of this comparison in their order, with their rewards if they have arrived.
+        #: The events of this comparison that were not added to the lift, in the order of the log, with their rewards;
+        #: None if the reward has not arrived.
         self._pending: dict[str, LoggedReward | None] = {}
 
-    def count_events(self, events: Sequence[Event]) -> None:
+    def add_events(self, events: Sequence[Event]) -> None:
         """Add the next events of the log."""
         monitored: list[tuple[int, str]] = []
         stride = -(-len(events) // _MAX_MONITORED_CONTEXTS)
         for index, event in enumerate(events):
             self._counts["events"] += 1
-            self._arms[event.arm] += 1
+            self._arm_counts[event.arm] += 1
             if event.own_arm is not None:
-                self._own_arms[event.own_arm] += 1
+                self._own_counts[event.own_arm] += 1
                 if event.incumbent_arm is not None:
                     self._counts["compared"] += 1
                     self._counts["equal"] += event.own_arm == event.incumbent_arm
@@ -232,84 +239,85 @@ class Watch:
                 continue
             if event.context is not None and can_read(event.context, self.deployed):
                 monitored.append((self._counts["events"], event.context))
-        for start in range(0, len(monitored), _MONITOR_BATCH):
-            self._monitor_contexts(monitored[start : start + _MONITOR_BATCH])
+        for start in range(0, len(monitored), _CONTEXTS_PER_CALL):
+            self._check_contexts(monitored[start : start + _CONTEXTS_PER_CALL])
 
-    def _monitor_contexts(self, monitored: Sequence[tuple[int, str]]) -> None:
-        """Update the monitor with contexts, which are pairs of the event's number and the JSON text."""
+    def _check_contexts(self, monitored: Sequence[tuple[int, str]]) -> None:
+        """Update the monitor with contexts, given as pairs of the event's number and the JSON text."""
         assert self._monitor is not None
         self._monitor.observe(read_rows(text for _, text in monitored))
-        if self._monitor.alarm and self._changed_at is None:
-            self._changed_at = monitored[-1][0]
+        if self._monitor.alarm and self._alarm_event is None:
+            self._alarm_event = monitored[-1][0]
 
-    def count_rewards(self, rows: Sequence[LoggedReward]) -> None:
+    def add_rewards(self, rows: Sequence[LoggedReward]) -> None:
         """Add the next rewards of the log."""
         for row in rows:
             self._counts["given" if row.kind == "given" else "defaulted"] += 1
             self._all_sums.add(1.0, row.reward)
-            self._model_sums.setdefault(row.event.model, ValueSums()).add(1.0, row.reward)
+            self._model_sums.setdefault(row.event.model, RewardSums()).add(1.0, row.reward)
             weight = self._importance_weight(row.event)
             if weight is not None:
                 self._weighted_sums.add(weight, row.reward)
             if self._is_compared(row.event):
                 self._pending[row.event.event_id] = row
-                self._count_lift()
+                self._update_lift()
 
     def _is_compared(self, event: Event) -> bool:
         """Return True if an event is in the comparison of the newest file with the control group."""
         return event.control is not None and event.model >= self._first_model
 
-    def _count_lift(self) -> None:
+    def _update_lift(self) -> None:
         """Add rewards to the lift in the order of their events, up to the first event without a reward.
 
-        Purchases arrive sooner than the default rewards of visitors who buy nothing, so the rewards that have arrived
-        are not representative. Without ``wait``, some rewards never arrive, so rewards are added as they arrive.
+        Rewards of purchases arrive sooner than the default rewards of visitors who buy nothing, so the rewards that
+        have arrived are not representative. Without ``Settings.wait``, some rewards never arrive. Events are then added
+        to ``_pending`` only with their rewards, so rewards are added as they arrive.
         """
         while self._pending and (row := self._pending[event_id := next(iter(self._pending))]) is not None:
             del self._pending[event_id]
             assert row.event.control is not None
             self.lift.add(row.reward, row.event.control, in_control=row.event.mode == "control")
 
-    def lift_numbers(self) -> dict[str, Any]:
+    def describe_lift(self) -> dict[str, Any]:
         """Return the lift, its interval, the number of rewards of both groups, and the verdict.
 
         The verdict is "worse" or "better" once that is proven, otherwise "".
         """
-        value, low, high = (number if math.isfinite(number) else None for number in self.lift.interval())
+        value, low, high = (limit if math.isfinite(limit) else None for limit in self.lift.interval())
         verdict = "worse" if self.lift.worse else "better" if self.lift.better else ""
-        policy, control = self.lift.counts
-        return {"value": value, "low": low, "high": high, "policy": policy, "control": control, "verdict": verdict}
+        n_policy, n_control = self.lift.counts
+        return {"value": value, "low": low, "high": high, "policy": n_policy, "control": n_control, "verdict": verdict}
 
-    def snapshot(self, now: float) -> dict[str, Any]:
-        """Return all numbers as a dictionary of JSON types, with the time ``now``."""
-        counts, uplift = self._counts, self._weighted_sums.difference()
-        rewarded = counts["given"] + counts["defaulted"]
+    def build_snapshot(self, now: float) -> dict[str, Any]:
+        """Return all statistics at the time ``now``, as a dictionary of JSON types."""
+        counts, arm_names, uplift = self._counts, self.deployed.arm_names, self._weighted_sums.difference()
+        n_rewarded = counts["given"] + counts["defaulted"]
         if self.settings.mode == "apprentice":
             uplift = MeanEstimate(-uplift.value, uplift.error)
         return {
             "time": now,
             "mode": self.settings.mode,
             **{name: counts[name] for name in ("events", "given", "defaulted")},
-            "rewarded": rewarded,
+            "rewarded": n_rewarded,
             "join_rate": counts["given"] / counts["events"] if counts["events"] else None,
-            "defaulted_fraction": counts["defaulted"] / rewarded if rewarded else None,
+            "defaulted_fraction": counts["defaulted"] / n_rewarded if n_rewarded else None,
             "min_propensity": self._min_propensity,
             "equal_fraction": counts["equal"] / counts["compared"] if counts["compared"] else None,
-            "played": _interval(self._all_sums.mean()),
-            "other": _interval(self._weighted_sums.mean(1)),
-            "uplift": _interval(uplift),
-            "lift": self.lift_numbers(),
+            "played": _to_limits(self._all_sums.mean()),
+            "other": _to_limits(self._weighted_sums.mean(1)),
+            "uplift": _to_limits(uplift),
+            "lift": self.describe_lift(),
             "compared_rounds": self._weighted_sums.n,
             "effective_sample_size": self._weighted_sums.effective_sample_size,
             "assessed": None if self.deployed.assessment is None else self.deployed.assessment.get("value"),
-            "shift": self._shift_numbers(),
-            "arms": [[name, self._arms[arm], self._own_arms[arm]] for arm, name in enumerate(self.deployed.arm_names)],
+            "shift": self._describe_shift(),
+            "arms": [[name, self._arm_counts[arm], self._own_counts[arm]] for arm, name in enumerate(arm_names)],
             "new_arms": self.deployed.new_arms,
-            "models": {number: {"n": sums.n, **_interval(sums.mean())} for number, sums in self._model_sums.items()},
+            "models": {number: {"n": sums.n, **_to_limits(sums.mean())} for number, sums in self._model_sums.items()},
         }
 
-    def _shift_numbers(self) -> dict[str, Any] | None:
-        """Return the results of the monitor; None if contexts are not monitored."""
+    def _describe_shift(self) -> dict[str, Any] | None:
+        """Return the results of the monitor in JSON types; None if contexts are not monitored."""
         if self._monitor is None:
             return None
         report = self._monitor.report()
@@ -319,7 +327,7 @@ class Watch:
             "rounds": report.rounds,
             "contexts_changed": report.contexts_changed,
             "arms_changed": report.arms_changed,
-            "at_event": self._changed_at,
+            "at_event": self._alarm_event,
             "scores": [{name: getattr(score, name) for name in names} for score in scores],
         }
 
@@ -331,7 +339,7 @@ class Watch:
         return 1.0 / event.propensity if other_arm == event.arm else 0.0
 
 
-def _interval(estimate: MeanEstimate) -> dict[str, float | None]:
+def _to_limits(estimate: MeanEstimate) -> dict[str, float | None]:
     """Return the value, lower and upper limit of an estimate, in JSON types. Numbers that are not finite are None."""
     if not (math.isfinite(estimate.value) and math.isfinite(estimate.error)):
         return {"value": estimate.value if math.isfinite(estimate.value) else None, "low": None, "high": None}

@@ -1,4 +1,7 @@
-"""Start the service (``serve``): the application in uvicorn, with limits on connections, and the worker process."""
+"""Start the service.
+
+``serve`` runs the application in uvicorn, with limits on connections, and starts the worker process.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _POLL_SECONDS = 1.0
 _RESTART_SECONDS = 3.0
 #: Seconds that a connection may be idle between two requests.
 _KEEP_ALIVE_SECONDS = 75
-#: Maximum number of connections that the kernel queues. The event loop accepts all of them at once.
+#: Maximum number of connections that the kernel queues. The event loop accepts all queued connections at once.
 _BACKLOG_CONNECTIONS = 64
 #: The number of file descriptors that are reserved for the log, its lock and new connections.
 _RESERVED_FILES = 64 + _BACKLOG_CONNECTIONS
@@ -75,7 +78,7 @@ def serve(
     if worker:
         supervisor.start()
     level = "info" if access_log else "warning"
-    config = uvicorn_config(app, settings.limits, host=host, port=port, access_log=access_log, log_level=level)
+    config = build_uvicorn_config(app, settings.limits, host=host, port=port, access_log=access_log, log_level=level)
     try:
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run()
@@ -85,14 +88,14 @@ def serve(
             supervisor.join()
 
 
-def uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
+def build_uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
     """Return the configuration of a server that drops incomplete requests and limits its connections.
 
     ``options`` are further arguments of ``uvicorn.Config``.
     """
     return uvicorn.Config(
         app,
-        http=_limited_protocol(limits),
+        http=_make_limited_protocol(limits),
         backlog=_BACKLOG_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         server_header=False,
@@ -101,12 +104,12 @@ def uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
     )
 
 
-def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
+def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
     """Return uvicorn's HTTP protocol with a time limit for incoming requests and a limit on connections.
 
-    uvicorn has neither. It checks ``limit_concurrency`` when the header of a request is complete, and its keep-alive
-    timeout ends with the first byte of a request. So a client that sends an incomplete request would keep a file
-    descriptor for ever. Here a request must arrive within ``limits.request_seconds``. A connection above the limit
+    uvicorn has neither limit. It checks ``limit_concurrency`` when the header of a request is complete, and its
+    keep-alive timeout ends with the first byte of a request. So a client that sends an incomplete request would keep a
+    file descriptor for ever. Here a request must arrive within ``limits.request_seconds``. A connection above the limit
     replaces the connection that has waited longest for a request. If all others are busy, the new one is closed.
     """
     max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""Define the settings of a service, and the clock of its events."""
+"""Define the settings of a service (``Settings``, with ``Tokens`` and ``Limits``), and the clock of its events."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from daband.errors import InvalidInput
 
 #: The mode of a service, see ``Settings``.
 Mode = Literal["online", "apprentice"]
-#: Whether contexts are stored in the log.
+#: "keep" if contexts are stored in the log, else "drop".
 Contexts = Literal["keep", "drop"]
-#: The clock warns if it differs by more seconds from the machine's clock.
+#: The clock warns if it differs from the machine's clock by at least this number of seconds.
 _MAX_CLOCK_DIFFERENCE_SECONDS = 5.0
 
 
@@ -36,7 +36,7 @@ class Tokens:
     admin: str = field(default="", repr=False)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """True if every role has a token."""
         return all((self.decide, self.reward, self.watch or self.admin, self.admin))
 
@@ -120,9 +120,12 @@ class Settings:
 
 
 class Clock:
-    """A clock that reads the time of day once, and then follows a steady clock. So it never jumps or goes back.
+    """A clock that reads the time of day once, and then follows a steady clock, so that it never jumps or goes back.
 
-    ``newest`` is the time of the newest entry of the log. The clock does not start before it.
+    Args:
+        newest: the time of the newest entry of the log. The clock does not start before it.
+        wall: returns the machine's time of day, in seconds since 1970.
+        steady: returns the seconds of a clock that is never set.
     """
 
     def __init__(

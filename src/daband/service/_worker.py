@@ -1,6 +1,7 @@
 """Run the worker process, which learns from the log, sets default rewards, and computes the service's statistics.
 
-Only one worker per log is active. When it exits, another one takes over. Decisions never wait for the worker.
+``main`` is the entry point of the process, ``Worker`` does the work, and ``LogLearner`` is its part that learns. Only
+one worker per log is active. When it exits, a worker of another process takes over. Decisions never wait for it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._policy import Policy
 from daband.service._decider import load_model, with_added_arms
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
-from daband.service._log_readers import Watch, can_read, read_rows
+from daband.service._log_readers import Statistics, can_read, read_rows
 from daband.service._settings import Clock, Limits, Settings, Tokens
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
@@ -35,16 +36,17 @@ from daband.serving._export import export
 _log = logging.getLogger("daband.service")
 #: Seconds between two reads of a log without new entries.
 _PAUSE_SECONDS = 0.5
-#: The largest mean difference of predictions between two machines, as a fraction of the largest prediction.
+#: The largest mean difference between the predictions of a policy and of its exported file, as a fraction of the
+#: largest prediction. Machines round differently.
 _MAX_RELATIVE_ERROR = 1e-3
-#: The number of rows that are read at a time.
+#: The number of entries of the log that are read at a time.
 _BATCH_ROWS = 500
 #: Seconds between two published models of a linear policy.
 _LINEAR_PUBLISH_SECONDS = 5.0
 #: Seconds between two published models of a policy that learns by gradients.
 _GRADIENT_PUBLISH_SECONDS = 60.0
-#: For this many seconds after its start, or ``Settings.wait`` if that is less, the worker sets no default rewards.
-#: Clients may have been waiting to report rewards.
+#: The worker sets no default rewards for this number of seconds after its start, or for ``Settings.wait`` if that is
+#: less, because clients may have waited for the service to report rewards.
 _MAX_GRACE_SECONDS = 60.0
 #: The largest difference in seconds between the clocks of machines that use one log.
 _MAX_CLOCK_DIFFERENCE_SECONDS = 60.0
@@ -75,8 +77,8 @@ class LogLearner:
         content = Path(file).read_bytes()
         #: The digest of the policy file and the size of groups, which identify the sequence of learned models.
         self.base = f"{hashlib.sha256(content).hexdigest()}/{group_size}"
-        learned_models = [row for row, _ in store.models() if row.origin == "learned" and row.base == self.base]
-        state = store.model_state(learned_models[0].number) if learned_models else None
+        learned_models = [row for row, _ in store.list_models() if row.origin == "learned" and row.base == self.base]
+        state = store.read_state(learned_models[0].number) if learned_models else None
         self.policy = _load_policy(file, deployed)
         if not _was_exported_to(deployed, self.policy):
             raise InvalidInput(
@@ -97,7 +99,7 @@ class LogLearner:
 
     def learn_group(self) -> bool:
         """Learn the next complete group of rewards. Return True if there was one."""
-        rows = self._store.rewards_after(self.seq, self._group_size)
+        rows = self._store.read_rewards(self.seq, self._group_size)
         if len(rows) < self._group_size:
             return False
         self._add_arms()
@@ -107,26 +109,26 @@ class LogLearner:
 
     def _add_arms(self) -> None:
         """Add the arms in the log that the policy does not have."""
-        catalogue, text = self.policy.catalogue, self._store.note("arms")
-        if catalogue is not None and text is not None:
-            for arm in orjson.loads(text)["arms"]:
+        catalogue, arms_note = self.policy.catalogue, self._store.read_note("arms")
+        if catalogue is not None and arms_note is not None:
+            for arm in orjson.loads(arms_note)["arms"]:
                 if arm["id"] not in catalogue.index:
                     row = {name: value for name, value in arm.items() if name != "id"}
                     self.policy.add_arm(arm["id"], row if catalogue.table is not None else row["features"])
 
     def publish(self, now: float) -> ModelRow | None:
-        """Publish a model if rewards were learned since the last one. Return its row, or None."""
+        """Publish a model if rewards were learned since the last one. Return its row, or None if none were."""
         if self.seq == self._published_seq:
             return None
         row = self._store.add_model(
-            export_bytes(self.policy, self._deployed),
+            export_to_bytes(self.policy, self._deployed),
             time=now,
             origin="learned",
             base=self.base,
             start_seq=self.start_seq,
             learned_seq=self.seq,
             rounds=self.policy.rounds_learned,
-            state=_file_bytes(self.policy.save),
+            state=_write_to_bytes(self.policy.save),
             file=self._number,
         )
         self._published_seq = self.seq
@@ -138,10 +140,10 @@ class LogLearner:
         ``is_new`` is True if the log has no models learned from this policy file.
         """
         name = f"base:{self.base}"
-        number = self._store.note(name)
+        number = self._store.read_note(name)
         if number is not None:
             return int(number)
-        start = self._store.last_reward() if is_new and self._store.note("learner") is not None else 0
+        start = self._store.find_last_reward() if is_new and self._store.read_note("learner") is not None else 0
         self._store.write_note(name, str(start))
         self._store.write_note("learner", self.base)
         return start
@@ -172,9 +174,9 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy
         policy.adapt()
 
 
-def export_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
-    """Return the content of a file that the policy is exported to, with the settings of the served file."""
-    return _file_bytes(
+def export_to_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
+    """Export the policy with the settings of the served file, and return the content of the exported file."""
+    return _write_to_bytes(
         lambda path: export(
             policy,
             path,
@@ -190,7 +192,7 @@ def export_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
     )
 
 
-def _file_bytes(write: Callable[[Path], object]) -> bytes:
+def _write_to_bytes(write: Callable[[Path], object]) -> bytes:
     """Return the content of the file that ``write(path)`` writes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
@@ -217,14 +219,24 @@ def _was_exported_to(deployed: DeployedPolicy, policy: Policy) -> bool:
     if policy.rounds_learned != deployed.rounds_learned:
         return False
     contexts = np.random.default_rng(0).normal(size=(64, *deployed.frozen.row_shape))
-    predicted, file_predicted = (
+    predictions, file_predictions = (
         frozen.score(contexts)[0] for frozen in (policy.frozen(deployed.domain), deployed.frozen)
     )
-    return bool(np.abs(predicted - file_predicted).mean() <= _MAX_RELATIVE_ERROR * np.abs(predicted).max())
+    return bool(np.abs(predictions - file_predictions).mean() <= _MAX_RELATIVE_ERROR * np.abs(predictions).max())
 
 
 class Worker:
-    """The background work on one log: learning, default rewards and statistics."""
+    """The background work on one log: learning, default rewards and statistics.
+
+    Args:
+        store: the log.
+        settings: the settings of the service.
+        learn: the saved policy to continue learning with; None to learn nothing.
+        learn_every: the number of rewards that are learned at a time.
+        publish_seconds: the seconds between two published models; None for a default that depends on the policy.
+        snapshot_seconds: the seconds between two writes of the statistics.
+        clock: the clock of the worker; by default one that starts now.
+    """
 
     def __init__(
         self,
@@ -238,8 +250,8 @@ class Worker:
         clock: Clock | None = None,
     ) -> None:
         self.store, self.settings = store, settings
-        self._clock = clock or Clock(store.newest_time())
-        self._model = load_model(store.model_content(number := store.newest_file()), number)
+        self._clock = clock or Clock(store.find_newest_time())
+        self._model = load_model(store.read_content(number := store.find_newest_file()), number)
         self._learner: LogLearner | None = None
         if learn is not None and settings.contexts == "keep":
             try:
@@ -247,21 +259,21 @@ class Worker:
             except (DabandError, OSError) as error:  # other work continues
                 _log.warning("%s cannot learn from the log: %s", learn, error)
         if publish_seconds is None:
-            by_gradients = self._learner is not None and self._learner.policy.learns_by_gradients
-            publish_seconds = _GRADIENT_PUBLISH_SECONDS if by_gradients else _LINEAR_PUBLISH_SECONDS
+            has_gradients = self._learner is not None and self._learner.policy.learns_by_gradients
+            publish_seconds = _GRADIENT_PUBLISH_SECONDS if has_gradients else _LINEAR_PUBLISH_SECONDS
         self._publish_seconds, self._snapshot_seconds = publish_seconds, snapshot_seconds
         self._published_at = -publish_seconds
         self._started_at = self._clock.now()
         self._defaulted_until = 0.0
-        self._counted_from = self._verdict = ""
+        self._reset_time = self._verdict = ""
         self._arms_note: str | None
         self._snapshot, self._snapshot_at = b"", 0.0
         self._restart_statistics()
 
     @property
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """True if a newer file was published, so that a new worker must be created."""
-        return self.store.newest_file() != self._model.number
+        return self.store.find_newest_file() != self._model.number
 
     def run_once(self) -> bool:
         """Process the next entries of the log. Return True if there are more."""
@@ -277,14 +289,14 @@ class Worker:
         """Write the statistics if they have changed, and at least every ten seconds."""
         if self._clock.now() - self._snapshot_at < self._snapshot_seconds:
             return
-        snapshot = self._statistics.snapshot(0.0)
+        snapshot = self._statistics.build_snapshot(0.0)
         lift = snapshot["lift"]
         if lift["verdict"] != self._verdict:
             self._verdict = lift["verdict"]
             if self._verdict:
                 limits = lift["value"], lift["low"], lift["high"]
                 _log.warning("the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", self._verdict, *limits)
-            self.store.write_note("verdict", f"{self._counted_from}/{self._model.number}/{self._verdict}")
+            self.store.write_note("verdict", f"{self._reset_time}/{self._model.number}/{self._verdict}")
         snapshot["learning"] = self._learner is not None
         text = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
         now = self._clock.now()
@@ -294,31 +306,31 @@ class Worker:
             self.store.write_note("snapshot", orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS).decode())
 
     def _restart_statistics(self) -> None:
-        """Start the statistics again. The log is read from its beginning; events before the last reset do not count."""
-        self._counted_from = self.store.note("watch_from") or "0"
-        self._statistics = Watch(self._model.deployed, self.settings, first_model=self._model.number)
+        """Start the statistics again. The log is read from its start, but events before the last reset do not count."""
+        self._reset_time = self.store.read_note("watch_from") or "0"
+        self._statistics = Statistics(self._model.deployed, self.settings, first_model=self._model.number)
         self._event_seq = self._reward_seq = 0
         self._arms_note = None  # so that the next ``_read_log`` adds the arms of the log again
         self._verdict = ""
 
     def _read_log(self) -> bool:
         """Add the next events and rewards to the statistics. Return True if there are more."""
-        if (self.store.note("watch_from") or "0") != self._counted_from:
+        if (self.store.read_note("watch_from") or "0") != self._reset_time:
             self._restart_statistics()
-        since = float(self._counted_from)
-        arms_note = self.store.note("arms")
+        since = float(self._reset_time)
+        arms_note = self.store.read_note("arms")
         if arms_note != self._arms_note:
             self._arms_note, self._statistics.deployed = arms_note, with_added_arms(self._model, arms_note).deployed
-        events = self.store.events_after(self._event_seq, _BATCH_ROWS)
+        events = self.store.read_events(self._event_seq, _BATCH_ROWS)
         if events:
             self._event_seq = events[-1][0]
-            self._statistics.count_events([event for _, event in events if event.time >= since])
+            self._statistics.add_events([event for _, event in events if event.time >= since])
         # A reward is counted after its event, and after the rewards before it.
-        rewards = self.store.rewards_after(self._reward_seq, _BATCH_ROWS)
+        rewards = self.store.read_rewards(self._reward_seq, _BATCH_ROWS)
         rewards = list(takewhile(lambda row: row.event_seq <= self._event_seq, rewards))
         if rewards:
             self._reward_seq = rewards[-1].seq
-            self._statistics.count_rewards([row for row in rewards if row.event.time >= since])
+            self._statistics.add_rewards([row for row in rewards if row.event.time >= since])
         return len(events) == _BATCH_ROWS or len(rewards) == _BATCH_ROWS
 
     def _set_defaults(self) -> bool:
@@ -326,12 +338,12 @@ class Worker:
         wait, now = self.settings.wait, self._clock.now()
         if wait is None or now - self._started_at < min(wait, _MAX_GRACE_SECONDS):
             return False
-        due_events = self.store.unrewarded(self._defaulted_until, now - wait, _BATCH_ROWS)
+        due_events = self.store.find_unrewarded(self._defaulted_until, now - wait, _BATCH_ROWS)
         if due_events:
             reward = self.settings.default_reward
             self.store.append([Reward(event_id, reward, now, kind="default") for _, event_id in due_events])
-        # Further events may have the time of the last one. Clocks of other machines may be late, so the last minute is
-        # read again.
+        # Further events may have the same time as the last one of a full batch, so that time is read again. Otherwise
+        # the last minute is read again, because the clocks of other machines may be late.
         has_more = len(due_events) == _BATCH_ROWS
         until = math.nextafter(due_events[-1][0], 0.0) if has_more else now - wait - _MAX_CLOCK_DIFFERENCE_SECONDS
         self._defaulted_until = max(self._defaulted_until, until)
@@ -342,9 +354,9 @@ def run_worker(store: Store, make_worker: Callable[[], Worker], parent: int) -> 
     """Run a worker until the process ``parent`` ends. Wait while another process runs one. Try again after an error."""
     while os.getppid() == parent:
         try:
-            with store.leading() as is_leader:
+            with store.lead() as is_leader:
                 worker = make_worker() if is_leader else None
-                while worker is not None and os.getppid() == parent and not worker.outdated:
+                while worker is not None and os.getppid() == parent and not worker.is_outdated:
                     has_more = worker.run_once()
                     worker.write_snapshot()
                     if not has_more:
