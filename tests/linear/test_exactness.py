@@ -255,8 +255,8 @@ def test_grey_images_are_stored_once_and_multiplied_exactly(axis):
     def check(rows):
         np.testing.assert_array_equal(store.array(), rows)
         exact = (colour.astype(np.int64) @ rows.T.astype(np.int64)) / 255.0 / 255.0
-        np.testing.assert_array_equal(store.products(colour), exact)
-        np.testing.assert_allclose(store.products(colour / 255.0), exact, rtol=1e-12)
+        np.testing.assert_array_equal(store.inner_products(colour), exact)
+        np.testing.assert_allclose(store.inner_products(colour / 255.0), exact, rtol=1e-12)
 
     store.append(images[:100])
     store.append(images[100:])

@@ -140,7 +140,7 @@ def test_penalties_shrink_features_that_do_not_predict_and_change_nothing_else()
         assert head.counts.tolist() == counts
     assert useless[0].penalties[1] > 30 * useful[0].penalties[1]
     head, moments, (vectors, contexts, arms, rewards) = useful
-    a = np.diag(head.penalties[head._blocks()]) + (z := features(vectors, contexts, arms)).T @ z
+    a = np.diag(head.penalties[head._penalty_groups()]) + (z := features(vectors, contexts, arms)).T @ z
     theta = np.linalg.solve(a, z.T @ (rewards - CENTRE))
     own = features(vectors, contexts[:9], np.full(9, 3))
     mean, bonus = head.score(contexts[:9], centre=CENTRE, scale=2.0)
@@ -159,6 +159,6 @@ def test_penalties_shrink_features_that_do_not_predict_and_change_nothing_else()
     prior = (
         blank.noise
         * np.square(features(head.vectors, contexts[:9], np.full(9, 20)))
-        @ (1 / blank.penalties[blank._blocks()])
+        @ (1 / blank.penalties[blank._penalty_groups()])
     )
     np.testing.assert_allclose(np.square(blank.score(contexts[:9])[1][:, 20]), prior)

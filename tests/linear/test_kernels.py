@@ -67,10 +67,10 @@ def test_ties_are_measured_in_the_unit_of_rewards():
         greedy.decide(np.full((10, 3), np.nan), 0 * scores, drawn)
 
 
-@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("has_covariances", [True, False])
 @pytest.mark.parametrize("standardise", [True, False])
 @pytest.mark.parametrize("model", ["disjoint", "shared"])
-def test_episodes_agree(model, direct, standardise):
+def test_episodes_agree(model, has_covariances, standardise):
     rng = np.random.default_rng(1)
     n, n_arms, dim = 20, 3, 4
     rows = n if model == "disjoint" else n * n_arms
@@ -85,8 +85,8 @@ def test_episodes_agree(model, direct, standardise):
         mean, var, arms, propensities = np.zeros((2, n, n_arms)), variance.copy(), np.empty(n, np.int64), np.empty(n)
         running, units = np.zeros(5), np.empty((n, 2))
         kernels.play_episode(
-            (covariance if direct else products, z, direct, model == "shared"),
-            (mean, var),
+            (covariance if has_covariances else products, z, has_covariances, mean, var),
+            model == "shared",
             (np.full((n, n_arms), 0.5), np.ones((n, n_arms), bool), 0.1, draws),
             (rewards, weights),
             (running, standardise),
@@ -146,7 +146,7 @@ def test_learned_rounds_and_decisions_agree(dim):
     theta, context, available = arrays["theta"], rng.normal(size=(1, dim)), np.array([[True, False, True]])
     scored, arm, propensity = np.empty((2, 1, 3)), np.empty(1, np.int64), np.empty(1)
     kernels_numba.decide_one(
-        (inverse, theta), context, available, (4.0, 10.0), (0.7, 0.2, KEY), 3, scored, (arm, propensity)
+        (inverse, theta), context, available, (4.0, 10.0), (0.7, 0.2, KEY), 3, (scored, arm, propensity)
     )
     (mean, bonus) = scored
     np.testing.assert_allclose(mean[0], 4.0 + (theta[:, 0] - 4.0 * theta[:, 1]) @ context[0], rtol=1e-12)

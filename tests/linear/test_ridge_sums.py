@@ -31,7 +31,7 @@ def test_they_are_those_of_dense_algebra(weighted, dtype, order):
     z, heads, rewards, weights = rounds(900, dtype=dtype)
     weights = weights if weighted else np.ones(900)
     sums = RidgeSums(4, 6)
-    sums._tile = 64
+    sums._tile_rows = 64
     sums.add(np.asarray(z, order=order), heads, rewards, weights if weighted else None)
     for head in range(4):
         own, w = z[heads == head].astype(np.float64), weights[heads == head]

@@ -6,11 +6,12 @@ that arm, and its own predictions do not show it. So choosing by context is a hy
 1. The best arm is the arm with the largest mean of doubly robust scores (``_doubly_robust.py``).
 2. Two regressions of the scores on contexts, linear and piecewise, predict each arm's advantage. Their penalty shrinks
    advantages towards their means. With an infinite penalty, the best arm is chosen for every context.
-3. Cross-fitting evaluates both: the gain of a round is the score of the arm chosen by regressions that have not seen
-   its fold, minus the score of the best arm. Nothing in the regressions, their training scores or their penalties
-   depends on the fold that they are evaluated on. A gain depends on the split of rounds into five folds, so it is
-   averaged over three such splits.
-4. A regression is used if the lower limit of its gain is above 0; if both are, the one with the higher limit is used.
+3. Cross-fitting evaluates both regressions. The gain of a round is the score of the arm chosen by a regression that
+   has not seen its fold, minus the score of the best arm. Nothing in a regression, its training scores or its penalty
+   depends on the fold that it is evaluated on. A gain depends on the split of rounds into five folds, so it is averaged
+   over three such splits.
+4. A regression is used if the lower limit of its mean gain is above 0. If this holds for both, the regression with the
+   higher limit is used.
 
 Limits hold for both regressions at once with probability 99%, by the largest of correlated studentised means
 (Chernozhukov, Chetverikov, Kato 2013) and the central limit theorem for cross-validation (Bayle, Bayle, Janson, Mackey
@@ -38,7 +39,7 @@ _N_FOLDS = 5
 _N_SPLITS = 3
 #: Minimum number of rounds in a log for choices by context.
 _MIN_LOG_ROUNDS = 100
-#: Minimum number of rounds of a *supported* arm: only supported arms are chosen by context.
+#: Minimum number of rounds of a *supported* arm. Only supported arms are chosen by context.
 _MIN_ARM_ROUNDS = 10
 #: The confidence level of the lower limits of gains.
 _CONFIDENCE = 0.99
@@ -58,7 +59,7 @@ class LogEvidence:
 
     #: The best arm, by the mean of its doubly robust scores.
     arm: int
-    #: The mean reward of that arm.
+    #: The estimated mean reward of that arm.
     value: float
     #: The mean gain per round of choosing by context instead of always the best arm; negative for a loss.
     gain: float
@@ -81,10 +82,11 @@ class LogEvidence:
 class Advantages:
     """Predicted rewards of each arm, linear in piecewise features of contexts, with the evidence for them."""
 
-    #: Maps contexts to features.
+    #: The transform of contexts to features.
     step: PiecewiseStep
-    #: Coefficients of each arm's reward, (K, features).
+    #: The coefficients of each arm's reward, (K, features).
     theta: FloatArray
+    #: The evidence for choosing by context.
     evidence: LogEvidence
 
 
@@ -99,7 +101,7 @@ def learn_advantages(
     offered: Mask = None,
     seed: int = 0,
 ) -> Advantages:
-    """Return predicted rewards of each arm, learned from a log of n rounds.
+    """Return a model that predicts the reward of each arm, learned from a log of n rounds.
 
     Predictions depend on the context only if the log proves that choosing by context is better than the best arm.
 
@@ -114,51 +116,51 @@ def learn_advantages(
         seed: determines the folds of cross-fitting.
     """
     n, counts = len(arms), np.bincount(arms, minlength=n_arms)
-    usable = np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
+    is_usable = np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
     if n < _MIN_LOG_ROUNDS:
-        return _fit_mean_rewards(contexts.shape[1], arms, rewards, propensities, usable)
+        return _fit_mean_rewards(contexts.shape[1], arms, rewards, propensities, is_usable)
     steps = [fit_ramps(contexts, 1, trim=_CLIP_QUANTILE), fit_ramps(contexts, _MAX_PIECES)]
     designs = [step(contexts) for step in steps]
-    supported = usable & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
-    supported = supported if supported.any() else usable & (counts > 0)
+    is_supported = is_usable & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
+    is_supported = is_supported if is_supported.any() else is_usable & (counts > 0)
     splits = [
         _NestedScores(designs[1][:, 1:], arms, rewards, propensities, assign_folds(0, n, _N_FOLDS, split_seed), n_arms)
         for split_seed in range(_N_SPLITS * seed, _N_SPLITS * (seed + 1))
     ]
     scores = np.mean([nested.scores() for nested in splits], axis=0)
-    best = int(np.where(supported, scores.mean(axis=0), -np.inf).argmax())
+    best = int(np.where(is_supported, scores.mean(axis=0), -np.inf).argmax())
     gains = np.zeros((n, len(steps)))
-    if by_context and supported.sum() > 1:
-        gains = np.mean([_cross_fitted_gains(nested, designs, supported, best) for nested in splits], axis=0)
+    if by_context and is_supported.sum() > 1:
+        gains = np.mean([_cross_fitted_gains(nested, designs, is_supported, best) for nested in splits], axis=0)
     estimates = [estimate_mean(gain) for gain in gains.T]
     quantile = _maximum_quantile(gains)
     lows = [_lower_limit(estimate, quantile) for estimate in estimates]
     best_fit = int(np.argmax(lows))
-    contrasts = _fit_contrasts(designs[best_fit], scores, supported)
-    chosen = _choose_arms(designs[best_fit] @ contrasts.T, supported, best)
-    fraction = float((chosen != best).mean())
-    evidence = _build_evidence(estimates[best_fit], lows[best_fit], scores[:, best], best, fraction)
+    contrasts = _fit_contrasts(designs[best_fit], scores, is_supported)
+    chosen_arms = _choose_arms(designs[best_fit] @ contrasts.T, is_supported, best)
+    changed_fraction = float((chosen_arms != best).mean())
+    evidence = _build_evidence(estimates[best_fit], lows[best_fit], scores[:, best], best, changed_fraction)
     if not evidence.personalises:
         contrasts = _fit_constants(scores, contrasts.shape[1])
-    theta = contrasts + _fit_level(designs[best_fit], scores)
-    theta[~supported] = theta[best]
-    theta[~supported, 0] -= _UNSUPPORTED_GAP * (float(rewards.std()) or 1.0)
+    theta = contrasts + _fit_mean_score(designs[best_fit], scores)
+    theta[~is_supported] = theta[best]
+    theta[~is_supported, 0] -= _UNSUPPORTED_GAP * (float(rewards.std()) or 1.0)
     return Advantages(steps[best_fit], theta, evidence)
 
 
-def prove_choices(scores: FloatArray, chosen: IntArray, best: int) -> LogEvidence:
-    """Return the evidence for choices (n,) against always choosing the arm ``best``.
+def assess_choices(scores: FloatArray, chosen_arms: IntArray, best: int) -> LogEvidence:
+    """Return the evidence for the choices ``chosen_arms`` (n,) against always choosing the arm ``best``.
 
     ``scores`` (n, K) are doubly robust scores that did not determine the choices.
     """
-    gains = scores[np.arange(len(chosen)), chosen] - scores[:, best]
+    gains = scores[np.arange(len(chosen_arms)), chosen_arms] - scores[:, best]
     gain = estimate_mean(gains)
     low = _lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE))
-    return _build_evidence(gain, low, scores[:, best], best, float((chosen != best).mean()))
+    return _build_evidence(gain, low, scores[:, best], best, float((chosen_arms != best).mean()))
 
 
 def _cross_fitted_gains(
-    nested: _NestedScores, designs: Sequence[FloatArray], supported: BoolArray, best: int
+    nested: _NestedScores, designs: Sequence[FloatArray], is_supported: BoolArray, best: int
 ) -> FloatArray:
     """Return the gain of each round over the best arm, (n, regressions). No regression has seen the round's fold."""
     scores = nested.scores()
@@ -167,24 +169,27 @@ def _cross_fitted_gains(
         held_out, training = nested.folds == fold, nested.folds != fold
         inner_scores = nested.scores(excluded=fold)[training]
         for index, design in enumerate(designs):
-            theta = _fit_contrasts(design[training], inner_scores, supported)
-            chosen = _choose_arms(design[held_out] @ theta.T, supported, best)
+            theta = _fit_contrasts(design[training], inner_scores, is_supported)
+            arms = _choose_arms(design[held_out] @ theta.T, is_supported, best)
             fold_scores = scores[held_out]
-            gains[held_out, index] = fold_scores[np.arange(len(chosen)), chosen] - fold_scores[:, best]
+            gains[held_out, index] = fold_scores[np.arange(len(arms)), arms] - fold_scores[:, best]
     return gains
 
 
 def _fit_mean_rewards(
-    dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, usable: BoolArray
+    dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, is_usable: BoolArray
 ) -> Advantages:
-    """Predict each arm by its mean reward, weighted by inverse propensities and shrunk towards the overall mean."""
-    weights, n_arms = 1.0 / propensities, len(usable)
-    counts = np.bincount(arms, weights, minlength=n_arms)
+    """Return a model that predicts each arm's mean reward for all contexts, for a log with few rounds.
+
+    Rewards are weighted by inverse propensities, and means are shrunk towards the overall mean.
+    """
+    weights, n_arms = 1.0 / propensities, len(is_usable)
+    arm_weights = np.bincount(arms, weights, minlength=n_arms)
     overall_mean = float(weights @ rewards / weights.sum())
-    unit_weight = float(weights.mean())
+    prior_weight = float(weights.mean())
     sums = np.bincount(arms, weights * rewards, minlength=n_arms)
-    means = (sums + unit_weight * overall_mean) / (counts + unit_weight)
-    best = int(np.where(usable & (counts > 0), means, -np.inf).argmax())
+    means = (sums + prior_weight * overall_mean) / (arm_weights + prior_weight)
+    best = int(np.where(is_usable & (arm_weights > 0), means, -np.inf).argmax())
     empty = np.zeros(0)
     step = PiecewiseStep(np.zeros(0, np.int64), empty, empty, empty, empty, dim)
     evidence = LogEvidence(best, float(means[best]), 0.0, math.inf, -math.inf, len(arms), 0.0)
@@ -192,7 +197,11 @@ def _fit_mean_rewards(
 
 
 class _NestedScores:
-    """Cross-fitted doubly robust scores of a log. The models of a fold can also exclude a second fold."""
+    """Cross-fitted doubly robust scores of a log.
+
+    The model that predicts the rounds of a fold has not seen this fold. On request, it has not seen a second fold
+    either, on which choices by the scores can then be evaluated.
+    """
 
     def __init__(
         self,
@@ -209,10 +218,10 @@ class _NestedScores:
         self._sums.add(features, folds, arms, rewards)
 
     def scores(self, excluded: int | None = None) -> FloatArray:
-        """Return the scores (n, K). Models do not see the fold ``excluded``; the scores of its rounds are not valid."""
+        """Return the scores (n, K). No model has seen the fold ``excluded``; the scores of its rounds are not valid."""
         predicted = np.zeros((len(self._arms), self._n_arms))
         penalties = None if excluded is None else self._sums.penalties([excluded])
-        for fold in range(self._sums.folds):
+        for fold in range(self._sums.n_folds):
             if fold != excluded:
                 held_out = self.folds == fold
                 model = self._sums.fit({fold} if excluded is None else {fold, excluded}, penalties)
@@ -220,12 +229,12 @@ class _NestedScores:
         return doubly_robust_scores(predicted, self._arms, self._rewards, self._propensities)
 
 
-def _fit_contrasts(design: FloatArray, scores: FloatArray, supported: BoolArray) -> FloatArray:
+def _fit_contrasts(design: FloatArray, scores: FloatArray, is_supported: BoolArray) -> FloatArray:
     """Return coefficients (K, features) of each arm's score minus the mean score of supported arms."""
-    contrasts = scores - scores[:, supported].mean(axis=1, keepdims=True)
-    path = _ridge_path(design, contrasts[:, supported])
+    contrasts = scores - scores[:, is_supported].mean(axis=1, keepdims=True)
+    path = _ridge_path(design, contrasts[:, is_supported])
     theta = np.zeros((scores.shape[1], design.shape[1]))
-    theta[supported] = path.coefficients(path.best_penalty()).T
+    theta[is_supported] = path.coefficients(path.best_penalty()).T
     return theta
 
 
@@ -236,7 +245,7 @@ def _fit_constants(scores: FloatArray, features: int) -> FloatArray:
     return theta
 
 
-def _fit_level(design: FloatArray, scores: FloatArray) -> FloatArray:
+def _fit_mean_score(design: FloatArray, scores: FloatArray) -> FloatArray:
     """Return coefficients (features,) of the mean score of all arms, which does not affect choices."""
     path = _ridge_path(design, scores.mean(axis=1, keepdims=True))
     return path.coefficients(path.best_penalty())[:, 0]
@@ -247,15 +256,17 @@ def _ridge_path(design: FloatArray, targets: FloatArray) -> RidgePath:
     return RidgePath(design.T @ design, design.T @ targets, np.square(targets).sum(axis=0))
 
 
-def _choose_arms(predicted: FloatArray, supported: BoolArray, best: int) -> IntArray:
+def _choose_arms(predicted: FloatArray, is_supported: BoolArray, best: int) -> IntArray:
     """Return the supported arm with the largest prediction in each row (n,), or ``best`` on ties."""
-    allowed = np.where(supported, predicted, -np.inf)
-    chosen = allowed.argmax(axis=1)
-    return np.where(allowed[:, best] >= allowed.max(axis=1), best, chosen)
+    candidates = np.where(is_supported, predicted, -np.inf)
+    return np.where(candidates[:, best] >= candidates.max(axis=1), best, candidates.argmax(axis=1))
 
 
 def _maximum_quantile(gains: FloatArray) -> float:
-    """Return the 99% quantile of the largest studentised mean of gains (n, regressions) whose expectations are 0."""
+    """Return the 99% quantile of the largest studentised mean of gains (n, regressions), if their expectations are 0.
+
+    The studentised means are approximately normal, with the correlations of the gains.
+    """
     single_quantile = NormalDist().inv_cdf(_CONFIDENCE)
     varying_gains = gains[:, gains.std(axis=0) > 0]
     if varying_gains.shape[1] < 2:
@@ -272,5 +283,5 @@ def _lower_limit(gain: MeanEstimate, quantile: float) -> float:
 
 
 def _build_evidence(gain: MeanEstimate, low: float, scores: FloatArray, best: int, fraction: float) -> LogEvidence:
-    """Return the evidence from the gain, its lower limit, and the scores (n,) of the best arm."""
+    """Return the evidence from the gain, its lower limit, the scores (n,) of the best arm, and ``fraction``."""
     return LogEvidence(best, float(scores.mean()), gain.value, gain.error, low, len(scores), fraction)

@@ -1,6 +1,7 @@
-"""Define the catalogue of arms with features.
+"""Define the catalogue: the names and features of arms.
 
-A pair made with ``arms=`` has a catalogue. Policies, saved files and exported files keep it.
+A pair has a catalogue if its reader got the argument ``arms``. Policies that are trained on the pair, and their files,
+contain it. ``Catalogue.look_up`` finds the arms of a request to a deployed policy.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from daband.errors import InvalidInput, did_you_mean
 
 #: Maximum number of principal components of arm features. Each is multiplied by every context feature.
 _MAX_COMPONENTS = 32
-#: A feature with a smaller standard deviation is constant.
+#: A feature with a smaller standard deviation counts as constant.
 _MIN_DEVIATION = 1e-9
-#: Arms with a smaller squared distance of their vectors, whose norms are about 1, have the same features.
+#: If the squared distance of two arm vectors is smaller, the arms have the same features. Norms are about 1.
 _MIN_SQUARED_DISTANCE = 1e-12
 #: Arm features are clipped at this many standard deviations, like context features.
 _MAX_DEVIATIONS = 5.0
@@ -32,8 +33,9 @@ _MAX_DEVIATIONS = 5.0
 class Catalogue:
     """The arms of a pair, with their names and features.
 
-    Policies use ``vectors``. These are features that are centred, and divided by their standard deviations and by
-    sqrt(m), so that their norm is about 1. More than 32 features are replaced by principal components.
+    Policies use ``vectors``. These are the m features of the arms, centred, and divided by their standard deviations
+    and by sqrt(m), so that the norm of a vector is about 1. More than 32 features are replaced by 32 principal
+    components.
     """
 
     #: The names of the arms, (K,).
@@ -42,7 +44,7 @@ class Catalogue:
     vectors: FloatArray
     #: True for the arms that the source (row 0) and the target (row 1) have, (2, K).
     offered: BoolArray
-    #: Converts an arm's row of a table to features; None if features are arrays.
+    #: The transform of an arm's table row to features; None if features are arrays.
     table: TableTransform | None
     #: The mean of each feature.
     mean: FloatArray
@@ -129,10 +131,10 @@ class Catalogue:
         return replace(self, names=(*self.names, *names), vectors=vectors, offered=offered)
 
     def look_up(self, arms: Sequence[Any]) -> tuple[list[str], list[int], FloatArray | None]:
-        """Return names, indices (-1 for a new arm) and vectors of a request's arms.
+        """Return the names, the indices (-1 for a new arm) and the vectors (n, m + 1) of the n arms of a request.
 
-        An arm is an id, or a mapping with its "id" and its features. Vectors are None if all arms are known and none
-        has features.
+        An arm is an id, or a mapping with its "id" and its features. An arm is new if the catalogue does not have its
+        id. The vectors are None if no arm has features.
         """
         try:  # the usual case: known ids without features
             indices = list(map(self.index.__getitem__, arms))
@@ -176,33 +178,34 @@ class Catalogue:
         """Return the vectors (n, m + 1) of arms with the columns of the table, or with an array under "features"."""
         return self.arm_vectors(arms if self.table is not None else [arm.get("features") for arm in arms])
 
-    def distances(self, known: BoolArray) -> FloatArray:
-        """Return the distance of each arm (K,) to the nearest known arm; ``known`` (K,) is True for these.
+    def distances(self, is_known: BoolArray) -> FloatArray:
+        """Return the distance of each arm to the nearest known arm, (K,). ``is_known`` (K,) is True for known arms.
 
         The unit is the median distance of a known arm to the nearest known arm with other features, so a typical
         distance is 1. If an arm differs in a feature in which all known arms are equal, e.g. by a category that no
         known arm has, the effect of this feature is not known, and the distance is infinite.
         """
-        if known.sum() < 2:
+        if is_known.sum() < 2:
             return np.full(len(self.names), np.inf)
-        learned = self.vectors[known]
-        norms, nearest, nearest_other = np.square(learned).sum(axis=1), [], []
-        for arm in self.vectors:
-            squares = norms - 2.0 * (learned @ arm) + arm @ arm
+        known_vectors = self.vectors[is_known]
+        norms, nearest_squares, other_squares = np.square(known_vectors).sum(axis=1), [], []
+        for vector in self.vectors:
+            squares = norms - 2.0 * (known_vectors @ vector) + vector @ vector
             squares[squares < _MIN_SQUARED_DISTANCE] = 0.0
-            nearest.append(squares.min())
-            nearest_other.append(squares[squares > 0.0].min(initial=np.inf))
-        others = np.array(nearest_other)[known]
-        unit = np.median(others[np.isfinite(others)]) if np.isfinite(others).any() else 1.0
-        differs = np.square(self.vectors - learned[0]) > _MIN_SQUARED_DISTANCE
-        has_unknown_effect = differs[:, ~differs[known].any(axis=0)].any(axis=1)
-        return np.where(has_unknown_effect, np.inf, np.sqrt(np.array(nearest) / unit))
+            nearest_squares.append(squares.min())
+            other_squares.append(squares[squares > 0.0].min(initial=np.inf))  # to the nearest arm with other features
+        known_squares = np.array(other_squares)[is_known]
+        is_finite = np.isfinite(known_squares)
+        unit = np.median(known_squares[is_finite]) if is_finite.any() else 1.0
+        differs = np.square(self.vectors - known_vectors[0]) > _MIN_SQUARED_DISTANCE
+        has_unknown_effect = differs[:, ~differs[is_known].any(axis=0)].any(axis=1)
+        return np.where(has_unknown_effect, np.inf, np.sqrt(np.array(nearest_squares) / unit))
 
     def state(self) -> dict[str, Any]:
         """Return the catalogue in JSON types. ``from_state`` reads them."""
-        parts = {name: getattr(self, name) for name in ("vectors", "offered", "mean", "deviation", "axes")}
-        arrays = {name: None if part is None else part.tolist() for name, part in parts.items()}
-        return {"names": list(self.names), "table": None if self.table is None else self.table.state(), **arrays}
+        arrays = {name: getattr(self, name) for name in ("vectors", "offered", "mean", "deviation", "axes")}
+        lists = {name: None if array is None else array.tolist() for name, array in arrays.items()}
+        return {"names": list(self.names), "table": None if self.table is None else self.table.state(), **lists}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Catalogue:

@@ -1,13 +1,13 @@
-"""Compute doubly robust scores. All estimates from logs, and all policies learned from logs, are based on them.
+"""Compute doubly robust scores of logged rounds. Estimates from logs and policies learned from logs use them.
 
 The score of arm a in round i is ``m(x_i, a) + 1{a = A_i} (r_i - m(x_i, a)) / p_i``. It is the prediction m of a model,
 corrected by the reward r_i of the logged arm A_i with propensity p_i. If the propensities are right, the mean score of
 an arm is an unbiased estimate of its value for any model. A good model makes the variance small (Dudik, Langford, Li
 2011). Models are cross-fitted: no round is predicted by a model that has seen its reward.
 
-The models are ridge regressions, one per arm, fitted from sums over rounds. There is a sum per fold, so one pass over a
-log of any size gives the models for all folds, also models that exclude two folds. The penalty is chosen by generalised
-cross-validation. If rewards r become ``a r + b``, scores s become ``a s + b``.
+The models (``RewardModel``) are ridge regressions, one per arm, fitted from sums over rounds (``RewardSums``). There is
+a sum per fold, so one pass over a log of any size gives the models for all folds, also models that exclude two folds.
+The penalty is chosen by generalised cross-validation. If rewards r become ``a r + b``, scores s become ``a s + b``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _N_COMPONENTS = 64
 _MAX_SAMPLE_ROWS = 4096
 #: Maximum size of these rows, in bytes.
 _MAX_SAMPLE_BYTES = 1 << 28
-#: The compared ridge penalties per round, for features of unit variance.
+#: The ridge penalties that are compared, divided by the number of rounds, for features of unit variance.
 _PENALTIES: FloatArray = np.geomspace(1e-3, 30.0, 16)
 #: Minimum number of rounds for a regression; an arm with fewer rounds is predicted by its mean reward.
 _MIN_ROUNDS = 10
@@ -67,14 +67,14 @@ class RidgePath:
         explained = ((2.0 - self._eigenvalues / penalised) / penalised) @ (self._projected**2)
         residual = np.maximum(self._variance - explained, 0.0).sum(axis=1)
         residual_freedom = 1.0 - freedom / self.n_rows
-        allowed = residual_freedom > 1.0 - _MAX_FREEDOM_FRACTION
-        if not allowed.any():
+        is_allowed = residual_freedom > 1.0 - _MAX_FREEDOM_FRACTION
+        if not is_allowed.any():
             return float(_PENALTIES[-1])
-        errors = np.where(allowed, residual / np.maximum(residual_freedom, 1e-9) ** 2, np.inf)
+        errors = np.where(is_allowed, residual / np.maximum(residual_freedom, 1e-9) ** 2, np.inf)
         return float(_PENALTIES[np.argmin(errors)])
 
     def coefficients(self, penalty: float, prior: FloatArray | float | None = None) -> FloatArray:
-        """Return intercept and slopes, (1 + d, m).
+        """Return intercept and slopes, (1 + d, m), for a penalty per row.
 
         With ``prior``, the mean of a target is computed as if there were one more row with the target ``prior``.
         """
@@ -87,42 +87,42 @@ class RewardSums:
     """Sums over the rounds of a log, by fold and head, from which reward models are fitted.
 
     Args:
-        folds: the number of folds.
-        heads: the number of regressions: one per arm, or one in total if every arm has its own context.
+        n_folds: the number of folds.
+        n_heads: the number of regressions: one per arm, or one in total if every arm has its own context.
         sample: features (m, d). Features are standardised by their means and standard deviations before they are
             summed, which keeps rounding errors small.
-        reward: a typical reward, which is subtracted for the same reason.
+        typical_reward: a reward that is subtracted from all rewards, for the same reason.
     """
 
-    def __init__(self, folds: int, heads: int, sample: FloatArray, reward: float) -> None:
-        self.folds, self.heads = folds, heads
+    def __init__(self, n_folds: int, n_heads: int, sample: FloatArray, typical_reward: float) -> None:
+        self.n_folds, self.n_heads = n_folds, n_heads
         self._centre, deviation = sample.mean(axis=0), sample.std(axis=0)
-        varies = deviation > 1e-12 * (1.0 + np.abs(self._centre))
-        self._scale = np.where(varies, deviation, np.inf)  # a constant feature becomes 0
-        self._offset = reward
+        is_varying = deviation > 1e-12 * (1.0 + np.abs(self._centre))
+        self._scale = np.where(is_varying, deviation, np.inf)  # a constant feature becomes 0
+        self._typical_reward = typical_reward
         self._low, self._high = math.inf, -math.inf
         self._n_columns = 1 + len(self._centre)
         check_memory(
-            8.0 * folds * heads * (self._n_columns + 1) ** 2,
-            f"a reward model of {heads} arms and {self._n_columns} features",
+            8.0 * n_folds * n_heads * (self._n_columns + 1) ** 2,
+            f"a reward model of {n_heads} arms and {self._n_columns} features",
         )
-        self._sums = RidgeSums(folds * heads, self._n_columns + 1)
+        self._sums = RidgeSums(n_folds * n_heads, self._n_columns + 1)
 
     def add(self, features: FloatArray, folds: IntArray, heads: IntArray, rewards: FloatArray) -> None:
         """Add rounds: features (n, d) of the chosen arm, and the folds, heads and rewards of the rounds, each (n,)."""
         rows = np.empty((len(features), self._n_columns + 1), order="F")  # contiguous columns are summed fastest
         rows[:, 0] = 1.0
         rows[:, 1:-1] = self._standardise(features)
-        rows[:, -1] = rewards - self._offset
-        self._sums.add(rows, folds * self.heads + heads, rewards)
+        rows[:, -1] = rewards - self._typical_reward
+        self._sums.add(rows, folds * self.n_heads + heads, rewards)
         self._low, self._high = min(self._low, float(rewards.min())), max(self._high, float(rewards.max()))
 
     def fit(self, excluded: Iterable[int], penalties: FloatArray | None = None) -> RewardModel:
         """Fit a model to all folds except ``excluded``, with the given penalties (heads,) or the best ones."""
-        grams, unit = self._grams(excluded)
+        grams, feature_scales = self._grams(excluded)
         total = grams.sum(axis=0)
         overall_mean = float(total[0, -1] / max(1.0, total[0, 0]))
-        coefficients = np.zeros((self.heads, self._n_columns))
+        coefficients = np.zeros((self.n_heads, self._n_columns))
         for head, gram in enumerate(grams):
             n = gram[0, 0]
             if n < _MIN_ROUNDS:
@@ -132,33 +132,33 @@ class RewardSums:
                 coefficients[head] = path.coefficients(path.best_penalty(), overall_mean)[:, 0]
             else:
                 coefficients[head] = _solve_ridge(gram, float(penalties[head]), overall_mean)
-        coefficients *= unit[:-1]
-        coefficients[:, 0] += self._offset
+        coefficients *= feature_scales[:-1]
+        coefficients[:, 0] += self._typical_reward
         return RewardModel(coefficients, self._standardise, (self._low, self._high))
 
     def penalties(self, excluded: Iterable[int]) -> FloatArray:
         """Return the best penalty of every head (heads,) on all folds except ``excluded``."""
-        best = np.full(self.heads, _PENALTIES[-1])
+        best_penalties = np.full(self.n_heads, _PENALTIES[-1])
         for head, gram in enumerate(self._grams(excluded)[0]):
             if gram[0, 0] >= _MIN_ROUNDS:
-                best[head] = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1]).best_penalty()
-        return best
+                best_penalties[head] = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1]).best_penalty()
+        return best_penalties
 
     def _grams(self, excluded: Iterable[int]) -> tuple[FloatArray, FloatArray]:
-        """Return the sums over all folds except ``excluded``, and the scale of features in them.
+        """Return the Gram matrices (heads, d + 2, d + 2) of all folds except ``excluded``, and the scales (d + 2,).
 
-        Sums (heads, d + 2, d + 2) are of a constant, features with unit variance, and the reward. The scale (d + 2,) is
-        the factor by which features were multiplied.
+        The columns are a constant, d features with unit variance, and the reward. The scales are the factors that the
+        columns were multiplied by for this; they are 1 for the constant and the reward.
         """
-        included = np.ones(self.folds, np.bool_)
-        included[list(excluded)] = False
-        grams = self._sums.gram.reshape(self.folds, self.heads, self._n_columns + 1, -1)[included].sum(axis=0)
+        is_included = np.ones(self.n_folds, np.bool_)
+        is_included[list(excluded)] = False
+        grams = self._sums.gram.reshape(self.n_folds, self.n_heads, self._n_columns + 1, -1)[is_included].sum(axis=0)
         total = grams.sum(axis=0)
-        rounds = max(1.0, total[0, 0])
-        variance = total.diagonal()[1:-1] / rounds - (total[0, 1:-1] / rounds) ** 2
-        unit = np.ones(self._n_columns + 1)  # the sample's scale is only approximate
-        unit[1:-1] = np.where(variance > 1e-12, 1.0 / np.sqrt(np.maximum(variance, 1e-12)), 0.0)
-        return grams * np.outer(unit, unit), unit
+        n_rounds = max(1.0, total[0, 0])
+        variance = total.diagonal()[1:-1] / n_rounds - (total[0, 1:-1] / n_rounds) ** 2
+        scales = np.ones(self._n_columns + 1)  # the standard deviations of the sample are only approximate
+        scales[1:-1] = np.where(variance > 1e-12, 1.0 / np.sqrt(np.maximum(variance, 1e-12)), 0.0)
+        return grams * np.outer(scales, scales), scales
 
     def _standardise(self, features: FloatArray) -> FloatArray:
         """Return features (n, d), centred and scaled by the sample."""
@@ -170,7 +170,7 @@ class RewardModel:
 
     Args:
         coefficients: intercept and slopes, (heads, 1 + d).
-        standardise: maps features (n, d) to those of the coefficients.
+        standardise: the function that standardises features (n, d) before they are multiplied by the coefficients.
         bounds: the smallest and the largest prediction.
     """
 
@@ -188,12 +188,15 @@ class RewardModel:
 
 
 def _solve_ridge(gram: FloatArray, penalty: float, prior: float) -> FloatArray:
-    """Return ``RidgePath.coefficients`` (1 + d,) for one penalty and one target, but faster."""
+    """Return ``RidgePath.coefficients`` (1 + d,) for one penalty and one target, but faster.
+
+    ``gram`` (d + 2, d + 2) has the columns of ``RewardSums``: a constant, the features and the reward.
+    """
     n = gram[0, 0]
     centre = gram[0, 1:] / n
     covariance = gram[1:, 1:] / n - np.outer(centre, centre)
-    features = covariance[:-1, :-1] + penalty * np.eye(len(covariance) - 1)
-    slopes = np.linalg.solve(features, covariance[:-1, -1])
+    penalised = covariance[:-1, :-1] + penalty * np.eye(len(covariance) - 1)
+    slopes = np.linalg.solve(penalised, covariance[:-1, -1])
     mean = (gram[0, -1] + prior) / (n + 1.0)
     return np.concatenate([[mean - centre[:-1] @ slopes], slopes])
 
@@ -208,15 +211,15 @@ def doubly_robust_scores(
     return scores
 
 
-def assign_folds(first: int, n: int, folds: int, seed: int) -> IntArray:
-    """Return the folds (n,) of the rows ``first`` to ``first + n - 1``, as integers in 0..folds - 1.
+def assign_folds(first_row: int, n_rows: int, n_folds: int, seed: int) -> IntArray:
+    """Return the folds (n_rows,) of the rows from ``first_row`` on, as integers in 0..n_folds - 1.
 
-    The fold of a row depends only on its index and the seed. Each aligned block of ``folds`` rows has one row in every
-    fold.
+    The fold of a row depends only on its index and the seed. The rows from 0 on are divided into blocks of ``n_folds``
+    rows, and each block has one row in every fold.
     """
-    block, skipped = divmod(first, folds)
-    draws = uniforms(draw_key(seed), block, -(-(skipped + n) // folds), folds)
-    return draws.argsort(axis=1).reshape(-1)[skipped : skipped + n]
+    block, skipped = divmod(first_row, n_folds)
+    draws = uniforms(draw_key(seed), block, -(-(skipped + n_rows) // n_folds), n_folds)
+    return draws.argsort(axis=1).reshape(-1)[skipped : skipped + n_rows]
 
 
 # Features of contexts.

@@ -24,14 +24,17 @@ _MAX_EXACT_INTEGER = 1 << 24
 _TILE_COLUMNS = 2048
 #: The size of a chunk of a ``ContextStore``, in bytes.
 _CHUNK_BYTES = 32 << 20
+#: The number of contexts that are scored at a time.
+_SCORED_ROWS = 256
 
 
 def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
-    """Return the inner products (m, n) of rows (m, d) and (n, d). Bytes are scaled from 0..255 to [0, 1].
+    """Return the inner products (m, n) of the rows of ``left`` (m, d) and ``right`` (n, d).
 
-    Values are converted tile by tile, in one small buffer. Unsigned integers (bytes, or sums of bytes on the left) are
-    multiplied exactly in float32. For this, tiles have few enough columns that the integers fit, and 128 is subtracted
-    from bytes on the right. Tiles are summed in float64 and scaled last. This is also faster than float64 products.
+    Bytes are scaled from 0..255 to [0, 1]. Values are converted tile by tile, in one small buffer. Unsigned integers
+    (bytes, or sums of bytes on the left) are multiplied exactly in float32. For this, tiles have so few columns that
+    their sums are exact, and 128 is subtracted from bytes on the right. Tiles are summed in float64 and scaled last.
+    This is also faster than float64 products.
     """
     is_exact = left.dtype.kind == right.dtype.kind == "u"
     dtype: type[np.floating[Any]] = np.float32 if is_exact else np.float64
@@ -59,22 +62,23 @@ def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
 
 
 class ContextStore:
-    """A growing array of contexts (n, d) in their original type. It is stored in chunks, so rows are never copied.
+    """A growing array of contexts (n, d) in their original type. It is stored in chunks, so that growing copies no row.
 
     As long as all contexts are grey images with three equal channels, only one channel is stored. This saves memory and
-    products.
+    multiplications.
     """
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
         self._chunks: list[AnyArray] = []
-        self._filled = 0  # rows in the last chunk
+        #: The number of rows in the last chunk.
+        self._n_filled = 0
         self._rows_per_chunk = 0
         #: The axis of the equal channels, 1 for (n, 3, d / 3) or 2 for (n, d / 3, 3); None if all channels are stored.
         self._channel_axis: int | None = None
 
     def __len__(self) -> int:
-        return (len(self._chunks) - 1) * self._rows_per_chunk + self._filled if self._chunks else 0
+        return (len(self._chunks) - 1) * self._rows_per_chunk + self._n_filled if self._chunks else 0
 
     def append(self, rows: AnyArray) -> None:
         """Append rows (B, d). If their type differs from the stored rows, all rows are converted to float64."""
@@ -97,15 +101,15 @@ class ContextStore:
         if not self._chunks:
             self._rows_per_chunk = max(16, _CHUNK_BYTES // max(1, rows.shape[1] * rows.dtype.itemsize))
         while len(rows):
-            if not self._chunks or self._filled == self._rows_per_chunk:
+            if not self._chunks or self._n_filled == self._rows_per_chunk:
                 self._chunks.append(np.empty((self._rows_per_chunk, rows.shape[1]), rows.dtype))
-                self._filled = 0
-            n_free = min(len(rows), self._rows_per_chunk - self._filled)
-            self._chunks[-1][self._filled : self._filled + n_free] = rows[:n_free]
-            self._filled += n_free
-            rows = rows[n_free:]
+                self._n_filled = 0
+            n_copied = min(len(rows), self._rows_per_chunk - self._n_filled)
+            self._chunks[-1][self._n_filled : self._n_filled + n_copied] = rows[:n_copied]
+            self._n_filled += n_copied
+            rows = rows[n_copied:]
 
-    def products(self, contexts: AnyArray) -> FloatArray:
+    def inner_products(self, contexts: AnyArray) -> FloatArray:
         """Return the inner products of contexts (B, d) with all stored contexts, (B, n)."""
         if not self._chunks:
             return np.zeros((len(contexts), 0))
@@ -118,7 +122,7 @@ class ContextStore:
         """Drop all rows but the first ``n``."""
         n_chunks = -(-n // self._rows_per_chunk) if n else 0
         self._chunks = self._chunks[:n_chunks]
-        self._filled = n - (n_chunks - 1) * self._rows_per_chunk if n_chunks else 0
+        self._n_filled = n - (n_chunks - 1) * self._rows_per_chunk if n_chunks else 0
 
     def array(self) -> AnyArray:
         """Return a copy of all rows as one array, (n, d)."""
@@ -131,7 +135,7 @@ class ContextStore:
 
     def _filled_chunks(self) -> list[AnyArray]:
         """Return the chunks without unused rows."""
-        return [*self._chunks[:-1], self._chunks[-1][: self._filled]]
+        return [*self._chunks[:-1], self._chunks[-1][: self._n_filled]]
 
     def _split_channels(self, rows: AnyArray, axis: int) -> AnyArray:
         """Return rows (n, d) as (n, 3, d / 3) if ``axis`` is 1, or (n, d / 3, 3) if it is 2."""
@@ -147,7 +151,7 @@ class ContextStore:
 
     def _replace(self, rows: AnyArray) -> None:
         """Replace all stored rows by these, with all channels."""
-        self._chunks, self._filled, self._channel_axis = [], 0, None
+        self._chunks, self._n_filled, self._channel_axis = [], 0, None
         self._add(rows)
 
 
@@ -156,9 +160,10 @@ _BLOCK_ROWS = 256
 
 
 class _InverseFactor:
-    """The lower triangular matrix T = L^-1 (n, n) of one head, stored in blocks of rows."""
+    """The lower triangular matrix T = L^-1 (n, n) of one head; see the module docstring for the symbols."""
 
     def __init__(self) -> None:
+        #: T in blocks of 256 rows. Block i has the columns up to its last row, (256, 256 (i + 1)).
         self.blocks: list[FloatArray] = []
         #: The number of rounds.
         self.n = 0
@@ -168,26 +173,26 @@ class _InverseFactor:
         self.weights = np.zeros((0, 2))
 
     def apply(self, products: FloatArray) -> FloatArray:
-        """Return v = T k, (n, B), for the inner products k (n, B) of contexts with this head's rounds."""
-        out = np.empty((self.n, products.shape[1]))
+        """Return v = T k, (n, B), for the inner products k (n, B) of this head's rounds with contexts."""
+        v = np.empty((self.n, products.shape[1]))
         for index, block in enumerate(self.blocks):
             start = index * _BLOCK_ROWS
             stop = min(start + _BLOCK_ROWS, self.n)
-            out[start:stop] = block[: stop - start, :stop] @ products[:stop]
-        return out
+            v[start:stop] = block[: stop - start, :stop] @ products[:stop]
+        return v
 
-    def extension(self, v: FloatArray, inner: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def compute_extension(self, v: FloatArray, inner: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the rows of T (m, n + m) and the weights (m, 2) of m new rounds, without changing anything.
 
         ``v`` (n, m) is the result of ``apply`` for the new contexts. ``inner`` (m, m) are the inner products of the new
         contexts, plus ridge I. ``targets`` (m, 2) are the rewards and ones.
         """
         corner = np.linalg.inv(np.linalg.cholesky(inner - v.T @ v))
-        left = -corner @ self.transposed_apply(v)
+        left = -corner @ self.apply_transposed(v)
         return np.concatenate([left, np.tril(corner)], axis=1), corner @ (targets - v.T @ self.weights)
 
     def extend(self, rows: FloatArray, weights: FloatArray, rounds: IntArray) -> None:
-        """Append the rows and weights that ``extension`` returned, for rounds with these indices (m,)."""
+        """Append the rows and weights that ``compute_extension`` returned, for rounds with these indices (m,)."""
         self.weights = np.concatenate([self.weights, weights])
         self.rounds.extend(int(index) for index in rounds)
         n_before = self.n
@@ -207,7 +212,7 @@ class _InverseFactor:
         if n % _BLOCK_ROWS:
             self.blocks[-1][n % _BLOCK_ROWS :] = 0.0
 
-    def transposed_apply(self, v: FloatArray) -> FloatArray:
+    def apply_transposed(self, v: FloatArray) -> FloatArray:
         """Return (T' v)' for v (n, m), which is (m, n)."""
         out = np.zeros((v.shape[1], self.n))
         for index, block in enumerate(self.blocks):
@@ -218,16 +223,21 @@ class _InverseFactor:
 
 
 class DualRidge:
-    """The regressions of ``PrimalRidge``, at a cost that grows with the number of rounds instead of dimensions."""
+    """The regressions of ``PrimalRidge``, at a cost that grows with the number of rounds instead of dimensions.
+
+    ``targets`` (B, 2) are the rewards of rounds and ones, as in ``PrimalRidge``.
+    """
 
     def __init__(self, n_heads: int, dim: int, ridge: float) -> None:
         self.dim = dim
         self.ridge = ridge
         self.store = ContextStore(dim)
+        #: The head of each stored round.
         self._heads: list[int] = []
+        #: The reward of each stored round and 1, (n, 2).
         self._targets: FloatArray = np.zeros((0, 2))
         self._factors: list[_InverseFactor] = []
-        #: The contexts of the last call of ``episode``, their inner products, and v for every head. If the next
+        #: The contexts of the last call of ``start_episode``, their inner products, and v for every head. If the next
         #: ``update`` has the same contexts, it uses them.
         self._last_episode: tuple[AnyArray, FloatArray, list[FloatArray]] | None = None
         self.add_heads(n_heads)
@@ -245,10 +255,10 @@ class DualRidge:
     def coefficients(self, centre: float = 0.0) -> FloatArray:
         """Return the coefficients (heads, d) of rewards minus ``centre``."""
         contexts = unit_scale(self.store.array())
-        weights = [factor.weights @ np.array([[1.0], [-centre]]) for factor in self._factors]
+        rewards_minus_centre = np.array([[1.0], [-centre]])
         rows = [
-            factor.transposed_apply(head_weights)[0] @ contexts[factor.rounds]
-            for factor, head_weights in zip(self._factors, weights, strict=True)
+            factor.apply_transposed(factor.weights @ rewards_minus_centre)[0] @ contexts[factor.rounds]
+            for factor in self._factors
         ]
         return np.stack(rows)
 
@@ -263,26 +273,26 @@ class DualRidge:
         ``centre`` is the prior mean of rewards. Without ``bonuses``, variances are 0.
         """
         mean, variance = np.empty((len(contexts), self.n_heads)), np.zeros((len(contexts), self.n_heads))
-        for start in range(0, len(contexts), 256):
-            part = contexts[start : start + 256]
-            square = squared_norms(part)
-            products = self.store.products(part).T
+        for start in range(0, len(contexts), _SCORED_ROWS):
+            rows = slice(start, start + _SCORED_ROWS)
+            norms = squared_norms(contexts[rows])
+            products = self.store.inner_products(contexts[rows]).T
             for head, factor in enumerate(self._factors):
                 v = factor.apply(products[factor.rounds])
-                mean[start : start + 256, head] = centre + (factor.weights @ (1.0, -centre)) @ v
+                mean[rows, head] = centre + (factor.weights @ (1.0, -centre)) @ v
                 if bonuses:
-                    variance[start : start + 256, head] = (square - np.einsum("nb,nb->b", v, v)) / self.ridge
+                    variance[rows, head] = (norms - np.einsum("nb,nb->b", v, v)) / self.ridge
         return mean, np.maximum(variance, 0.0)
 
-    def episode(self, contexts: AnyArray) -> Episode:
-        """Return the initial state of an episode with these contexts (B, d)."""
+    def start_episode(self, contexts: AnyArray) -> Episode:
+        """Return the predictions for an episode with these contexts (B, d)."""
         products = inner_products(contexts, contexts)
-        stored_products = self.store.products(contexts).T
-        applied = [factor.apply(stored_products[factor.rounds]) for factor in self._factors]
-        self._last_episode = (contexts, products, applied)
+        stored_products = self.store.inner_products(contexts).T
+        v_by_head = [factor.apply(stored_products[factor.rounds]) for factor in self._factors]
+        self._last_episode = (contexts, products, v_by_head)
         covariance = np.empty((self.n_heads, len(contexts), len(contexts)))
         mean = np.empty((2, len(contexts), self.n_heads))
-        for head, (factor, v) in enumerate(zip(self._factors, applied, strict=True)):
+        for head, (factor, v) in enumerate(zip(self._factors, v_by_head, strict=True)):
             covariance[head] = (products - v.T @ v) / self.ridge
             mean[:, :, head] = factor.weights.T @ v
         variance = np.maximum(np.ascontiguousarray(np.einsum("hbb->bh", covariance)), 0.0)
@@ -292,7 +302,7 @@ class DualRidge:
         """Learn from a batch of rounds: contexts (B, d), the head of each round and its targets (B, 2)."""
         check_norm(contexts, self.ridge)
         last_episode, self._last_episode = self._last_episode, None
-        n_before, sizes = len(self.store), [factor.n for factor in self._factors]
+        n_before, n_by_head = len(self.store), [factor.n for factor in self._factors]
         try:
             if last_episode is not None and last_episode[0] is contexts:
                 self._update_block(contexts, heads, targets, *last_episode[1:])
@@ -300,11 +310,11 @@ class DualRidge:
             for start in range(0, len(contexts), _BLOCK_ROWS):
                 block = slice(start, start + _BLOCK_ROWS)
                 products = inner_products(contexts[block], contexts[block])
-                stored_products = self.store.products(contexts[block]).T
-                applied = [factor.apply(stored_products[factor.rounds]) for factor in self._factors]
-                self._update_block(contexts[block], heads[block], targets[block], products, applied)
+                stored_products = self.store.inner_products(contexts[block]).T
+                v_by_head = [factor.apply(stored_products[factor.rounds]) for factor in self._factors]
+                self._update_block(contexts[block], heads[block], targets[block], products, v_by_head)
         except np.linalg.LinAlgError:
-            self._truncate(n_before, sizes)
+            self._truncate(n_before, n_by_head)
             raise InvalidInput(
                 f"contexts are too large for ridge={self.ridge:g} in floating-point arithmetic (the largest squared "
                 f"norm is {float(squared_norms(contexts).max()):.3g}); scale them down or raise the ridge"
@@ -359,26 +369,27 @@ class DualRidge:
         self.store, self._factors = store, factors
 
     def _update_block(
-        self, contexts: AnyArray, heads: IntArray, targets: FloatArray, products: FloatArray, applied: list[FloatArray]
+        self, contexts: AnyArray, heads: IntArray, targets: FloatArray, products: FloatArray, by_head: list[FloatArray]
     ) -> None:
-        """Learn a block of rounds, given the inner products (B, B) of its contexts, and v for every head."""
-        first = len(self.store)
+        """Learn a block of rounds, given the inner products (B, B) of its contexts, and v (n, B) of every head."""
+        first_round = len(self.store)
         extensions = []
         for head in np.unique(heads):
             rows = np.flatnonzero(heads == head)
             factor = self._factors[head]
             inner = products[np.ix_(rows, rows)] + self.ridge * np.eye(len(rows))
-            extensions.append((factor, factor.extension(applied[head][:, rows], inner, targets[rows]), first + rows))
+            extension = factor.compute_extension(by_head[head][:, rows], inner, targets[rows])
+            extensions.append((factor, extension, first_round + rows))
         for factor, extension, rounds in extensions:
             factor.extend(*extension, rounds)
         self.store.append(contexts)
         self._heads.extend(int(head) for head in heads)
         self._targets = np.concatenate([self._targets, targets])
 
-    def _truncate(self, n: int, sizes: list[int]) -> None:
-        """Drop all rounds but the first ``n``; ``sizes`` are the numbers of these rounds per head."""
+    def _truncate(self, n: int, n_by_head: list[int]) -> None:
+        """Drop all rounds but the first ``n``; ``n_by_head`` are the numbers of these rounds of each head."""
         self._last_episode = None
-        for factor, size in zip(self._factors, sizes, strict=True):
-            factor.truncate(size)
+        for factor, n_rounds in zip(self._factors, n_by_head, strict=True):
+            factor.truncate(n_rounds)
         self._heads, self._targets = self._heads[:n], self._targets[:n]
         self.store.truncate(n)

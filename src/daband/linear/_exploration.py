@@ -1,7 +1,7 @@
 """Choose arms by predicted means and bonuses, and compute the probabilities of the choices.
 
-``Exploration`` has the settings and chooses. The functions before it draw random numbers, and compute the probabilities
-of Thompson sampling.
+Start with ``Exploration``, which has the settings and chooses arms. ``Decision`` is its result. The functions before
+``Exploration`` draw random numbers, and compute the probabilities of Thompson sampling.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from daband._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
 from daband.linear._kernels_numpy import TIE_TOLERANCE, draw_arm, find_tied_arms, uniforms
 
-#: Normal draws further from their mean, in standard deviations, are neglected in integrals.
+#: Integrals over a normal distribution end at this many standard deviations from its mean.
 _MAX_DEVIATIONS = 9.0
 #: The nodes and weights of Gauss-Legendre quadrature on [-1, 1].
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-#: Limits of the pieces of an integral, in standard deviations.
+#: The points at which an integral is split into pieces, in standard deviations from the mean.
 _KNOTS = np.array([-_MAX_DEVIATIONS, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, _MAX_DEVIATIONS])
-#: The smallest standard deviation, relative to 1 plus the largest absolute mean.
+#: Smaller standard deviations are raised to this value times 1 plus the largest absolute mean.
 _MIN_RELATIVE_DEVIATION = 1e-13
 
 
 def to_gaussians(uniform: FloatArray) -> FloatArray:
-    """Return standard normal numbers (B, K), each from a pair of uniform numbers (B, 2 K) (Box-Muller)."""
-    first, second = uniform[:, 0::2], uniform[:, 1::2]
-    radius = np.sqrt(-2.0 * np.log1p(-first))
-    return radius * np.cos(2.0 * np.pi * second)
+    """Return standard normal draws (B, K), each from a pair of uniform draws (B, 2 K), by the Box-Muller transform."""
+    radius_draws, angle_draws = uniform[:, 0::2], uniform[:, 1::2]
+    radius = np.sqrt(-2.0 * np.log1p(-radius_draws))
+    return radius * np.cos(2.0 * np.pi * angle_draws)
 
 
 def probability_of_best(mean: FloatArray, deviation: FloatArray, available: BoolArray, arms: IntArray) -> FloatArray:
@@ -85,7 +85,10 @@ def _largest_draw_probability(mean: FloatArray, deviation: FloatArray, arm: int,
 
 
 def _normal_cdf(x: FloatArray) -> FloatArray:
-    """Return the standard normal distribution function of every entry. It does not import scipy, which takes long."""
+    """Return the standard normal distribution function of every entry.
+
+    scipy is used only if it is already imported, because importing it takes long.
+    """
     if (special := sys.modules.get("scipy.special")) is not None:
         values: FloatArray = special.ndtr(x)
         return values
@@ -93,11 +96,11 @@ def _normal_cdf(x: FloatArray) -> FloatArray:
 
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
-#: The distance of neighbouring random numbers in [0, 1).
+#: The difference of neighbouring draws in [0, 1), which have 53 random bits.
 _FLOAT_STEP = 2.0**-53
 #: Maximum number of rows for which lists are faster than numpy arrays.
 _MAX_LIST_ROWS = 4
-#: The mean and the standard deviation of rewards, which define the unit of scores.
+#: The mean and the standard deviation of rewards. Differences of scores are measured in this standard deviation.
 Unit = tuple[float, float]
 #: A function from a number of rounds and a number of slots to uniform random numbers in [0, 1), (rounds, slots). The
 #: number in slot 0 is compared with epsilon, and the number in slot 1 chooses among random or tied arms.
@@ -105,7 +108,7 @@ UniformDraws = Callable[[int, int], FloatArray]
 
 
 def seeded_draws(key: np.uint64, first_round: int) -> UniformDraws:
-    """Return a function that draws for the rounds from ``first_round`` on. Its results depend on key and round only."""
+    """Return a function that draws for the rounds from ``first_round`` on. Its draws depend only on key and round."""
     return functools.partial(uniforms, key, first_round)
 
 
@@ -149,15 +152,15 @@ class Exploration:
         """The factor of the bonus in an arm's score: ``alpha`` for "ucb", otherwise 0."""
         return self.alpha if self.rule == "ucb" else 0.0
 
-    def by_rule(self, rule: str | None) -> Exploration:
+    def with_rule(self, rule: str | None) -> Exploration:
         """Return a copy with this rule and epsilon 0, or this object if ``rule`` is None."""
         return self if rule is None else Exploration(rule, self.alpha)
 
-    def multiplier(self, n: int, n_arms: int, draws: UniformDraws) -> FloatArray:
-        """Return the factor of each bonus in the scores of n rounds, (n, K). It is random for "thompson"."""
+    def bonus_factors(self, n_rounds: int, n_arms: int, draws: UniformDraws) -> FloatArray:
+        """Return the factor of each bonus in the scores, (n_rounds, n_arms). It is random for "thompson"."""
         if self.rule != "thompson":
-            return np.full((n, n_arms), self.optimism)
-        return self.alpha * to_gaussians(draws(n, 2 + 2 * n_arms)[:, 2:])
+            return np.full((n_rounds, n_arms), self.optimism)
+        return self.alpha * to_gaussians(draws(n_rounds, 2 + 2 * n_arms)[:, 2:])
 
     def decide(
         self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws, available: Mask = None, unit: Unit = (0.0, 1.0)
@@ -171,9 +174,9 @@ class Exploration:
             choices = self.choose_rows(mean, bonus, draws, available=available, unit=unit)
             arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
             return Decision(arms, propensities, mean, bonus)
-        scores = self._scores(mean, bonus, draws)
+        scores = self._compute_scores(mean, bonus, draws)
         arms, propensities = _choose_batch(scores, available, self.epsilon, draws, unit)
-        return Decision(arms, self.propensities(arms, propensities, mean, bonus, available), mean, bonus)
+        return Decision(arms, self.correct_propensities(arms, propensities, mean, bonus, available), mean, bonus)
 
     def choose_rows(
         self,
@@ -185,38 +188,38 @@ class Exploration:
         unit: Unit = (0.0, 1.0),
     ) -> list[tuple[int, float]]:
         """Return (arm, propensity) for each row of means and bonuses (B, K). This is ``decide`` for a few rows."""
-        scores = self._scores(mean, bonus, draws)
+        scores = self._compute_scores(mean, bonus, draws)
         n, n_arms = scores.shape
-        all_arms, epsilon, uniform = range(n_arms), self.epsilon, None
+        all_arms, epsilon, uniform_draws = range(n_arms), self.epsilon, None
         choices: list[tuple[int, float]] = []
-        for row, values in enumerate(scores.tolist()):
+        for row, row_scores in enumerate(scores.tolist()):
             candidates: Sequence[int] = all_arms if available is None else available[row].nonzero()[0].tolist()
-            tied = find_tied_arms(values, candidates, *unit)
-            if epsilon == 0.0 and len(tied) == 1:
-                choices.append((tied[0], 1.0))
+            tied_arms = find_tied_arms(row_scores, candidates, *unit)
+            if epsilon == 0.0 and len(tied_arms) == 1:
+                choices.append((tied_arms[0], 1.0))
                 continue
-            if uniform is None:
-                uniform = draws(n, 2).tolist()
-            choices.append(draw_arm(candidates, tied, epsilon, *uniform[row]))
+            if uniform_draws is None:
+                uniform_draws = draws(n, 2).tolist()
+            choices.append(draw_arm(candidates, tied_arms, epsilon, *uniform_draws[row]))
         if self.rule == "thompson":
             arms = np.array([arm for arm, _ in choices], np.int64)
-            propensities = self.propensities(arms, np.empty(n), mean, bonus, available)
+            propensities = self.correct_propensities(arms, np.empty(n), mean, bonus, available)
             return list(zip(arms.tolist(), propensities.tolist(), strict=True))
         return choices
 
-    def _scores(self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws) -> FloatArray:
+    def _compute_scores(self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws) -> FloatArray:
         """Return the scores by which arms are compared, (B, K)."""
         if self.rule == "thompson":
-            return mean + self.multiplier(len(mean), mean.shape[1], draws) * bonus
+            return mean + self.bonus_factors(len(mean), mean.shape[1], draws) * bonus
         return mean + self.alpha * bonus if self.rule == "ucb" and self.alpha else mean
 
-    def propensities(
+    def correct_propensities(
         self, arms: IntArray, propensities: FloatArray, mean: FloatArray, bonus: FloatArray, available: Mask
     ) -> FloatArray:
-        """Return the propensities of ``arms`` (B,).
+        """Return the propensities (B,) of the chosen ``arms`` (B,), for means and bonuses (B, K).
 
-        For "thompson", they are computed from the probability that the arm's draw is the largest. For other rules, the
-        given ``propensities`` are returned.
+        For "ucb" and "greedy", ``propensities`` (B,) are returned unchanged. For "thompson", these depend on the draws.
+        They are replaced by the probability that the arm's draw is the largest.
         """
         if self.rule != "thompson":
             return propensities
@@ -230,44 +233,47 @@ class Exploration:
         """Return the probability with which ``decide`` chooses each arm, (B, K)."""
         mask = np.ones(mean.shape, np.bool_) if available is None else available
         if self.rule == "thompson":
-            best = np.empty_like(mean)
+            best_probability = np.empty_like(mean)
             for arm in range(mean.shape[1]):
-                best[:, arm] = probability_of_best(mean, self.alpha * bonus, mask, np.full(len(mean), arm))
-            best = np.where(mask, best, 0.0)
-            best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of about 1e-9
+                best_probability[:, arm] = probability_of_best(mean, self.alpha * bonus, mask, np.full(len(mean), arm))
+            best_probability = np.where(mask, best_probability, 0.0)
+            best_probability /= best_probability.sum(axis=1, keepdims=True)  # quadrature leaves an error of about 1e-9
         else:
-            tied = _tied_for_best(mean + self.optimism * bonus, mask, unit)
-            best = np.ascontiguousarray((tied / tied.sum(axis=0)).T)
-        return (1.0 - self.epsilon) * best + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
+            is_tied = _find_tied(mean + self.optimism * bonus, mask, unit)
+            best_probability = np.ascontiguousarray((is_tied / is_tied.sum(axis=0)).T)
+        return (1.0 - self.epsilon) * best_probability + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
 
 
 def _choose_batch(
     scores: FloatArray, available: Mask, epsilon: float, draws: UniformDraws, unit: Unit
 ) -> tuple[IntArray, FloatArray]:
     """Return the arms (B,) for scores (B, K) of many rounds, and their probabilities under ties and epsilon (B,)."""
-    tied = _tied_for_best(scores, available, unit)
-    n_tied = tied.sum(axis=0)
+    is_tied = _find_tied(scores, available, unit)
+    n_tied = is_tied.sum(axis=0)
     if not n_tied.all():
         raise ValueError("no arm is available, or a score is NaN")
     if epsilon == 0.0 and n_tied.max() == 1:
-        return tied.argmax(axis=0), np.ones(len(scores))
-    mask = np.ones(tied.shape, np.bool_) if available is None else available.T
+        return is_tied.argmax(axis=0), np.ones(len(scores))
+    mask = np.ones(is_tied.shape, np.bool_) if available is None else available.T
     n_available = mask.sum(axis=0)
-    coin, pick = draws(len(scores), 2).T
-    is_random = coin < epsilon
-    rank = (pick * np.where(is_random, n_available, n_tied)).astype(np.int64)
-    arms: IntArray = (np.where(is_random, mask, tied).cumsum(axis=0) > rank).argmax(axis=0)
-    return arms, epsilon / n_available + tied[arms, np.arange(len(arms))] * (1.0 - epsilon) / n_tied
+    epsilon_draws, arm_draws = draws(len(scores), 2).T
+    is_random = epsilon_draws < epsilon
+    rank = (arm_draws * np.where(is_random, n_available, n_tied)).astype(np.int64)
+    arms: IntArray = (np.where(is_random, mask, is_tied).cumsum(axis=0) > rank).argmax(axis=0)
+    return arms, epsilon / n_available + is_tied[arms, np.arange(len(arms))] * (1.0 - epsilon) / n_tied
 
 
-def _tied_for_best(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
-    """Return booleans (K, B), True for available arms that are tied for the best. Sums over the first axis are fast."""
+def _find_tied(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
+    """Return booleans (K, B) for scores (B, K): True for available arms that are tied with the best one.
+
+    Arms are the first axis, because sums over the first axis are fast.
+    """
     columns = np.array(scores.T, order="C")
     if available is not None:
         columns[~available.T] = -np.inf
     best = columns.max(axis=0)
-    tied: BoolArray = columns >= best - TIE_TOLERANCE * (unit[1] + np.abs(best - unit[0]))
-    return tied if available is None else tied & available.T
+    is_tied: BoolArray = columns >= best - TIE_TOLERANCE * (unit[1] + np.abs(best - unit[0]))
+    return is_tied if available is None else is_tied & available.T
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,5 +305,5 @@ def join_decisions(parts: Sequence[AnyDecision]) -> AnyDecision:
     """Return one decision with the rounds of all parts, in order."""
     if len(parts) == 1:
         return parts[0]
-    kind = type(parts[0])
-    return kind(*[np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(kind)])
+    cls = type(parts[0])
+    return cls(*[np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)])

@@ -51,10 +51,10 @@ def with_constant(contexts: FloatArray, scale: float = 1.0) -> FloatArray:
 
 def joint_dimension(dim: int, vectors: FloatArray) -> int:
     """Return the number of features of a context (d,) with one of the arms, whose vectors are (K, m)."""
-    return (dim + 1) * vectors.shape[1] + n_effects(len(vectors))
+    return (dim + 1) * vectors.shape[1] + count_effects(len(vectors))
 
 
-def n_effects(n_arms: int) -> int:
+def count_effects(n_arms: int) -> int:
     """Return the number of effects for this many arms."""
     return min(n_arms, _MAX_EFFECTS)
 
@@ -69,22 +69,26 @@ def arm_heads(
 ) -> tuple[FloatArray, FloatArray | None]:
     """Return a regression on ``with_constant(x)`` for each arm: theta (K, d + 1), inverse (K, d + 1, d + 1) or None.
 
-    theta (p,) and inverse (p, p) belong to the joint regression. ``indices`` (K,) are the arms' indices in the joint
-    regression, -1 for a new arm. ``dim`` is the number of context features d.
+    Args:
+        theta: the coefficients of the joint regression, (F,).
+        inverse: the inverse of its Gram matrix, (F, F); None to compute theta only.
+        vectors: the vectors of the arms, (K, m).
+        indices: the index of each arm in the joint regression, (K,); -1 for a new arm, which has no effect.
+        dim: the number of context features, d.
     """
-    dim, size, is_known = dim + 1, vectors.shape[1], indices >= 0
-    n = dim * size  # the number of products
-    heads = vectors @ theta[:n].reshape(dim, size).T
-    effects = _effect_indices(indices[is_known], n)
+    d, m, is_known = dim + 1, vectors.shape[1], indices >= 0
+    p = d * m  # the number of products
+    heads = vectors @ theta[:p].reshape(d, m).T
+    effects = _effect_indices(indices[is_known], p)
     heads[is_known, -1] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return heads, None
-    products = inverse[:n, :n].reshape(dim, size, dim, size).transpose(0, 2, 1, 3).reshape(dim * dim, -1)
+    products = inverse[:p, :p].reshape(d, m, d, m).transpose(0, 2, 1, 3).reshape(d * d, -1)
     squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(len(vectors), -1)
-    matrices = (squares @ products.T).reshape(-1, dim, dim)
-    cross = _EFFECT_SCALE * np.einsum("ijk,kj->ki", inverse[:n, effects].reshape(dim, size, -1), vectors[is_known])
-    matrices[is_known, :, -1] += cross
-    matrices[is_known, -1, :] += cross
+    matrices = (squares @ products.T).reshape(-1, d, d)
+    covariances = _EFFECT_SCALE * np.einsum("ijk,kj->ki", inverse[:p, effects].reshape(d, m, -1), vectors[is_known])
+    matrices[is_known, :, -1] += covariances
+    matrices[is_known, -1, :] += covariances
     matrices[is_known, -1, -1] += _EFFECT_SCALE**2 * inverse[effects, effects]
     return heads, matrices
 
@@ -101,15 +105,15 @@ def score_one(
 
     ``new_variance`` is the prior variance of the effect of an arm without rounds.
     """
-    dim, size, is_known = len(context), vectors.shape[1], indices >= 0
-    n = dim * size  # the number of products
-    effects = _effect_indices(indices[is_known], n)
-    mean = vectors @ (context @ theta[:n].reshape(dim, size))
+    d, m, is_known = len(context), vectors.shape[1], indices >= 0
+    p = d * m  # the number of products
+    effects = _effect_indices(indices[is_known], p)
+    mean = vectors @ (context @ theta[:p].reshape(d, m))
     mean[is_known] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return mean, np.zeros_like(mean)
-    context_inverse = (context @ inverse[:n].reshape(dim, -1)).reshape(size, -1)
-    arm_inverse = context @ context_inverse[:, :n].reshape(size, dim, size)
+    context_inverse = (context @ inverse[:p].reshape(d, -1)).reshape(m, -1)
+    arm_inverse = context @ context_inverse[:, :p].reshape(m, d, m)
     variance = np.einsum("kj,kj->k", vectors @ arm_inverse, vectors)
     variance[is_known] += 2.0 * _EFFECT_SCALE * np.einsum("kj,jk->k", vectors[is_known], context_inverse[:, effects])
     variance[is_known] += _EFFECT_SCALE**2 * inverse[effects, effects]
@@ -118,20 +122,22 @@ def score_one(
 
 
 def joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
-    """Return the sums of the joint regression, computed from sums over each arm's rounds on ``with_constant(x)``."""
-    n_arms, size = vectors.shape
-    dim = sums.dim
-    n = dim * size  # the number of products
-    joint = RidgeSums(1, n + n_effects(n_arms))
+    """Return the sums of the joint regression, computed from ``sums`` over each arm's rounds on ``with_constant(x)``.
+
+    ``vectors`` (K, m) are the vectors of the arms.
+    """
+    (n_arms, m), d = vectors.shape, sums.dim
+    p = d * m  # the number of products
+    joint = RidgeSums(1, p + count_effects(n_arms))
     squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(n_arms, -1)
-    products = (sums.gram.reshape(n_arms, -1).T @ squares).reshape(dim, dim, size, size).transpose(0, 2, 1, 3)
-    joint.gram[0, :n, :n] = products.reshape(n, n)
-    effects = _effect_indices(np.arange(n_arms), n)
-    cross = _EFFECT_SCALE * (sums.gram[:, :, -1:] * vectors[:, None, :]).reshape(n_arms, n)
-    np.add.at(joint.gram[0, :, :n], effects, cross)
-    joint.gram[0, :n, n:] = joint.gram[0, n:, :n].T
+    products = (sums.gram.reshape(n_arms, -1).T @ squares).reshape(d, d, m, m).transpose(0, 2, 1, 3)
+    joint.gram[0, :p, :p] = products.reshape(p, p)
+    effects = _effect_indices(np.arange(n_arms), p)
+    effect_rows = _EFFECT_SCALE * (sums.gram[:, :, -1:] * vectors[:, None, :]).reshape(n_arms, p)
+    np.add.at(joint.gram[0, :, :p], effects, effect_rows)
+    joint.gram[0, :p, p:] = joint.gram[0, p:, :p].T
     np.add.at(joint.gram[0], (effects, effects), _EFFECT_SCALE**2 * sums.gram[:, -1, -1])
-    joint.moment[0, :, :n] = np.einsum("krd,km->rdm", sums.moment, vectors).reshape(2, n)
+    joint.moment[0, :, :p] = np.einsum("krd,km->rdm", sums.moment, vectors).reshape(2, p)
     np.add.at(joint.moment[0].T, effects, _EFFECT_SCALE * sums.moment[:, :, -1])
     joint.counts[0] = sums.counts.sum()
     joint.rewards = sums.rewards
@@ -145,19 +151,22 @@ class JointHead:
     their numbers have about the size of standardised ones.
     """
 
+    #: The regression is equivalent to one regression per arm; see ``arm_heads``.
     arms = "disjoint"
     form = "primal"
 
     def __init__(self, *, vectors: FloatArray, dim: int, ridge: float, unit_norm: bool = False) -> None:
         self.dim, self.ridge, self.vectors = dim, ridge, vectors
+        #: The factor of contexts.
         self._scale = math.sqrt(dim) if unit_norm else 1.0
-        features = joint_dimension(dim, vectors)
-        check_memory(24.0 * features * features, f"{features:,} products of contexts and arm features")
-        self.statistics = PrimalRidge(1, features, ridge)
+        n_features = joint_dimension(dim, vectors)
+        check_memory(24.0 * n_features * n_features, f"{n_features:,} products of contexts and arm features")
+        self.statistics = PrimalRidge(1, n_features, ridge)
         #: Penalties of coefficients of contexts, of arm features and products, and of effects.
         self.penalties: FloatArray = np.full(3, ridge)
         #: The variance of rewards around predictions, in units of the rewards' variance.
         self.noise = 1.0
+        #: The number of rounds at the last ``fit_penalties``.
         self._fitted_rounds = 0.0
 
     @property
@@ -168,35 +177,37 @@ class JointHead:
     def fit_penalties(self, moments: RewardMoments) -> None:
         """Fit the penalties and the noise to the learned rounds, with these ``moments`` of their rewards.
 
-        Nothing changes with fewer rounds than coefficients, or until the rounds have doubled since the last fit.
+        Nothing changes with fewer rounds than coefficients, or until the rounds have doubled since the last fit. Each
+        iteration sets the penalty of a group of coefficients to the noise times its degrees of freedom, divided by the
+        sum of its squared coefficients.
         """
-        ridge, blocks, rounds = self.statistics, self._blocks(), moments.count
-        if rounds < max(ridge.dim, 2.0 * self._fitted_rounds):
+        ridge, groups, n_rounds = self.statistics, self._penalty_groups(), moments.count
+        if n_rounds < max(ridge.dim, 2.0 * self._fitted_rounds):
             return
         gram, moment = ridge.gram(0), (ridge._moment[0, 0] - moments.centre * ridge._moment[0, 1]) / moments.scale
-        gram[np.diag_indices(ridge.dim)] -= self.penalties[blocks]
-        total = (moments.squared_differences + rounds * (moments.mean - moments.centre) ** 2) / moments.scale**2
-        sizes = np.bincount(blocks, minlength=3)
+        gram[np.diag_indices(ridge.dim)] -= self.penalties[groups]
+        squares = (moments.squared_differences + n_rounds * (moments.mean - moments.centre) ** 2) / moments.scale**2
+        group_sizes = np.bincount(groups, minlength=3)
         for _ in range(_FIT_STEPS):
-            inverse = np.linalg.inv(gram + np.diag(self.penalties[blocks]))
+            inverse = np.linalg.inv(gram + np.diag(self.penalties[groups]))
             theta = inverse @ moment
-            freedom = sizes - self.penalties * np.bincount(blocks, inverse.diagonal(), minlength=3)
-            squares = np.bincount(blocks, theta * theta, minlength=3)
-            residual = max(total - 2.0 * theta @ moment + theta @ gram @ theta, 1e-6 * total, 1e-12)
-            self.noise = float(residual / max(rounds - freedom.sum(), 1.0))
-            optimum = self.noise * np.maximum(freedom, 1e-9) / np.maximum(squares, 1e-12)
+            freedom = group_sizes - self.penalties * np.bincount(groups, inverse.diagonal(), minlength=3)
+            theta_squares = np.bincount(groups, theta * theta, minlength=3)
+            residual_squares = max(squares - 2.0 * theta @ moment + theta @ gram @ theta, 1e-6 * squares, 1e-12)
+            self.noise = float(residual_squares / max(n_rounds - freedom.sum(), 1.0))
+            optimum = self.noise * np.maximum(freedom, 1e-9) / np.maximum(theta_squares, 1e-12)
             old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optimum / self.ridge, *_PENALTY_RANGE)
             if np.abs(np.log(self.penalties / old_penalties)).max() < 0.05:
                 break
-        ridge._gram[0], ridge._n_pending[0] = gram + np.diag(self.penalties[blocks]), 0
+        ridge._gram[0], ridge._n_pending[0] = gram + np.diag(self.penalties[groups]), 0
         ridge._invert(0)
-        self._fitted_rounds = rounds
+        self._fitted_rounds = n_rounds
 
-    def _blocks(self) -> IntArray:
-        """Return the index of each coefficient's penalty, (p,)."""
-        size, blocks = self.vectors.shape[1], np.full(self.statistics.dim, 2)
-        blocks[: self._n_products] = np.arange(self._n_products) % size < size - 1
-        return blocks
+    def _penalty_groups(self) -> IntArray:
+        """Return the index (F,) in ``penalties`` of each coefficient's penalty."""
+        m, groups = self.vectors.shape[1], np.full(self.statistics.dim, 2)
+        groups[: self._n_products] = np.arange(self._n_products) % m < m - 1
+        return groups
 
     @property
     def _n_products(self) -> int:
@@ -233,14 +244,14 @@ class JointHead:
         return arm_heads(theta, inverse, self.vectors, np.arange(len(self.vectors)), self.dim)
 
     def _context_rows(self, features: AnyArray) -> FloatArray:
-        """Return contexts (B, d) as rows of the products, (B, d + 1)."""
+        """Return contexts (B, d) as ``with_constant`` does, (B, d + 1), multiplied by ``_scale``."""
         return with_constant(unit_scale(features), self._scale)
 
     def decide_row(self, *_: Any) -> None:
         """Return None: this head has no compiled decision for single rows."""
 
-    def _products(self, features: AnyArray, arms: IntArray) -> FloatArray:
-        """Return the features (B, p) of each context with its arm."""
+    def _joint_features(self, features: AnyArray, arms: IntArray) -> FloatArray:
+        """Return the joint features (B, F) of each context (B, d) with its arm (B,)."""
         contexts, n_products = self._context_rows(features), self._n_products
         rows = np.zeros((len(contexts), self.statistics.dim))
         products = contexts[:, :, None] * self.vectors[arms][:, None, :]
@@ -250,7 +261,7 @@ class JointHead:
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Learn rounds: contexts (B, d), the chosen arms (B,), their rewards (B,) and weights (B,)."""
-        rows, targets = self._products(features, arms), np.stack([rewards, np.ones(len(rewards))], axis=1)
+        rows, targets = self._joint_features(features, arms), np.stack([rewards, np.ones(len(rewards))], axis=1)
         check_norm(rows, self.ridge)
         if weights is not None:
             root = np.sqrt(weights)[:, None]
@@ -269,24 +280,24 @@ class JointHead:
         weights: Weights = None,
     ) -> Decision:
         """Decide and learn round by round, as ``RidgeHead.play`` does."""
-        parts = []
+        decisions = []
         for row in range(len(features)):
             row_slice = slice(row, row + 1)
             unit = (moments.centre, moments.scale)
             mean, bonus = self.score(features[row_slice], centre=unit[0], scale=unit[1])
             mask = None if available is None else available[row_slice]
             weight = None if weights is None else weights[row_slice]
-            parts.append(exploration.decide(mean, bonus, draws(row), mask, unit=unit))
-            arm = parts[-1].arm
+            decisions.append(exploration.decide(mean, bonus, draws(row), mask, unit=unit))
+            arm = decisions[-1].arm
             self.learn(features[row_slice], arm, rewards[row_slice, arm[0]], weight)
             moments.add(rewards[row_slice, arm[0]], weight)
-        return join_decisions(parts)
+        return join_decisions(decisions)
 
     def without_rounds(self) -> JointHead:
-        """Return the same head without any rounds."""
+        """Return a head with the same settings that has learned no rounds."""
         empty = copy.copy(self)
         empty.statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
-        empty._set_prior(slice(None), self.penalties[self._blocks()])
+        empty._set_prior(slice(None), self.penalties[self._penalty_groups()])
         return empty
 
     def _set_prior(self, coefficients: slice, penalties: FloatArray) -> None:
@@ -299,7 +310,7 @@ class JointHead:
         """Do nothing: sums over the rounds of each arm always fit in memory."""
 
     def empty_sums(self) -> RidgeSums:
-        """Return empty sums for each arm."""
+        """Return ``RidgeSums`` with a sum for each arm, without any rounds."""
         return RidgeSums(len(self.vectors), self.dim + 1)
 
     def chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
@@ -314,13 +325,13 @@ class JointHead:
 
     def add_vectors(self, vectors: FloatArray) -> None:
         """Add arms with these vectors (n, m), without rounds."""
-        n_before = n_effects(len(self.vectors))
+        n_old_effects = count_effects(len(self.vectors))
         self.vectors = np.concatenate([self.vectors, vectors])
-        n_new = n_effects(len(self.vectors)) - n_before
-        self.statistics.add_dimensions(n_new)
-        self._set_prior(slice(self.statistics.dim - n_new, None), np.full(n_new, self.penalties[2]))
+        n_new_effects = count_effects(len(self.vectors)) - n_old_effects
+        self.statistics.add_dimensions(n_new_effects)
+        self._set_prior(slice(self.statistics.dim - n_new_effects, None), np.full(n_new_effects, self.penalties[2]))
 
-    def predict_left_out(
+    def predict_held_out(
         self,
         features: AnyArray,
         arms: IntArray,
@@ -335,9 +346,9 @@ class JointHead:
         """
         predicted = np.zeros((len(arms), len(self.vectors)))
         for fold in np.unique(folds[0]):
-            held_out, seen = folds[0] == fold, (folds[0] != fold) & (folds[1][arms] != fold)
+            held_out, training = folds[0] == fold, (folds[0] != fold) & (folds[1][arms] != fold)
             head, sums = self.without_rounds(), self.empty_sums()
-            sums.add(*self.chosen_features(features[seen], arms[seen]), rewards[seen], weights[seen])
+            sums.add(*self.chosen_features(features[training], arms[training]), rewards[training], weights[training])
             head.statistics = head.with_sums(sums)
             predicted[held_out], _ = head.score(features[held_out], centre=sums.rewards.centre, bonuses=False)
         return predicted
@@ -359,7 +370,7 @@ class JointHead:
         self.noise, self._fitted_rounds = float(fitted[3]), float(fitted[4])
 
     def frozen(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
-        """Return copies of theta (1, p) and of its covariance (1, p, p) for ``with_constant(x)``, x not scaled.
+        """Return copies of theta (1, F) and of its covariance (1, F, F) for ``with_constant(x)``, x not scaled.
 
         Predictions are in the unit of ``moments``.
         """

@@ -1,8 +1,8 @@
-"""Select the inner loops for this machine: compiled ones if numba is installed, numpy ones otherwise.
+"""Provide the inner loops as ``kernels``: compiled loops if numba is installed, numpy loops otherwise.
 
-The environment variable ``DABAND_KERNELS=numpy`` selects the numpy loops, e.g. to avoid compilation. The module of
-loops is imported when the first loop runs. numba takes more than a second to import, and deciding with an exported
-policy does not need it.
+The environment variable ``DABAND_KERNELS=numpy`` selects the numpy loops, e.g. to avoid compilation. The module with
+the loops is imported when the first loop is used. Importing numba takes more than a second, and an exported policy
+decides without it.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ def kernels_are_compiled() -> bool:
 
 
 class _LazyKernels:
-    """A stand-in for the module of loops, which is imported when the first loop is used."""
+    """A stand-in for the module with the loops. It imports the module when the first loop is used."""
 
     def __getattr__(self, name: str) -> Any:
-        kind = "numba" if kernels_are_compiled() else "numpy"
-        loop = getattr(importlib.import_module(f"daband.linear._kernels_{kind}"), name)
-        setattr(self, name, loop)
+        library = "numba" if kernels_are_compiled() else "numpy"
+        loop = getattr(importlib.import_module(f"daband.linear._kernels_{library}"), name)
+        setattr(self, name, loop)  # later uses find the loop without this method
         return loop
 
 
 kernels: Any = _LazyKernels()
 
 
-# Seeded random numbers without a generator: each is a hash (splitmix64) of a key, a round number and a slot.
+# Seeded random draws without a generator (``uniforms``). A draw is a hash (splitmix64) of a key, a round number and a
+# slot.
 #
-# A batch therefore equals its single rounds, rounds can be drawn in any order, and there is no generator state to save.
-# The numbers are the same with numba and without, on every processor.
+# So a batch has the same draws as its single rounds, rounds can be drawn in any order, and there is no generator state
+# to save. The draws are the same with numba and without, on every processor.
 
 
 def draw_key(seed: int) -> np.uint64:

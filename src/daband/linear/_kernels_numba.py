@@ -1,4 +1,7 @@
-"""Provide the inner loops compiled by numba. ``_kernels_numpy`` has the same functions in numpy; tests compare both.
+"""Implement the inner loops of linear policies, compiled by numba.
+
+``_kernels_numpy`` has most of these functions in numpy, which are easier to read, and documents their arguments. Tests
+compare both. ``decide_one`` exists only here.
 
 The compiler may reorder sums, so that dot products use vector instructions. The loops do not rely on NaN or signed
 zeros, because ``Policy`` checks its input. Compiled code does not check indices. So every index in an argument (a head,
@@ -31,7 +34,7 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 class UncachedKernelsWarning(UserWarning):
-    """Warn that compiled loops cannot be stored on disk, so that this process compiles them again."""
+    """Warn that compiled loops cannot be stored on disk, so every process compiles them again."""
 
 
 def compiled(**options: Any) -> Callable[[Loop], Loop]:
@@ -52,7 +55,7 @@ def compiled(**options: Any) -> Callable[[Loop], Loop]:
 
 @functools.cache
 def _warn_uncached() -> None:
-    """Warn, once per process, that loops are compiled again."""
+    """Warn, once per process, that the compiled loops cannot be stored."""
     warnings.warn(
         "numba cannot write its cache next to the package or in a home directory, so this process compiles daband's "
         "loops again (some seconds). Set NUMBA_CACHE_DIR to a writable folder, or set DABAND_KERNELS=numpy",
@@ -61,7 +64,7 @@ def _warn_uncached() -> None:
     )
 
 
-#: One, in the type of the hashes.
+#: The integer 1 in the type of the hashes; numba would convert a sum with a Python integer to float64.
 _ONE = np.uint64(1)
 
 
@@ -75,10 +78,10 @@ def _mix_bits(x):
 
 @compiled()
 def uniform(key, round_number, slot):
-    """Return the uniform number in [0, 1) of one round and slot, as in ``_kernels_numpy.uniforms``."""
+    """Return the draw in [0, 1) of one round and slot, as in ``_kernels_numpy.uniforms``."""
     bits = _mix_bits(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
     bits = _mix_bits(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
-    return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)  # the upper 53 bits, divided by 2^53
+    return float(bits >> np.uint64(11)) * (1.0 / 2.0**53)  # the upper 53 bits
 
 
 #: The floating-point optimisations that are allowed; see the module docstring.
@@ -97,12 +100,11 @@ def _dot(x, y):
 
 
 @compiled()
-def choose(scores, available, epsilon, coin, pick):
-    """Return the arm of one round, and its probability under ties and epsilon.
+def choose(scores, available, epsilon, epsilon_draw, arm_draw):
+    """Return an arm for scores (K,) of one round, and its probability. ``available`` (K,) is True for allowed arms.
 
-    Scores within ``TIE_TOLERANCE`` of the best are tied, so that rounding does not decide. ``coin`` and ``pick`` are
-    uniform random numbers. If ``coin`` is below epsilon, ``pick`` chooses among all available arms, otherwise among
-    tied arms.
+    The arm with the largest score is chosen, or a random one of several tied arms. If ``epsilon_draw`` is below
+    ``epsilon``, any available arm is chosen at random instead. ``arm_draw`` selects among tied or available arms.
     """
     n_available = 0
     best = -np.inf
@@ -115,8 +117,8 @@ def choose(scores, available, epsilon, coin, pick):
     for a in range(scores.shape[0]):
         if available[a] and scores[a] >= tie_threshold:
             n_tied += 1
-    is_random = coin < epsilon
-    rank = int(pick * (n_available if is_random else n_tied))
+    is_random = epsilon_draw < epsilon
+    rank = int(arm_draw * (n_available if is_random else n_tied))
     arm = -1
     n_passed = 0
     for a in range(scores.shape[0]):
@@ -134,34 +136,34 @@ def choose(scores, available, epsilon, coin, pick):
 
 
 @compiled(fastmath=_FASTMATH)
-def _rank_one(matrix, theta, z, targets, u, variance):
-    """Update A^-1 (``matrix``) and theta of one head by Sherman-Morrison; ``u`` = A^-1 z is overwritten.
+def _update_rank_one(inverse, theta, z, targets, u, variance):
+    """Update A^-1 (``inverse``) and theta of one head in place, by the Sherman-Morrison formula.
 
-    ``z`` is the context, ``targets`` its reward and 1, ``variance`` = z'u.
+    ``z`` (d,) is the context, ``targets`` (2,) are its reward and 1, u = A^-1 z, and variance = z'u. ``u`` is
+    overwritten.
     """
     d = z.shape[0]
     root = 1.0 / math.sqrt(1.0 + variance)
-    first = (targets[0] - _dot(theta[0], z)) * root
-    second = (targets[1] - _dot(theta[1], z)) * root
+    residual = (targets[0] - _dot(theta[0], z)) * root
+    residual_of_ones = (targets[1] - _dot(theta[1], z)) * root
     for i in range(d):
         u[i] *= root
-        theta[0, i] += first * u[i]
-        theta[1, i] += second * u[i]
+        theta[0, i] += residual * u[i]
+        theta[1, i] += residual_of_ones * u[i]
     for i in range(d):
         c = u[i]
-        row = matrix[i]
+        row = inverse[i]
         for j in range(d):
             row[j] -= c * u[j]  # u_i u_j = u_j u_i, so the matrix stays symmetric
 
 
 @compiled(fastmath=_FASTMATH)
 def learn_rounds(statistics, contexts, heads, targets, max_square):
-    """Learn rounds in place, one after the other, by Sherman-Morrison.
+    """Learn rounds in place, one after the other, by the Sherman-Morrison formula.
 
     Return the largest variance z'A^-1 z among the rounds, and the largest number of updates of a head since its inverse
-    was computed. ``statistics`` are the arrays of ``PrimalRidge``. Contexts are (B, d), targets (B, 2). If the squared
-    norm of a context exceeds ``max_square``, nothing changes and the returned variance is -1. Rows are collected in
-    ``pending``, which is summed into A when full.
+    was computed from A. If the squared norm of a context exceeds ``max_square``, nothing changes, and the returned
+    variance is -1. ``_kernels_numpy.learn_rounds`` documents the arguments.
     """
     inverse, theta, gram, moment, pending, n_pending, counts, since_refresh = statistics
     n_rounds, d = contexts.shape
@@ -175,18 +177,18 @@ def learn_rounds(statistics, contexts, heads, targets, max_square):
         if not _dot(contexts[n], contexts[n]) <= max_square:
             return -1.0, 0
     u = np.empty(d)
-    max_variance, updates = 0.0, 0
+    max_variance, max_updates = 0.0, 0
     for n in range(n_rounds):
         head, z, target = heads[n], contexts[n], targets[n]
         if n_pending[head] == pending.shape[1]:
-            _sum_pending(gram[head], pending[head])
+            _add_pending(gram[head], pending[head])
             n_pending[head] = 0
         matrix = inverse[head]
         for i in range(d):
             u[i] = _dot(matrix[i], z)
         variance = max(_dot(u, z), 0.0)
         max_variance = max(max_variance, variance)
-        _rank_one(matrix, theta[head], z, target, u, variance)
+        _update_rank_one(matrix, theta[head], z, target, u, variance)
         sums, row = moment[head], pending[head, n_pending[head]]
         for j in range(d):
             sums[0, j] += target[0] * z[j]
@@ -195,15 +197,15 @@ def learn_rounds(statistics, contexts, heads, targets, max_square):
         n_pending[head] += 1
         counts[head] += 1
         since_refresh[head] += 1
-        updates = max(updates, since_refresh[head])
-    return max_variance, updates
+        max_updates = max(max_updates, since_refresh[head])
+    return max_variance, max_updates
 
 
 @compiled(fastmath=_FASTMATH)
-def _sum_pending(gram, rows):
-    """Add Z'Z of the rows Z to A. The rows are summed first, which keeps rounding errors small."""
+def _add_pending(gram, rows):
+    """Add Z'Z of the rows Z (n, d) to ``gram`` (d, d). Z'Z is summed first, which keeps rounding errors small."""
     d = gram.shape[0]
-    line = np.empty(d)
+    line = np.empty(d)  # one row of Z'Z
     for i in range(d):
         for j in range(d):
             line[j] = 0.0
@@ -216,7 +218,7 @@ def _sum_pending(gram, rows):
 
 
 @compiled(fastmath=_FASTMATH)
-def _quadratic(matrix, z):
+def _quadratic_form(matrix, z):
     """Return z'M z for a symmetric matrix M. Only its lower half is read, because memory is the bottleneck.
 
     Four rows are processed at a time, up to their 4 x 4 diagonal block. So each z_j is loaded once for four products.
@@ -240,100 +242,93 @@ def _quadratic(matrix, z):
 
 
 @compiled(fastmath=_FASTMATH)
-def decide_one(statistics, context, available, unit, rule, first_round, scored, chosen):
+def decide_one(statistics, context, available, unit, exploration, round_number, out):
     """Choose an arm for one context (1, d).
 
-    ``statistics`` are the inverse and theta of K heads. ``unit`` is the centre and scale of rewards. ``rule`` is alpha
-    (0 is greedy), epsilon, and the key of the draws. Means and bonuses are written to ``scored`` (2, 1, K), the arm and
-    its propensity to ``chosen``, two arrays (1,).
+    Args:
+        statistics: the inverses (K, d, d) and the coefficients theta (K, 2, d) of K heads.
+        context: the context, (1, d).
+        available: True for the arms that may be chosen, (1, K).
+        unit: the centre and the scale of rewards.
+        exploration: alpha (0 for greedy choices), epsilon, and the key of the random draws.
+        round_number: the number of the round, which determines its draws.
+        out: receives means and bonuses (2, 1, K), the arm (1,), and its propensity (1,).
     """
-    (inverse, theta), (centre, scale), (alpha, epsilon, key) = statistics, unit, rule
+    (inverse, theta), (centre, scale), (alpha, epsilon, key) = statistics, unit, exploration
+    predictions, arm, propensity = out
     n_arms = theta.shape[0]
     z = context[0]
-    if scored.shape[2] != n_arms or theta.shape[2] != z.shape[0] or available.shape[1] != n_arms:
+    if predictions.shape[2] != n_arms or theta.shape[2] != z.shape[0] or available.shape[1] != n_arms:
         raise ValueError("contexts, coefficients and results differ in shape")
     scores = np.empty(n_arms)
     for position in range(n_arms):
         # Even rounds read the heads forwards, odd rounds backwards. So the first heads are still in the cache.
-        a = n_arms - 1 - position if first_round & 1 else position
+        a = n_arms - 1 - position if round_number & 1 else position
         mean = _dot(theta[a, 0], z)
         if centre != 0.0:
             mean -= centre * _dot(theta[a, 1], z)
-        deviation = math.sqrt(max(_quadratic(inverse[a], z), 0.0))
-        scored[0, 0, a], scored[1, 0, a] = centre + mean, scale * deviation
+        deviation = math.sqrt(max(_quadratic_form(inverse[a], z), 0.0))
+        predictions[0, 0, a], predictions[1, 0, a] = centre + mean, scale * deviation
         scores[a] = mean / scale + alpha * deviation
-    coin, pick = uniform(key, first_round, 0), uniform(key, first_round, 1)
-    arm, propensity = chosen
-    arm[0], propensity[0] = choose(scores, available[0], epsilon, coin, pick)
+    epsilon_draw, arm_draw = uniform(key, round_number, 0), uniform(key, round_number, 1)
+    arm[0], propensity[0] = choose(scores, available[0], epsilon, epsilon_draw, arm_draw)
 
 
 @compiled(fastmath=_FASTMATH)
-def play_episode(covariances, predicted, rule, rewards, moments, chosen):
-    """Play every round of an episode, exactly as if played one by one, without changing the inverses.
+def play_episode(episode, is_shared, selection, rewards, moments, out):
+    """Play all rounds of an episode, with the same results as playing them one by one.
 
-    Each argument is a tuple of arrays for H rounds and K arms:
-
-    * ``covariances`` is (products, contexts, direct, shared). The covariance of the chosen context with later ones,
-      under its head, is computed from products. With ``direct`` these are the covariances (heads, C, C) themselves.
-      Otherwise they are A^-1 z (heads, C, d), which are multiplied by contexts (C, d) for the chosen arm only. There
-      are K heads and C = H contexts, or with ``shared`` arms one head and C = H K contexts.
-    * ``predicted`` is the means (2, H, K) of rewards and of ones, and the variances (H, K). They have the values before
-      the episode, and are updated in place after each round. At the end, row i has the values by which round i was
-      decided.
-    * ``rule`` is the factors of bonuses (H, K), the available arms (H, K), epsilon, and uniform draws (H, 2).
-    * ``rewards`` is the rewards (H, K) of all arms, and the weights (H,) of rounds.
-    * ``moments`` is the state of ``RewardMoments``, which is updated in place, and True if rewards are standardised.
-    * ``chosen`` receives the arms (H,), their probabilities (H,), and the centre and scale (H, 2) of each round.
+    ``_kernels_numpy.play_episode`` documents the arguments, and is easier to read.
     """
-    products, contexts, direct, shared = covariances
-    means, variance = predicted
-    multiplier, available, epsilon, draws = rule
+    products, contexts, has_covariances, means, variance = episode
+    bonus_factors, available, epsilon, draws = selection
     reward_table, weights = rewards
-    running, standardise = moments
-    arms, probability, units = chosen
+    reward_moments, standardise = moments
+    arms, probabilities, units = out
     mean, ones = means[0], means[1]
     n, n_arms = mean.shape
-    contexts_per_round = n_arms if shared else 1
+    contexts_per_round = n_arms if is_shared else 1
     n_contexts = n * contexts_per_round
     flat_mean, flat_ones, flat_variance = mean.reshape(-1), ones.reshape(-1), variance.reshape(-1)
-    chosen_covariances = np.empty((n, n_contexts))
+    covariances = np.empty((n, n_contexts))  # of each chosen context with all later ones
     gains = np.empty(n)
     scores = np.empty(n_arms)
     for i in range(n):
+        total_weight, mean_reward, squared_differences = reward_moments[0], reward_moments[1], reward_moments[2]
+        low, high = reward_moments[3], reward_moments[4]
         centre, scale = 0.0, 1.0
         if standardise:
-            centre = running[1]
-            if running[0] > 0.0 and running[3] < running[4]:
-                deviation = math.sqrt(running[2] / running[0])
+            centre = mean_reward
+            if total_weight > 0.0 and low < high:
+                deviation = math.sqrt(squared_differences / total_weight)
                 scale = deviation if deviation > 0.0 else 1.0
         units[i, 0], units[i, 1] = centre, scale
         for a in range(n_arms):
             scores[a] = (mean[i, a] - centre * ones[i, a]) / scale
-            scores[a] += multiplier[i, a] * math.sqrt(max(variance[i, a], 0.0))
-        arm, chosen_probability = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
-        arms[i] = arm
-        probability[i] = chosen_probability
-        head = 0 if shared else arm
-        context = i * contexts_per_round + arm if shared else i
+            scores[a] += bonus_factors[i, a] * math.sqrt(max(variance[i, a], 0.0))
+        arm, probability = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
+        arms[i], probabilities[i] = arm, probability
+        head = 0 if is_shared else arm
+        context = i * contexts_per_round + arm if is_shared else i
         next_context = (i + 1) * contexts_per_round
-        row, product = chosen_covariances[i], products[head, context]
-        if direct:
+        row, product = covariances[i], products[head, context]
+        if has_covariances:
             for j in range(next_context, n_contexts):
                 row[j] = product[j]
         else:
             for j in range(next_context, n_contexts):
                 row[j] = _dot(product, contexts[j])
         for r in range(i):
-            if shared or arms[r] == arm:
-                earlier = chosen_covariances[r]
-                c = earlier[context] * gains[r]
+            if is_shared or arms[r] == arm:
+                earlier_row = covariances[r]
+                c = earlier_row[context] * gains[r]
                 for j in range(next_context, n_contexts):
-                    row[j] -= c * earlier[j]
+                    row[j] -= c * earlier_row[j]
         gain = weights[i] / (1.0 + weights[i] * max(variance[i, arm], 0.0))
         gains[i] = gain
         reward = reward_table[i, arm]
         residual, residual_of_ones = (reward - mean[i, arm]) * gain, (1.0 - ones[i, arm]) * gain
-        if shared:
+        if is_shared:
             for j in range(next_context, n_contexts):
                 flat_mean[j] += row[j] * residual
                 flat_ones[j] += row[j] * residual_of_ones
@@ -344,22 +339,24 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
                 ones[j, arm] += row[j] * residual_of_ones
                 variance[j, arm] = max(variance[j, arm] - row[j] * row[j] * gain, 0.0)
         if weights[i] > 0.0:
-            add_reward(running, reward, weights[i])
+            add_reward(reward_moments, reward, weights[i])
 
 
 @compiled()
-def add_reward(running, reward, weight):
-    """Add a reward with a weight to ``running``, the state of a ``RewardMoments``.
+def add_reward(reward_moments, reward, weight):
+    """Add a reward with a positive weight to the array of ``RewardMoments.state``, in place.
 
-    These are the sum of weights, the mean, the sum of squared differences, and the smallest and largest reward.
+    The array has the sum of weights, the mean, the sum of squared differences from the mean, and the smallest and
+    largest reward.
     """
-    old_weight = running[0]
-    new_weight, difference = old_weight + weight, reward - running[1]
-    running[2] += difference * difference * (old_weight * weight / new_weight)
-    running[1] = reward if old_weight == 0.0 else running[1] + difference * (weight / new_weight)
-    running[0] = new_weight
-    running[3] = reward if old_weight == 0.0 else min(running[3], reward)
-    running[4] = reward if old_weight == 0.0 else max(running[4], reward)
+    old_weight, old_mean = reward_moments[0], reward_moments[1]
+    is_first = old_weight == 0.0
+    new_weight, difference = old_weight + weight, reward - old_mean
+    reward_moments[0] = new_weight
+    reward_moments[1] = reward if is_first else old_mean + difference * (weight / new_weight)
+    reward_moments[2] += difference * difference * (old_weight * weight / new_weight)
+    reward_moments[3] = reward if is_first else min(reward_moments[3], reward)
+    reward_moments[4] = reward if is_first else max(reward_moments[4], reward)
 
 
 @compiled(fastmath=_FASTMATH)

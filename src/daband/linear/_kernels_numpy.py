@@ -1,6 +1,9 @@
 """Implement the inner loops of linear policies in numpy, for serving, and for training without numba.
 
-``_kernels_numba`` has compiled versions of the same functions, and documents their arguments.
+These versions are written to be read. ``_kernels_numba`` has compiled versions of ``choose``, ``learn_rounds``,
+``play_episode``, ``add_reward`` and ``sum_of_squares`` with the same arguments, and tests compare the results.
+
+Random decisions use *draws*, uniform random numbers in [0, 1). ``uniforms``, at the end, computes them.
 """
 
 # mypy: allow-untyped-defs
@@ -19,52 +22,82 @@ from daband._arrays import BoolArray, FloatArray, IntArray
 TIE_TOLERANCE = 1e-12
 
 
-def inner_products(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Return the inner products (H, K) of left (K, H, d) and right (H, d). Negative products become 0."""
-    products: FloatArray = np.matmul(left.transpose(1, 0, 2), right[:, :, None])[:, :, 0]
-    return np.maximum(products, 0.0, out=products)
+def compute_variances(products: FloatArray, z: FloatArray) -> FloatArray:
+    """Return the variances z'A^-1 z (B, heads) of contexts z (B, d), given the products A^-1 z (heads, B, d).
+
+    Variances that are negative by rounding become 0.
+    """
+    variances: FloatArray = np.matmul(products.transpose(1, 0, 2), z[:, :, None])[:, :, 0]
+    return np.maximum(variances, 0.0, out=variances)
 
 
-def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float, pick: float) -> tuple[int, float]:
-    """Return the arm of one round, and its probability; see ``_kernels_numba.choose``."""
+def choose(
+    scores: FloatArray, available: BoolArray, epsilon: float, epsilon_draw: float, arm_draw: float
+) -> tuple[int, float]:
+    """Return an arm for scores (K,) of one round, and its probability. ``available`` (K,) is True for allowed arms.
+
+    The arm with the largest score is chosen, or a random one of several tied arms. If ``epsilon_draw`` is below
+    ``epsilon``, any available arm is chosen at random instead. ``arm_draw`` selects among tied or available arms.
+    """
     candidates = available.nonzero()[0].tolist()
-    return draw_arm(candidates, find_tied_arms(scores.tolist(), candidates), epsilon, coin, pick)
+    return draw_arm(candidates, find_tied_arms(scores.tolist(), candidates), epsilon, epsilon_draw, arm_draw)
 
 
 def find_tied_arms(scores: list[float], candidates: Sequence[int], zero: float = 0.0, unit: float = 1.0) -> list[int]:
-    """Return the candidates whose score is tied with the best one.
+    """Return the candidates whose score is tied with the best score of a candidate.
 
-    ``zero`` and ``unit`` are the mean and standard deviation of rewards. The tolerance is relative to them.
+    ``scores`` are the scores of all arms, ``candidates`` the indices of arms that may be chosen. Scores are tied if
+    they differ by less than ``TIE_TOLERANCE`` times ``unit + |best - zero|``. ``zero`` and ``unit`` are the mean and
+    the standard deviation of rewards.
     """
     best = max(scores) if len(candidates) == len(scores) else max([scores[arm] for arm in candidates])
     tie_threshold = best - TIE_TOLERANCE * (unit + abs(best - zero))
     return [arm for arm in candidates if scores[arm] >= tie_threshold]
 
 
-def draw_arm(arms: Sequence[int], tied: Sequence[int], epsilon: float, coin: float, pick: float) -> tuple[int, float]:
+def draw_arm(
+    arms: Sequence[int], tied_arms: Sequence[int], epsilon: float, epsilon_draw: float, arm_draw: float
+) -> tuple[int, float]:
     """Return a random arm and its probability: any of ``arms`` with probability epsilon, otherwise a tied arm.
 
-    ``coin`` and ``pick`` are uniform random numbers: see ``_kernels_numba.choose``.
+    The two draws are used as in ``choose``.
     """
-    drawable = arms if coin < epsilon else tied
-    arm = drawable[int(pick * len(drawable))]
-    return arm, epsilon / len(arms) + ((1.0 - epsilon) / len(tied) if arm in tied else 0.0)
+    options = arms if epsilon_draw < epsilon else tied_arms
+    arm = options[int(arm_draw * len(options))]
+    return arm, epsilon / len(arms) + ((1.0 - epsilon) / len(tied_arms) if arm in tied_arms else 0.0)
 
 
-def _rank_one(
-    matrix: FloatArray, theta: FloatArray, z: FloatArray, targets: FloatArray, u: FloatArray, variance: float
+def _update_rank_one(
+    inverse: FloatArray, theta: FloatArray, z: FloatArray, targets: FloatArray, u: FloatArray, variance: float
 ) -> None:
-    """Update A^-1 (``matrix``) and theta of one head by Sherman-Morrison, with u = A^-1 z and variance = z'u."""
+    """Update A^-1 (``inverse``) and theta of one head in place, by the Sherman-Morrison formula.
+
+    ``z`` (d,) is the context, ``targets`` (2,) are its reward and 1, u = A^-1 z, and variance = z'u.
+    """
     root = math.sqrt(1.0 + variance)
-    scaled = u / root
-    theta += np.outer((targets - theta @ z) / root, scaled)
-    matrix -= np.outer(scaled, scaled)
+    scaled_u = u / root
+    theta += np.outer((targets - theta @ z) / root, scaled_u)
+    inverse -= np.outer(scaled_u, scaled_u)
 
 
 def learn_rounds(
     statistics: Any, contexts: FloatArray, heads: IntArray, targets: FloatArray, max_square: float
 ) -> tuple[float, int]:
-    """Learn rounds one after the other by Sherman-Morrison; see ``_kernels_numba.learn_rounds``."""
+    """Learn rounds in place, one after the other, by the Sherman-Morrison formula.
+
+    Return the largest variance z'A^-1 z among the rounds, and the largest number of updates of a head since its inverse
+    was computed from A. If the squared norm of a context exceeds ``max_square``, nothing changes, and the returned
+    variance is -1.
+
+    Args:
+        statistics: the arrays of ``PrimalRidge``, in the order of ``PrimalRidge._arrays``.
+        contexts: the contexts of the rounds, (B, d).
+        heads: the index of the regression that learns each round, (B,).
+        targets: the reward of each round and 1, (B, 2).
+        max_square: the largest allowed squared norm of a context.
+
+    Contexts are collected in ``pending``. When it is full, they are added to ``gram`` in one matrix product.
+    """
     inverse, theta, gram, moment, pending, n_pending, counts, since_refresh = statistics
     if len(heads) and not (heads.min() >= 0 and heads.max() < len(theta)):
         raise IndexError("head out of range")
@@ -80,7 +113,7 @@ def learn_rounds(
         u = inverse[head] @ z
         variance = max(float(u @ z), 0.0)
         max_variance = max(max_variance, variance)
-        _rank_one(inverse[head], theta[head], z, target, u, variance)
+        _update_rank_one(inverse[head], theta[head], z, target, u, variance)
         moment[head] += np.outer(target, z)
         pending[head, n_pending[head]] = z
         n_pending[head] += 1
@@ -89,49 +122,66 @@ def learn_rounds(
     return max_variance, int(since_refresh[heads].max())
 
 
-def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, moments: Any, chosen: Any) -> None:
-    """Play every round of an episode, exactly as if played one by one; see ``_kernels_numba.play_episode``."""
-    (products, contexts, direct, shared), (means, variance) = covariances, predicted
-    (multiplier, available, epsilon, draws), (reward_table, weights) = rule, rewards
-    (running, standardise), (arms, probability, units) = moments, chosen
+def play_episode(episode: Any, is_shared: bool, selection: Any, rewards: Any, moments: Any, out: Any) -> None:
+    """Play all rounds of an episode, with the same results as playing them one by one.
+
+    The inverses of the regressions do not change. A round only corrects the predictions for later rounds. There are H
+    rounds and K arms. Arguments are tuples of arrays:
+
+    Args:
+        episode: the fields of an ``Episode``, with means of shape (2, H, K) and variances of shape (H, K). Both are
+            updated in place. At the end, row i has the predictions with which round i was decided. This is a plain
+            tuple, because numba needs longer for a named one.
+        is_shared: False if there are K regressions and one context per round. True if all arms share one regression,
+            and a round has a context for each arm.
+        selection: the factors of bonuses (H, K), the available arms (H, K), epsilon, and draws (H, 2) as in ``choose``.
+        rewards: the rewards (H, K) of all arms, and the weights (H,) of rounds.
+        moments: the array of ``RewardMoments.state``, which is updated in place, and True if rewards are standardised.
+        out: receives the chosen arms (H,), their probabilities (H,), and the centre and scale of rewards (H, 2) that
+            each decision used.
+    """
+    products, contexts, has_covariances, means, variance = episode
+    (bonus_factors, available, epsilon, draws), (reward_table, weights) = selection, rewards
+    (reward_moments, standardise), (arms, probabilities, units) = moments, out
     _, n, n_arms = means.shape
-    contexts_per_round = n_arms if shared else 1
-    rows = np.zeros((n, n * contexts_per_round))
+    contexts_per_round = n_arms if is_shared else 1
+    covariances = np.zeros((n, n * contexts_per_round))  # of each chosen context with all later ones
     gains = np.empty(n)
     for i in range(n):
-        total_weight, mean_reward, squares, low, high = running.tolist()
+        total_weight, mean_reward, squared_differences, low, high = reward_moments.tolist()
         centre, scale = (mean_reward, 1.0) if standardise else (0.0, 1.0)
         if standardise and total_weight > 0.0 and low < high:
-            scale = math.sqrt(squares / total_weight) or 1.0
+            scale = math.sqrt(squared_differences / total_weight) or 1.0
         units[i] = centre, scale
         scores = (means[0, i] - centre * means[1, i]) / scale
-        scores += multiplier[i] * np.sqrt(np.maximum(variance[i], 0.0))
-        arm, probability[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
+        scores += bonus_factors[i] * np.sqrt(np.maximum(variance[i], 0.0))
+        arm, probabilities[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
         arms[i] = arm
-        head, context = (0, i * n_arms + arm) if shared else (arm, i)
+        head, context = (0, i * n_arms + arm) if is_shared else (arm, i)
         later = slice((i + 1) * contexts_per_round, n * contexts_per_round)
-        row = products[head, context, later] if direct else contexts[later] @ products[head, context]
-        earlier = np.arange(i) if shared else np.flatnonzero(arms[:i] == arm)
-        row = rows[i, later] = row - (rows[earlier, context] * gains[earlier]) @ rows[earlier, later]
+        row = products[head, context, later] if has_covariances else contexts[later] @ products[head, context]
+        earlier = np.arange(i) if is_shared else np.flatnonzero(arms[:i] == arm)  # rounds learned by this head
+        row = row - (covariances[earlier, context] * gains[earlier]) @ covariances[earlier, later]
+        covariances[i, later] = row
         gain = gains[i] = weights[i] / (1.0 + weights[i] * max(variance[i, arm], 0.0))
-        predictions = [table.reshape(-1) if shared else table[:, arm] for table in (means[0], means[1], variance)]
-        for prediction, target in zip(predictions[:2], (reward_table[i, arm], 1.0), strict=True):
+        *predictions, variances = [table.reshape(-1) if is_shared else table[:, arm] for table in (*means, variance)]
+        for prediction, target in zip(predictions, (reward_table[i, arm], 1.0), strict=True):
             prediction[later] += row * ((target - prediction[context]) * gain)
-        predictions[2][later] = np.maximum(predictions[2][later] - row**2 * gain, 0.0)
+        variances[later] = np.maximum(variances[later] - row**2 * gain, 0.0)
         if weights[i] > 0.0:
-            add_reward(running, reward_table[i, arm], weights[i])
+            add_reward(reward_moments, reward_table[i, arm], weights[i])
 
 
-def add_reward(running: FloatArray, reward: float, weight: float) -> None:
-    """Add a reward with a weight to ``running``, the state of a ``RewardMoments``."""
-    before, mean, squares, low, high = running.tolist()
-    total, difference = before + weight, reward - mean
-    squares += difference * difference * (before * weight / total)
-    if before == 0.0:
+def add_reward(reward_moments: FloatArray, reward: float, weight: float) -> None:
+    """Add a reward with a positive weight to the array of ``RewardMoments.state``, in place."""
+    old_weight, mean, squared_differences, low, high = reward_moments.tolist()
+    new_weight, difference = old_weight + weight, reward - mean
+    squared_differences += difference * difference * (old_weight * weight / new_weight)
+    if old_weight == 0.0:
         mean = low = high = reward
     else:
-        mean += difference * (weight / total)
-    running[:] = total, mean, squares, min(low, reward), max(high, reward)
+        mean += difference * (weight / new_weight)
+    reward_moments[:] = new_weight, mean, squared_differences, min(low, reward), max(high, reward)
 
 
 def sum_of_squares(x: FloatArray) -> float:
@@ -140,11 +190,11 @@ def sum_of_squares(x: FloatArray) -> float:
         return float(np.dot(x, x))
 
 
-#: The odd multiplier of round numbers in ``uniforms``.
+#: The multiplier of round numbers in ``uniforms``. It is odd, so different round numbers give different products.
 STEP_ROUND = np.uint64(0x9E3779B97F4A7C15)
-#: The odd multiplier of slots in ``uniforms``.
+#: The multiplier of slot numbers in ``uniforms``; also odd.
 STEP_SLOT = np.uint64(0xD1B54A32D192ED03)
-#: The two multipliers of splitmix64.
+#: The two multipliers of the hash function splitmix64.
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 MIX_2 = np.uint64(0x94D049BB133111EB)
 
@@ -157,12 +207,12 @@ def _mix_bits(x: Any) -> Any:
 
 
 def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
-    """Return uniform numbers in [0, 1), (n_rounds, n_slots), for the rounds from ``first_round`` on.
+    """Return draws in [0, 1), (n_rounds, n_slots), for the rounds from ``first_round`` on.
 
-    A number depends only on the key, the round and the slot.
+    A draw is a hash of the key, the round and the slot, so it does not depend on other draws.
     """
     rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
     slots = np.arange(1, n_slots + 1, dtype=np.uint64)[None, :]
     bits = _mix_bits(_mix_bits(np.asarray(key, np.uint64) + rounds * STEP_ROUND) + slots * STEP_SLOT)
-    numbers: FloatArray = (bits >> np.uint64(11)).astype(np.float64) * (1.0 / 9007199254740992.0)
-    return numbers
+    draws: FloatArray = (bits >> np.uint64(11)).astype(np.float64) * (1.0 / 2.0**53)  # the upper 53 bits
+    return draws

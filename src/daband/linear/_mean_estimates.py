@@ -1,9 +1,11 @@
 """Estimate means with intervals that are valid for skewed terms. All estimates from logs use this module.
 
-The mean of skewed terms is skewed itself. If one buyer in a hundred spends a lot, most samples have too few such
-buyers, so their mean and their standard error are both too small. A normal interval then is too low. Hall's
+The sample mean of skewed terms is skewed itself. If one buyer in a hundred spends a lot, most samples have too few such
+buyers, so the mean and the standard error of the sample are both too small. A normal interval is then too low. Hall's
 transformation ("On the removal of skewness by transformation", 1992) corrects the studentised mean for its estimated
 skewness. A studentised bootstrap has the same effect, but needs random draws.
+
+``estimate_mean`` is for a fixed sample. ``LiftSequence`` is for an experiment that is checked while it runs.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ _TIGHTEST_ROUNDS = 2000
 class MeanEstimate(NamedTuple):
     """An estimated mean, with statistics of its sampling distribution."""
 
+    #: The estimated mean.
     value: float
     #: The standard error.
     error: float
@@ -110,11 +113,13 @@ class LiftSequence:
 
     def __init__(self, confidence: float = 0.95) -> None:
         self._alpha = 1.0 - confidence
-        peak = -2.0 * math.log(self._alpha)
-        self._rho = (peak + math.log(peak + 1.0)) / _TIGHTEST_ROUNDS
+        log_term = -2.0 * math.log(self._alpha)
+        #: The square of the parameter rho of the confidence sequence; it determines where the interval is tightest.
+        self._rho_squared = (log_term + math.log(log_term + 1.0)) / _TIGHTEST_ROUNDS
         #: The number and the sum of rewards, by True for the control group and False for the policy.
         self._groups = {True: [0, 0.0], False: [0, 0.0]}
         self._n_terms = 0
+        #: The sum of the terms, of their squares, and of their expected squares if both groups had the same rewards.
         self._sum = self._squares = self._pooled_squares = 0.0
         #: True once the upper limit was below 0.
         self.worse = False
@@ -128,10 +133,10 @@ class LiftSequence:
 
     def add(self, reward: float, control: float, *, in_control: bool) -> None:
         """Add the reward of a round that was in the control group with probability ``control``."""
-        sums = self._groups[True], self._groups[False]
-        if any(count for count, _ in sums):  # the first reward has no earlier rewards to compare with
-            overall_mean = (sums[0][1] + sums[1][1]) / (sums[0][0] + sums[1][0])
-            control_mean, policy_mean = (total / count if count else overall_mean for count, total in sums)
+        groups = self._groups[True], self._groups[False]
+        if any(count for count, _ in groups):  # the first reward has no earlier rewards to compare with
+            overall_mean = sum(total for _, total in groups) / sum(count for count, _ in groups)
+            control_mean, policy_mean = (total / count if count else overall_mean for count, total in groups)
             centre = (1.0 - control) * control_mean + control * policy_mean
             term = (reward - centre) * (-1.0 / control if in_control else 1.0 / (1.0 - control))
             self._n_terms += 1
@@ -154,6 +159,7 @@ class LiftSequence:
         if min(self.counts) < _MIN_GROUP_REWARDS:
             return value, -math.inf, math.inf
         variance = max(self._squares / n - value * value, self._pooled_squares / n)
-        scale = n * self._rho + 1.0
-        half_width = math.sqrt(2.0 * variance * scale / (n * n * self._rho) * math.log(math.sqrt(scale) / self._alpha))
+        rho_squared = self._rho_squared
+        scale = n * rho_squared + 1.0
+        half_width = math.sqrt(2.0 * variance * scale / (n * n * rho_squared) * math.log(scale**0.5 / self._alpha))
         return value, value - half_width, value + half_width

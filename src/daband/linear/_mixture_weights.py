@@ -1,7 +1,7 @@
-"""Compute the weights of several predictors in a common prediction, based on the past errors of each.
+"""Compute the weights of several predictors in a common prediction, from the past errors of each.
 
-Every predictor predicts every round before it learns that round. So the errors are errors on unseen data. The weights w
-are non-negative, sum to one, and minimise
+Every predictor predicts a round before it learns that round, so its errors are errors on unseen data. The weights w are
+non-negative, sum to one, and minimise
 
     sum_t (r_t - p_t . w)^2  +  100 v |w - w_0|^2
 
@@ -43,7 +43,11 @@ _UPDATE_DIVISOR = 16
 
 
 class MixtureWeights:
-    """The weights (M,) of predictors in a common prediction; equal to ``prior`` before the first round."""
+    """The weights (M,) of M predictors in a common prediction.
+
+    Args:
+        prior: the weights before the first round, (M,), w_0 in the formula of the module.
+    """
 
     def __init__(self, prior: Sequence[float] | FloatArray) -> None:
         self.prior: FloatArray = np.array(prior, np.float64)
@@ -51,7 +55,7 @@ class MixtureWeights:
         #: The number of predicted rounds.
         self.n_rounds = 0
         #: The sum of e_t e_t', (M, M).
-        self._errors: FloatArray = np.zeros((len(prior), len(prior)))
+        self._error_products: FloatArray = np.zeros((len(prior), len(prior)))
         #: The number of rounds when the weights were last computed.
         self._updated_at = 0
 
@@ -61,23 +65,23 @@ class MixtureWeights:
         ``scale`` is the standard deviation of rewards.
         """
         errors = predictions - rewards[:, None]
-        self._errors += errors.T @ errors
+        self._error_products += errors.T @ errors
         self.n_rounds += len(rewards)
         if self.n_rounds - self._updated_at < max(1, self._updated_at // _UPDATE_DIVISOR):
             return
         self._updated_at = self.n_rounds
-        penalised = self._errors / (scale * scale) + _PRIOR_ROUNDS * np.eye(len(self.prior))
-        self.weights = simplex_least_squares(penalised, _PRIOR_ROUNDS * self.prior)
+        gram = self._error_products / (scale * scale) + _PRIOR_ROUNDS * np.eye(len(self.prior))
+        self.weights = simplex_least_squares(gram, _PRIOR_ROUNDS * self.prior)
 
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
         rounds = np.array([self.n_rounds, self._updated_at], np.int64)
-        return {"weights": self.weights, "errors": self._errors, "rounds": rounds}
+        return {"weights": self.weights, "errors": self._error_products, "rounds": rounds}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         self.weights = restored_array(state, "weights", self.weights)
-        self._errors = restored_array(state, "errors", self._errors)
+        self._error_products = restored_array(state, "errors", self._error_products)
         self.n_rounds, self._updated_at = (
             int(count) for count in restored_array(state, "rounds", np.zeros(2, np.int64))
         )

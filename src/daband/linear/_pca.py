@@ -29,7 +29,7 @@ class PcaStep:
 
     def __post_init__(self) -> None:
         if self.centre.ndim != 1 or self.axes.ndim != 2 or self.axes.shape[1] != len(self.centre):
-            raise ValueError(f"axes have shape {self.axes.shape}, the centre {self.centre.shape}")
+            raise ValueError(f"axes must be (m, d) and centre (d,), got {self.axes.shape} and {self.centre.shape}")
         if not (np.isfinite(self.centre).all() and np.isfinite(self.axes).all()):
             raise ValueError("centre and axes must be finite")
 
@@ -44,10 +44,14 @@ class PcaStep:
         return len(self.axes)
 
     def __call__(self, rows: FloatArray) -> FloatArray:
+        """Return the components (n, m) of rows (n, d)."""
         return (rows - self.centre).dot(self.axes.T)
 
     def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights and biases (d + 1, m), and the lower and upper limits (m,) of features, which are infinite."""
+        """Return weights (d + 1, m), with biases in the last row, and the limits (m,) of features, which are infinite.
+
+        The limits are the lower and the upper limit. Other transforms clip features at them.
+        """
         infinite = np.full(len(self.axes), np.inf)
         return np.vstack([self.axes.T, -self.axes @ self.centre]), -infinite, infinite
 
@@ -119,27 +123,27 @@ class PCA:
 
     def fit(self, *contexts: ArrayLike) -> PCA:
         """Fit on batches of contexts (n_i, *C), with ``by_domain`` one per domain in order, and return this object."""
-        domains, dim = flat_batches(contexts)
+        domains, dim = flatten_batches(contexts)
         flat = [batch for batch in domains if len(batch)]
         n = sum(len(batch) for batch in flat)
         if n < 2:
-            raise InvalidInput("PCA needs at least two contexts")
+            raise InvalidInput(f"PCA needs at least two contexts to be fitted on, got {n}")
         if self.n_components > min(dim, n):
             raise InvalidInput(f"n_components must be at most {min(dim, n)} for this data, got {self.n_components}")
-        sums = [sum((block.sum(axis=0) for block in _blocks([batch])), np.zeros(dim)) for batch in flat]
+        sums = [sum((block.sum(axis=0) for block in _split_blocks([batch])), np.zeros(dim)) for batch in flat]
         if self.by_domain:
             means = iter([total / len(batch) for total, batch in zip(sums, flat, strict=True)])
             first_mean = sums[0] / len(flat[0])
             centre = np.stack([next(means) if len(batch) else first_mean for batch in domains])
             centres = [row for row, batch in zip(centre, domains, strict=True) if len(batch)]
         else:
-            centre = (sum((block.sum(axis=0) for block in _blocks(flat)), np.zeros(dim)) / n)[None]
+            centre = (sum((block.sum(axis=0) for block in _split_blocks(flat)), np.zeros(dim)) / n)[None]
             centres = [centre[0]] * len(flat)
         if not np.isfinite(centre).all():
-            raise InvalidInput("contexts have a NaN or infinite value")
+            raise InvalidInput("contexts to fit PCA on must be finite, but one has a NaN or infinite value")
         axes = (self._exact_axes if dim <= _MAX_EXACT_DIM else self._randomised_axes)(flat, centres)
-        largest = np.abs(axes).argmax(axis=1)
-        axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # the sign of an eigenvector is arbitrary
+        largest_column = np.abs(axes).argmax(axis=1)
+        axes *= np.sign(axes[np.arange(len(axes)), largest_column])[:, None]  # the sign of an eigenvector is arbitrary
         self._centre, self._axes = centre, np.ascontiguousarray(axes)
         return self
 
@@ -149,7 +153,7 @@ class PCA:
         flat = contexts.reshape(-1, step.n_inputs)
         components = np.empty((len(flat), self.n_components))
         start = 0
-        for block in _blocks([flat]):
+        for block in _split_blocks([flat]):
             components[start : start + len(block)] = step(block)
             start += len(block)
         return components
@@ -179,7 +183,7 @@ class PCA:
             self._centre, self._axes = centre, axes
 
     def _exact_axes(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
-        """Return the principal axes from an eigendecomposition of the scatter matrix."""
+        """Return the principal axes (m, d), from an eigendecomposition of the scatter matrix."""
         scatter = np.zeros((flat[0].shape[1], flat[0].shape[1]))
         for centred in _centred_blocks(flat, centres):
             scatter += centred.T @ centred
@@ -188,18 +192,18 @@ class PCA:
         return axes.copy()
 
     def _randomised_axes(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
-        """Return the principal axes from a randomised subspace iteration."""
+        """Return the principal axes (m, d), from a randomised subspace iteration."""
         n, dim = sum(len(batch) for batch in flat), flat[0].shape[1]
         n_columns = min(self.n_components + _OVERSAMPLING, dim, n)
         basis = np.random.default_rng(self.seed).standard_normal((dim, n_columns))
         for _ in range(_POWER_PASSES):
-            basis, _ = np.linalg.qr(_scatter_times(flat, centres, basis))
-        small = basis.T @ _scatter_times(flat, centres, basis)
-        _, vectors = np.linalg.eigh(0.5 * (small + small.T))
+            basis, _ = np.linalg.qr(_multiply_scatter(flat, centres, basis))
+        projected = basis.T @ _multiply_scatter(flat, centres, basis)
+        _, vectors = np.linalg.eigh(0.5 * (projected + projected.T))
         return (basis @ vectors[:, ::-1][:, : self.n_components]).T
 
 
-def flat_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]:
+def flatten_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]:
     """Return batches of contexts (n_i, *C) as (n_i, d), and d. Raise an error unless d is equal for all batches.
 
     Empty batches may have any d.
@@ -214,8 +218,8 @@ def flat_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]:
     return flat, dims.pop() if dims else 0
 
 
-def _scatter_times(flat: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray) -> FloatArray:
-    """Return (X - centre)'(X - centre) basis, computed on one block of X at a time."""
+def _multiply_scatter(flat: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray) -> FloatArray:
+    """Return the scatter matrix (X - centre)'(X - centre) times ``basis`` (d, m), with one block of X at a time."""
     product = np.zeros_like(basis)
     for centred in _centred_blocks(flat, centres):
         product += centred.T @ (centred @ basis)
@@ -225,13 +229,13 @@ def _scatter_times(flat: Sequence[AnyArray], centres: Sequence[FloatArray], basi
 def _centred_blocks(flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
     """Yield blocks of each batch, minus the batch's centre."""
     for batch, centre in zip(flat, centres, strict=True):
-        for block in _blocks([batch]):
+        for block in _split_blocks([batch]):
             yield block - centre
 
 
-def _blocks(flat: Sequence[AnyArray]) -> Iterable[FloatArray]:
-    """Yield the batches in float64 blocks of at most 32 MB."""
+def _split_blocks(flat: Sequence[AnyArray]) -> Iterable[FloatArray]:
+    """Yield the batches in float64 blocks of at most 32 MiB."""
     for batch in flat:
-        rows = max(1, (32 << 20) // (8 * batch.shape[1]))
-        for start in range(0, len(batch), rows):
-            yield unit_scale(batch[start : start + rows])
+        block_rows = max(1, (32 << 20) // (8 * batch.shape[1]))
+        for start in range(0, len(batch), block_rows):
+            yield unit_scale(batch[start : start + block_rows])

@@ -2,8 +2,11 @@
 
 A column x with knots t_0 < ... < t_m becomes m features, clip((x - t_b) / (t_{b+1} - t_b), 0, 1). The knots are
 quantiles of the contexts (Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in tabular deep
-learning", 2022). A coefficient is the rise of the function over a piece, so a ridge penalty prefers functions that
-change little. Beyond the outer knots the function is constant.
+learning", 2022). The coefficient of a feature is the rise of the fitted function over a piece, so a ridge penalty
+prefers functions that change little. Beyond the outer knots, the function is constant.
+
+``Piecewise`` is the transform that users fit. ``PiecewiseStep`` is the fitted transform for one domain, which files
+contain. ``fit_ramps`` fits a step to one table.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, restored_array, unit_scale
 from daband.errors import NotFitted
-from daband.linear._pca import flat_batches
+from daband.linear._pca import flatten_batches
 from daband.linear._standardise import Standardise, feature_scale
 
 #: Maximum number of features per context, unless the context has more columns.
@@ -70,18 +73,21 @@ class PiecewiseStep:
 
     def __call__(self, rows: FloatArray) -> FloatArray:
         """Return the features (n, m + 1) of rows (n, d)."""
-        out = np.ones((len(rows), self.n_features))
-        inner = out[:, 1:]
+        features = np.ones((len(rows), self.n_features))
+        ramps = features[:, 1:]
         with np.errstate(over="ignore"):  # overflow is clipped
-            np.subtract(rows[:, self.column], self.start, out=inner)
-            inner /= self.width
-        np.clip(inner, 0.0, 1.0, out=inner)
-        inner -= self.centre
-        inner *= self.scale
-        return out
+            np.subtract(rows[:, self.column], self.start, out=ramps)
+            ramps /= self.width
+        np.clip(ramps, 0.0, 1.0, out=ramps)
+        ramps -= self.centre
+        ramps *= self.scale
+        return features
 
     def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights and biases (d + 1, m + 1), and the lower and upper limits (m + 1,) that clip features."""
+        """Return weights (d + 1, m + 1), with biases in the last row, and the limits (m + 1,) that clip features.
+
+        A feature is the product with [x, 1], clipped at the lower and the upper limit.
+        """
         slope, low = self.scale / self.width, -self.centre * self.scale
         weight = np.zeros((self.n_inputs + 1, self.n_features))
         weight[self.column, np.arange(1, self.n_features)] = slope
@@ -118,7 +124,7 @@ class Piecewise:
 
     def __init__(self, *, by_domain: bool | Sequence[int] = False) -> None:
         self.by_domain = Standardise(by_domain=by_domain).by_domain
-        #: The step for contexts of each domain, or one for all; empty before ``fit``.
+        #: The fitted step of each domain, or one step for all domains; empty before ``fit``.
         self._steps: list[PiecewiseStep] = []
 
     def __repr__(self) -> str:
@@ -136,7 +142,7 @@ class Piecewise:
 
     def fit(self, *contexts: ArrayLike) -> Piecewise:
         """Fit on batches of contexts (n_i, *C), one per domain in order, and return this object."""
-        flat, dim = flat_batches(contexts)
+        flat, dim = flatten_batches(contexts)
         flat = [unit_scale(batch[:: max(1, len(batch) // _MAX_ROWS)]) for batch in flat]
         standardise = Standardise(by_domain=self.by_domain).fit(*flat)
         steps = [standardise.frozen(domain) for domain in range(len(flat) if standardise.by_domain else 1)]
@@ -164,7 +170,7 @@ class Piecewise:
         return step(unit_scale(contexts.reshape(-1, step.n_inputs)))
 
     def frozen(self, domain: int = 0) -> PiecewiseStep:
-        """Return the step for contexts of a domain."""
+        """Return the fitted step for contexts of a domain."""
         if not self._steps:
             raise NotFitted(f"{self!r} is not fitted: give unlabelled contexts to policy.prepare(...)")
         return self._steps[min(domain, len(self._steps) - 1)]

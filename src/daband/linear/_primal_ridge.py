@@ -4,7 +4,7 @@ Z (n, d) are the contexts of a head's rounds and r (n,) their rewards. Every reg
 rewards r and ones, hence two columns theta_r and theta_1. With a prior mean c, the prediction for a context z is
 ``c + z.(theta_r - c theta_1)``. This is exactly the ridge regression of r - c, plus c. So c may change at any time.
 
-``PrimalRidge`` learns round by round, ``RidgeSums`` sums the rounds of a log.
+``PrimalRidge`` learns round by round, ``RidgeSums`` sums the rounds of a log. ``ridge_scores`` computes predictions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from daband._arrays import AnyArray, FloatArray, IntArray, Weights, restored_array, thread_scratch, unit_scale
 from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
-from daband.linear._kernels_numpy import inner_products
+from daband.linear._kernels_numpy import compute_variances
 from daband.linear._reward_moments import RewardMoments
 
 #: Minimum number of features for which single precision is faster.
@@ -31,9 +31,9 @@ _BLOCK_NUMBERS = 131_072
 
 
 def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return means z.theta and variances z'A^-1 z of features (B, d) under every regression, (B, heads) each.
+    """Return means z.theta and variances z'A^-1 z of features z (B, d) under every regression, (B, heads) each.
 
-    theta is (heads, d). inverse is (heads, d, d), or None, for which variances are 0. Variances of large batches are
+    theta is (heads, d). inverse is A^-1, (heads, d, d); if it is None, variances are 0. Variances of large batches are
     computed in single precision if contexts are small enough. The measured error of bonuses is below 3e-6.
     """
     n_heads, dim = theta.shape
@@ -46,16 +46,16 @@ def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -
         np.maximum(variance, 0.0, out=variance)
         return mean, variance[None]
     if dim >= _MIN_SINGLE_DIM and len(z) >= max(_MIN_SINGLE_ROWS, 4 * dim):
-        single = np.zeros((len(z), n_heads)) if inverse is None else _single_variances(inverse, z)
-        if single is not None:
-            return z @ theta.T, single
+        single_variance = np.zeros((len(z), n_heads)) if inverse is None else _single_variances(inverse, z)
+        if single_variance is not None:
+            return z @ theta.T, single_variance
     mean, variance = np.empty((len(z), n_heads)), np.zeros((len(z), n_heads))
-    rows = max(64, _BLOCK_NUMBERS // (dim * n_heads))
-    for start in range(0, len(z), rows):
-        part = z[start : start + rows]
-        mean[start : start + rows] = part @ theta.T
+    block_rows = max(64, _BLOCK_NUMBERS // (dim * n_heads))
+    for start in range(0, len(z), block_rows):
+        block = slice(start, start + block_rows)
+        mean[block] = z[block] @ theta.T
         if inverse is not None:
-            variance[start : start + rows] = inner_products(np.matmul(part, inverse), part)
+            variance[block] = compute_variances(np.matmul(z[block], inverse), z[block])
     return mean, variance
 
 
@@ -76,27 +76,32 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
         factor = np.linalg.cholesky(inverse).astype(np.float32)
     except np.linalg.LinAlgError:  # rounding left an inverse that is not positive definite
         return None
-    heads, dim, _ = inverse.shape
+    n_heads, dim, _ = inverse.shape
     # Blocks of columns skip most of the zeros. One product covers the columns of all heads side by side.
-    columns = max(16, dim // 4)
-    blocks = [
-        (first, factor[:, first:, first : first + columns].transpose(1, 0, 2).reshape(dim - first, -1))
-        for first in range(0, dim, columns)
+    block_columns = max(16, dim // 4)
+    factor_blocks = [
+        (first, factor[:, first:, first : first + block_columns].transpose(1, 0, 2).reshape(dim - first, -1))
+        for first in range(0, dim, block_columns)
     ]
-    variance = np.zeros((len(z), heads))
-    rows = max(64, 2 * _BLOCK_NUMBERS // (heads * columns))
-    for start in range(0, len(z), rows):
-        part = z[start : start + rows].astype(np.float32)
-        for first, block in blocks:
-            products = (part[:, first:] @ block).reshape(len(part), heads, -1)
-            variance[start : start + rows] += np.einsum("nhd,nhd->nh", products, products)
+    variance = np.zeros((len(z), n_heads))
+    block_rows = max(64, 2 * _BLOCK_NUMBERS // (n_heads * block_columns))
+    for start in range(0, len(z), block_rows):
+        rows = z[start : start + block_rows].astype(np.float32)
+        for first, factor_block in factor_blocks:
+            products = (rows[:, first:] @ factor_block).reshape(len(rows), n_heads, -1)
+            variance[start : start + block_rows] += np.einsum("nhd,nhd->nh", products, products)
     return variance
 
 
 def mix_scores(
     scores: Sequence[tuple[FloatArray, FloatArray]], weights: Sequence[float], bonus_weights: Sequence[float]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the weighted means of several predictions, which are pairs of means and bonuses (B, K).
+    """Return the weighted mean of several predictions: the means and bonuses, (B, K) each.
+
+    Args:
+        scores: the means and bonuses of each prediction, (B, K) each.
+        weights: the weight of the means of each prediction.
+        bonus_weights: the weight of the bonuses of each prediction.
 
     The error of a weighted mean is at most the weighted mean of the errors. So the weighted mean of the bonuses is a
     valid bonus.
@@ -177,7 +182,7 @@ class RidgeSums:
         self.moment: FloatArray = np.zeros((n_heads, 2, dim))
         self.counts: IntArray = np.zeros(n_heads, np.int64)
         self.rewards = RewardMoments(standardise=True)
-        self._tile = max(64, _TILE_BYTES // (8 * dim))
+        self._tile_rows = max(64, _TILE_BYTES // (8 * dim))
 
     def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Add rounds: contexts (B, d), and the head, reward and weight of each round, (B,). By default weights are 1.
@@ -185,8 +190,8 @@ class RidgeSums:
         Contexts in Fortran order, as in tables, are summed fastest.
         """
         self.rewards.add(rewards, weights)
-        for start in range(0, len(contexts), self._tile):
-            tile = slice(start, start + self._tile)
+        for start in range(0, len(contexts), self._tile_rows):
+            tile = slice(start, start + self._tile_rows)
             self._add_tile(contexts[tile], heads[tile], rewards[tile], None if weights is None else weights[tile])
 
     def merge(self, other: RidgeSums) -> None:
@@ -220,16 +225,16 @@ class RidgeSums:
         order = np.argsort(small_heads, kind="stable")  # a radix sort for small integers
         # A row times the square root of its weight counts by its weight in every product of two rows.
         root = np.ones(n) if weights is None else np.sqrt(weights[order])
-        columns = thread_scratch("tile of rounds", (dim + 2, self._tile + _COLUMN_PADDING))[:, :n]
+        columns = thread_scratch("tile of rounds", (dim + 2, self._tile_rows + _COLUMN_PADDING))[:, :n]
         sorted_columns = thread_scratch("sorted columns", (dim, n), contexts.dtype)
         np.take(contexts.T, order, axis=1, out=sorted_columns, mode="clip")  # "raise" would copy ``out``
         np.multiply(sorted_columns, root, out=columns[:dim])
         np.multiply(rewards[order], root, out=columns[dim])
         columns[dim + 1] = root
         counts = np.bincount(heads, minlength=n_heads)
-        stop = np.cumsum(counts)
+        stops = np.cumsum(counts)
         for head in np.flatnonzero(counts):
-            rows = columns[:, stop[head] - counts[head] : stop[head]]
+            rows = columns[:, stops[head] - counts[head] : stops[head]]
             products = rows @ rows.T  # the last two rows are rewards and ones, so this has Z'Z and Z'[r, 1]
             self.gram[head] += products[:dim, :dim]
             self.moment[head] += products[dim:, :dim]
@@ -250,17 +255,21 @@ _MAX_SEQUENTIAL_DIM = 96
 
 
 class Episode(NamedTuple):
-    """The predictions for all rounds of an episode before its first round; see ``_kernels_numba.play_episode``."""
+    """The predictions for all B contexts of an episode before its first round; see ``_kernels_numpy.play_episode``.
 
-    #: Products of contexts and inverses, (heads, B, d).
+    The covariances of contexts z are z_i'A^-1 z_j. The primal form stores A^-1 z, and the kernels compute only those
+    covariances that they need. The dual form stores all covariances.
+    """
+
+    #: A^-1 z of every context, (heads, B, d); or covariances, (heads, B, B).
     products: FloatArray
-    #: Contexts (B, d).
+    #: The contexts z, (B, d); empty if ``products`` are covariances.
     contexts: FloatArray
-    #: True if ``products`` are the covariances (heads, B, B) themselves. ``contexts`` is then empty.
-    direct: bool
-    #: Predictions (2, B, heads) of rewards and of ones.
+    #: True if ``products`` are covariances.
+    has_covariances: bool
+    #: The predictions of rewards and of ones, (2, B, heads).
     mean: FloatArray
-    #: Variances (B, heads).
+    #: The variances z'A^-1 z, (B, heads).
     variance: FloatArray
 
 
@@ -296,15 +305,16 @@ class PrimalRidge:
     def __init__(self, n_heads: int, dim: int, ridge: float) -> None:
         self.dim = dim
         self.ridge = ridge
+        #: The number of updates of a head after which its inverse is computed from A.
         self.refresh_after = max(1024, 16 * dim)
-        self._set_heads(n_heads)
+        self._reset_heads(n_heads)
 
-    def _set_heads(self, n: int) -> None:
+    def _reset_heads(self, n: int) -> None:
         """Replace all heads by ``n`` heads without rounds."""
-        for name, array in self._heads_without_rounds(n).items():
+        for name, array in self._empty_arrays(n).items():
             setattr(self, name, array)
 
-    def _heads_without_rounds(self, n: int) -> dict[str, AnyArray]:
+    def _empty_arrays(self, n: int) -> dict[str, AnyArray]:
         """Return the arrays of ``n`` heads without rounds, by attribute name."""
         dim, eye = self.dim, np.eye(self.dim)
         return {
@@ -321,16 +331,16 @@ class PrimalRidge:
 
     def add_heads(self, n: int) -> None:
         """Append ``n`` heads without rounds."""
-        for name, new_heads in self._heads_without_rounds(n).items():
+        for name, new_heads in self._empty_arrays(n).items():
             setattr(self, name, np.concatenate([getattr(self, name), new_heads]))
 
     def add_dimensions(self, n: int) -> None:
         """Append ``n`` features that were 0 in every learned round."""
         self.dim += n
-        for name, larger in self._heads_without_rounds(self.n_heads).items():
+        for name, larger_array in self._empty_arrays(self.n_heads).items():
             array = getattr(self, name)
-            larger[tuple(map(slice, array.shape))] = array
-            setattr(self, name, larger)
+            larger_array[tuple(map(slice, array.shape))] = array
+            setattr(self, name, larger_array)
         self.refresh_after = max(1024, 16 * self.dim)
 
     def gram(self, head: int) -> FloatArray:
@@ -353,11 +363,11 @@ class PrimalRidge:
         mean, variance = ridge_scores(self.coefficients(centre), inverse, z)
         return mean + centre if centre else mean, variance
 
-    def episode(self, contexts: AnyArray) -> Episode:
-        """Return the initial state of an episode with these contexts (B, d)."""
+    def start_episode(self, contexts: AnyArray) -> Episode:
+        """Return the predictions for an episode with these contexts (B, d)."""
         z = unit_scale(contexts)
         products = np.matmul(z, self.inverse)
-        return Episode(products, z, False, np.matmul(z, self.theta.transpose(1, 2, 0)), inner_products(products, z))
+        return Episode(products, z, False, np.matmul(z, self.theta.transpose(1, 2, 0)), compute_variances(products, z))
 
     def update(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Learn from a batch of rounds: contexts (B, d), the head of each round and its targets (B, 2)."""
@@ -377,7 +387,7 @@ class PrimalRidge:
                     self._invert(head)
 
     def _arrays(self) -> tuple[AnyArray, ...]:
-        """Return the arrays that kernels change."""
+        """Return the arrays that ``kernels.learn_rounds`` changes, in the order that it expects."""
         return (
             self.inverse, self.theta, self._gram, self._moment, self._pending, self._n_pending, self.counts,
             self._since_refresh,
@@ -386,9 +396,9 @@ class PrimalRidge:
     def fit(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Discard all learned rounds, and learn these: contexts (n, d), heads (n,) and targets (n, 2)."""
         z = unit_scale(contexts)
-        self._set_heads(self.n_heads)
+        self._reset_heads(self.n_heads)
         for head in range(self.n_heads):
-            self._sum_and_invert(head, z[heads == head], targets[heads == head])
+            self._add_rows_and_invert(head, z[heads == head], targets[heads == head])
 
     def add_sums(self, sums: RidgeSums) -> None:
         """Learn rounds from their sums. Raise an error and change nothing if A is too ill-conditioned to invert."""
@@ -406,7 +416,7 @@ class PrimalRidge:
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit. Without ``rounds``, pending rows are summed into A."""
-        arrays = {name.lstrip("_"): getattr(self, name) for name in self._heads_without_rounds(0)}
+        arrays = {name.lstrip("_"): getattr(self, name) for name in self._empty_arrays(0)}
         if not rounds:
             arrays["gram"] = np.stack([self.gram(head) for head in range(self.n_heads)])
             arrays["pending"], arrays["n_pending"] = np.zeros_like(self._pending), np.zeros_like(self._n_pending)
@@ -414,7 +424,7 @@ class PrimalRidge:
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        for name in self._heads_without_rounds(0):
+        for name in self._empty_arrays(0):
             setattr(self, name, restored_array(state, name.lstrip("_"), getattr(self, name)))
         if not ((self._n_pending >= 0) & (self._n_pending <= _MAX_PENDING) & (self.counts >= 0)).all():
             raise ValueError(f"n_pending must be in 0..{_MAX_PENDING} and counts >= 0")
@@ -432,10 +442,10 @@ class PrimalRidge:
                 inverse -= scaled_products.T @ scaled_products  # a matrix times its own transpose: exactly symmetric
                 self._record(head, z, targets)
                 return
-        self._sum_and_invert(head, z, targets)
+        self._add_rows_and_invert(head, z, targets)
 
     def _record(self, head: int, z: FloatArray, targets: FloatArray) -> None:
-        """Count rows that the inverse already includes, and add them to A and Z'r."""
+        """Add rows that the inverse already includes to the pending rows or to A, to Z'[r, 1], and to the counts."""
         n = len(z)
         n_pending = int(self._n_pending[head])
         if n_pending + n <= _MAX_PENDING:
@@ -444,22 +454,22 @@ class PrimalRidge:
             self._moment[head] += targets.T @ z
             self.counts[head] += n
         else:
-            self._sum(head, z, targets)
+            self._add_rows(head, z, targets)
         self._since_refresh[head] += n
         if self._since_refresh[head] >= self.refresh_after:
             self._invert(head)
 
-    def _sum(self, head: int, z: FloatArray, targets: FloatArray) -> None:
-        """Add the pending rows and these to A, Z'r and the count."""
+    def _add_rows(self, head: int, z: FloatArray, targets: FloatArray) -> None:
+        """Add the pending rows and the rows ``z`` (n, d) to A, and ``z`` also to Z'[r, 1] and the count."""
         rows = np.concatenate([self._pending[head, : self._n_pending[head]], z])
         self._gram[head] += rows.T @ rows
         self._n_pending[head] = 0
         self._moment[head] += targets.T @ z
         self.counts[head] += len(z)
 
-    def _sum_and_invert(self, head: int, z: FloatArray, targets: FloatArray) -> None:
+    def _add_rows_and_invert(self, head: int, z: FloatArray, targets: FloatArray) -> None:
         """Learn rows by inverting A, or by one rank-one update per row if A is too ill-conditioned."""
-        self._sum(head, z, targets)
+        self._add_rows(head, z, targets)
         if not self._invert(head):
             # The rows are already in A, so rank-one updates are applied to a copy of the statistics.
             copies = tuple(array.copy() for array in self._arrays()[2:])

@@ -22,9 +22,15 @@ def estimate_propensities(
     """Return the estimated probability of each chosen arm (n,), and a description of the method.
 
     The estimate is the arm's frequency, or the prediction of a multinomial logistic model if that is better on held-out
-    rounds. Each round is predicted by a model that did not see it. If some rounds did not offer all arms (``offered``,
-    (n, K)), each arm has a weight, and the probability of an offered arm is its weight divided by the sum of the
-    weights of all offered arms. The weights maximise the likelihood. No propensity is below 0.01.
+    rounds. Each round is predicted by a model that did not see it. If some rounds did not offer all arms, each arm has
+    a weight, and the probability of an offered arm is its weight divided by the sum of the weights of all offered arms.
+    The weights maximise the likelihood. No propensity is below 0.01.
+
+    Args:
+        contexts: the contexts of the log, (n, *C).
+        arms: the logged arms, (n,).
+        n_arms: the number of arms, K.
+        offered: True for the arms that each round offered, (n, K); None if all rounds offered all arms.
     """
     counts = np.bincount(arms, minlength=n_arms)
     if offered is not None and not offered.all():
@@ -37,9 +43,9 @@ def estimate_propensities(
     method = "estimated by the frequency of each arm"
     propensities = np.clip(frequencies, _MIN_PROPENSITY, 1.0)
     if len(arms) >= 20 * _N_FOLDS and np.count_nonzero(counts >= 2 * _N_FOLDS) > 1:
-        predicted = _predict_propensities(unit_scale(contexts.reshape(len(contexts), -1)), arms)
-        if np.log(predicted).mean() > np.log(propensities).mean():
-            propensities, method = predicted, "estimated by a logistic model of the arm given the context"
+        predictions = _predict_propensities(unit_scale(contexts.reshape(len(contexts), -1)), arms)
+        if np.log(predictions).mean() > np.log(propensities).mean():
+            propensities, method = predictions, "estimated by a logistic model of the arm given the context"
     return propensities, method
 
 
@@ -55,6 +61,6 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
     with warnings.catch_warnings():  # arms absent from a training fold get probability 0
         warnings.filterwarnings("ignore", message="Number of classes in training fold")
         probabilities = cross_val_predict(model, features, arms, cv=folds, method="predict_proba")
-    columns = np.unique(arms, return_inverse=True)[1]
-    predicted: FloatArray = probabilities[np.arange(len(arms)), columns]
-    return np.clip(predicted, _MIN_PROPENSITY, 1.0)
+    columns = np.unique(arms, return_inverse=True)[1]  # the model has a column for each arm in the log
+    propensities: FloatArray = probabilities[np.arange(len(arms)), columns]
+    return np.clip(propensities, _MIN_PROPENSITY, 1.0)

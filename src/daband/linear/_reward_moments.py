@@ -1,4 +1,4 @@
-"""Compute running moments of the learned rewards, which define the prior mean and the unit of predictions.
+"""Compute the running mean and standard deviation of rewards. They are the prior mean and the unit of predictions.
 
 A ridge penalty pulls predictions towards a prior mean, and a confidence bonus has the unit of a reward. Here the prior
 mean is the mean of the rewards, and the unit is their standard deviation. Rewards ``a r + b`` with a > 0 therefore lead
@@ -34,11 +34,14 @@ class RewardMoments:
 
     def __init__(self, *, standardise: bool) -> None:
         self.standardise = standardise
+        #: The sum of the weights of all rewards.
         self.count = 0.0
         self.mean = 0.0
         #: The weighted sum of squared differences from the mean.
         self.squared_differences = 0.0
+        #: The smallest reward.
         self.low = math.inf
+        #: The largest reward.
         self.high = -math.inf
         #: The prior mean of a reward: the mean of all rewards; 0 before the first reward or without ``standardise``.
         self.centre = 0.0
@@ -73,14 +76,14 @@ class RewardMoments:
         """Add the moments of other rewards; ``squares`` is the sum of squared differences from their mean."""
         if not count > 0.0:
             return
-        total, difference = self.count + count, mean - self.mean
-        self.squared_differences += squares + difference * difference * (self.count * count / total)
-        self.mean = mean if self.count == 0.0 else self.mean + difference * (count / total)
-        self.count = total
+        new_count, difference = self.count + count, mean - self.mean
+        self.squared_differences += squares + difference * difference * (self.count * count / new_count)
+        self.mean = mean if self.count == 0.0 else self.mean + difference * (count / new_count)
+        self.count = new_count
         self.low, self.high = low if low < self.low else self.low, high if high > self.high else self.high
         if self.standardise:
             self.centre = self.mean
-            self.scale = (math.sqrt(self.squared_differences / total) or 1.0) if self.low < self.high else 1.0
+            self.scale = (math.sqrt(self.squared_differences / new_count) or 1.0) if self.low < self.high else 1.0
 
     def state(self) -> FloatArray:
         """Return an array (5,) for kernels: count, mean, sum of squared differences, smallest and largest reward."""
@@ -92,6 +95,6 @@ class RewardMoments:
         values = restored_array({"rewards": state}, "rewards", np.empty(5))
         count, mean, squares, low, high = values.tolist()
         if count < 0.0 or squares < 0.0 or not low <= high:
-            raise ValueError(f"rewards have count {count}, squares {squares}, and range from {low} to {high}")
+            raise ValueError(f"rewards cannot have count {count}, squares {squares} and range {low} to {high}")
         self.__init__(standardise=self.standardise)  # type: ignore[misc]
         self._combine(count, mean, squares, low, high)

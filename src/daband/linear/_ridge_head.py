@@ -107,13 +107,12 @@ class RidgeHead:
         exploration: Exploration,
         unit: tuple[float, float],
         key: np.uint64,
-        first_round: int,
+        round_number: int,
         available: Mask,
     ) -> Decision | None:
         """Score one row and choose its arm in one compiled call. Return None if that is not supported.
 
-        ``unit`` is (centre, scale) as in ``score``. ``key`` is the key of the random draws, and ``first_round`` is the
-        number of the round.
+        ``unit`` is (centre, scale) as in ``score``. ``key`` and ``round_number`` determine the random draws.
         """
         statistics = self.statistics
         is_primal = self.arms == "disjoint" and isinstance(statistics, PrimalRidge)
@@ -121,14 +120,14 @@ class RidgeHead:
             return None
         row = features if features.dtype == np.float64 and features.flags.c_contiguous else unit_scale(features)
         n_arms = len(statistics.theta)  # type: ignore[union-attr]
-        scored, arm, propensity = np.empty((2, 1, n_arms)), np.empty(1, np.int64), np.empty(1)
+        predictions, arm, propensity = np.empty((2, 1, n_arms)), np.empty(1, np.int64), np.empty(1)
         if self._all_arms.shape[1] != n_arms:
             self._all_arms = np.ones((1, n_arms), np.bool_)
         mask = self._all_arms if available is None else available
-        rule = exploration.optimism, exploration.epsilon, key
+        settings = exploration.optimism, exploration.epsilon, key
         arrays = statistics.inverse, statistics.theta  # type: ignore[union-attr]
-        kernels.decide_one(arrays, row, mask, unit, rule, first_round, scored, (arm, propensity))
-        return Decision(arm, propensity, scored[0], scored[1])
+        kernels.decide_one(arrays, row, mask, unit, settings, round_number, (predictions, arm, propensity))
+        return Decision(arm, propensity, predictions[0], predictions[1])
 
     def chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
         """Return the features (B, d) of each round's arm, and the index of its regression, (B,)."""
@@ -142,7 +141,7 @@ class RidgeHead:
         A round of weight w counts w times in the regression, and once in ``counts``.
         """
         features, arms = self.chosen_features(features, arms)
-        self.statistics.update(*_weighted_rounds(features, arms, rewards, weights))
+        self.statistics.update(*_weight_rounds(features, arms, rewards, weights))
         if isinstance(self.statistics, DualRidge):
             self._convert_if_cheaper(len(features))
 
@@ -168,52 +167,52 @@ class RidgeHead:
         check_norm(features, self.ridge)
         mask = np.ones((n, n_arms), np.bool_) if available is None else available
         round_weights = np.ones(n) if weights is None else weights
-        parts = []
+        decisions = []
         start = 0
         while start < n:
             stop = start + (_DUAL_BLOCK_ROUNDS if isinstance(self.statistics, DualRidge) else _PRIMAL_BLOCK_ROUNDS)
             stop = n if n - stop == 1 else stop  # a block of one round may change the form
             rows = slice(start, stop)
-            rule = exploration, draws(start), mask[rows]
-            parts.append(self._play_block(features[rows], rewards[rows], round_weights[rows], rule, moments))
+            selection = exploration, draws(start), mask[rows]
+            decisions.append(self._play_block(features[rows], rewards[rows], round_weights[rows], selection, moments))
             start = stop
-        return join_decisions(parts)
+        return join_decisions(decisions)
 
     def _play_block(
         self,
         features: AnyArray,
         rewards: FloatArray,
         weights: FloatArray,
-        rule: tuple[Exploration, UniformDraws, BoolArray],
+        selection: tuple[Exploration, UniformDraws, BoolArray],
         moments: RewardMoments,
     ) -> Decision:
-        """Play the rounds of one block; ``rule`` has the exploration, the draws and the available arms."""
-        (n, n_arms), (exploration, draws, available) = rewards.shape, rule
-        flat = features if self.arms == "disjoint" else features.reshape(n * n_arms, self.dim)
-        products, contexts, direct, means, variance = self.statistics.episode(flat)
+        """Play the rounds of one block. ``selection`` has the exploration, the draws and the available arms (n, K)."""
+        (n, n_arms), (exploration, draws, available) = rewards.shape, selection
+        rows = features if self.arms == "disjoint" else features.reshape(n * n_arms, self.dim)
+        products, contexts, has_covariances, means, variance = self.statistics.start_episode(rows)
         means, variance = means.reshape(2, n, n_arms), variance.reshape(n, n_arms)
         arms, propensity, units = np.empty(n, np.int64), np.empty(n), np.empty((n, 2))
-        running = moments.state()
+        reward_moments = moments.state()
         kernels.play_episode(
-            (products, contexts, direct, self.arms == "shared"),
-            (means, variance),
-            (exploration.multiplier(n, n_arms, draws), available, exploration.epsilon, draws(n, 2)),
+            (products, contexts, has_covariances, means, variance),
+            self.arms == "shared",
+            (exploration.bonus_factors(n, n_arms, draws), available, exploration.epsilon, draws(n, 2)),
             (rewards, weights),
-            (running, moments.standardise),
+            (reward_moments, moments.standardise),
             (arms, propensity, units),
         )
-        received = rewards[np.arange(n), arms]
+        chosen_rewards = rewards[np.arange(n), arms]
         self.learn(
-            features if self.arms == "shared" else flat, arms, received, None if (weights == 1).all() else weights
+            features if self.arms == "shared" else rows, arms, chosen_rewards, None if (weights == 1).all() else weights
         )
-        moments.restore(running)
+        moments.restore(reward_moments)
         centre, scale = units[:, :1], units[:, 1:]
         mean, bonus = (means[0] - centre * means[1]) / scale, np.sqrt(variance)
-        propensity = exploration.propensities(arms, propensity, mean, bonus, available)
+        propensity = exploration.correct_propensities(arms, propensity, mean, bonus, available)
         return Decision(arms, propensity, centre + scale * mean, scale * bonus)
 
     def without_rounds(self) -> RidgeHead:
-        """Return the same head without any rounds."""
+        """Return a head with the same settings that has learned no rounds."""
         empty = copy.copy(self)
         empty.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
         return empty
@@ -224,7 +223,7 @@ class RidgeHead:
         return self.statistics.counts
 
     def empty_sums(self) -> RidgeSums:
-        """Return sums over no rounds."""
+        """Return ``RidgeSums`` for this head, without any rounds."""
         return RidgeSums(self.statistics.n_heads, self.dim)
 
     def with_sums(self, sums: RidgeSums) -> PrimalRidge:
@@ -234,7 +233,7 @@ class RidgeHead:
         return statistics
 
     def check_primal_fits(self) -> None:
-        """Raise an error if the sums over rounds of all regressions would be too large."""
+        """Raise an error if ``empty_sums`` would not fit in memory."""
         if not self._primal_fits(self.statistics.n_heads, _MAX_PRIMAL_BYTES):
             raise InvalidInput(
                 f"sums over rounds do not fit in memory: there are {self.dim} features and {self.statistics.n_heads} "
@@ -290,23 +289,27 @@ class RidgeHead:
         """Return True if the primal matrices of this many heads have at most ``limit`` bytes."""
         return 2 * n_heads * self.dim * self.dim * 8 <= limit
 
-    def _convert_if_cheaper(self, rounds: int) -> None:
-        """Convert dual statistics to the primal form if that is cheaper. The last update had this many ``rounds``."""
+    def _convert_if_cheaper(self, n_rounds: int) -> None:
+        """Convert dual statistics to the primal form if that is cheaper. The last update had ``n_rounds`` rounds."""
         if self.form != "auto" or isinstance(self.statistics, PrimalRidge):
             return
         n_heads = self.statistics.n_heads
         is_cheaper = self.statistics.cost_per_round() > _RELATIVE_PRIMAL_COST * n_heads * float(self.dim) ** 2
-        learns_singles = rounds == 1 and self.dim < _MIN_DUAL_DIM_SINGLES
+        learns_singles = n_rounds == 1 and self.dim < _MIN_DUAL_DIM_SINGLES
         if (is_cheaper and self._primal_fits(n_heads, _MAX_PRIMAL_BYTES)) or (
             learns_singles and self._primal_fits(n_heads, _SMALL_PRIMAL_BYTES)
         ):
             self.statistics = self.statistics.to_primal()
 
 
-def _weighted_rounds(
+def _weight_rounds(
     features: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights
 ) -> tuple[AnyArray, IntArray, FloatArray]:
-    """Return features (B, d), heads (B,) and targets (B, 2), multiplied by the square roots of the weights."""
+    """Return features (B, d), heads (B,) and targets (B, 2). Targets are rewards and ones.
+
+    Features and targets are multiplied by the square roots of the weights. So a round counts by its weight in every
+    product of the two.
+    """
     targets = np.array([[rewards.item(), 1.0]]) if len(rewards) == 1 else np.stack([rewards, np.ones(len(rewards))], 1)
     if weights is None:
         return features, heads, targets
@@ -315,11 +318,15 @@ def _weighted_rounds(
 
 
 class EpisodeScores:
-    """The predicted rewards and bonuses of an episode's rounds under several heads, updated after each round.
+    """The predicted rewards and bonuses of an episode's rounds by several heads, updated after each round.
 
     The features of all rounds are known beforehand. So their covariances under each regression are a few matrix
     products, and each learned round corrects the remaining ones by a rank-one update. The heads themselves do not
     change; they learn all rounds after the episode. Arms must be disjoint.
+
+    Args:
+        heads: the heads, all with the same arms.
+        features: the features (n, d) of all rounds, for each head.
     """
 
     def __init__(self, heads: Sequence[RidgeHead], features: Sequence[AnyArray]) -> None:
@@ -327,14 +334,18 @@ class EpisodeScores:
         self._mean = np.empty((2, len(heads), n_rounds, n_arms))
         self._variance = np.empty((len(heads), n_rounds, n_arms))
         self._covariance = np.empty((len(heads), n_arms, n_rounds, n_rounds))
-        for index, (head, part) in enumerate(zip(heads, features, strict=True)):
-            products, contexts, direct, self._mean[:, index], self._variance[index] = head.statistics.episode(part)
-            self._covariance[index] = products if direct else np.matmul(products, contexts.T)
+        for index, (head, head_features) in enumerate(zip(heads, features, strict=True)):
+            episode = head.statistics.start_episode(head_features)
+            products, contexts, has_covariances, self._mean[:, index], self._variance[index] = episode
+            self._covariance[index] = products if has_covariances else np.matmul(products, contexts.T)
 
     def score(
         self, row: int, *, centre: float | FloatArray = 0.0, scale: float | FloatArray = 1.0
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the predicted rewards and bonuses of a row, (heads, K) each."""
+        """Return the predicted rewards and bonuses of a row, (heads, K) each.
+
+        ``centre`` and ``scale`` are as in ``RidgeHead.score``, or arrays that broadcast to (heads, K).
+        """
         mean, ones = self._mean[:, :, row]
         return centre + mean - centre * ones, scale * np.sqrt(self._variance[:, row])
 
@@ -342,9 +353,9 @@ class EpisodeScores:
         """Update the predictions of all later rows, after ``arm`` was chosen in ``row`` with this reward and weight."""
         later = slice(row + 1, None)
         covariance = self._covariance[:, arm]
-        column = covariance[:, row, later]
-        gain = weight * column / (1.0 + weight * covariance[:, row, row, None])
+        row_covariance = covariance[:, row, later]
+        gain = weight * row_covariance / (1.0 + weight * covariance[:, row, row, None])
         for mean, target in zip(self._mean, (reward, 1.0), strict=True):
             mean[:, later, arm] += gain * (target - mean[:, row, arm, None])
-        covariance[:, later, later] -= gain[:, :, None] * column[:, None, :]
+        covariance[:, later, later] -= gain[:, :, None] * row_covariance[:, None, :]
         self._variance[:, later, arm] = np.maximum(covariance.diagonal(axis1=1, axis2=2)[:, later], 0.0)

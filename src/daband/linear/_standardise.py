@@ -18,7 +18,7 @@ import numpy as np
 from daband._arguments import check_int
 from daband._arrays import AnyArray, ArrayLike, FloatArray, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
-from daband.linear._pca import PCA, flat_batches
+from daband.linear._pca import PCA, flatten_batches
 
 #: Division by a standard deviation of at least this size never overflows.
 _MIN_DEVIATION = 1e-200
@@ -40,7 +40,7 @@ class StandardiseStep:
     axes: FloatArray | None
     #: Standardised columns are clipped at this many standard deviations.
     clip: float
-    #: The factor of clipped columns.
+    #: The factor that clipped columns are multiplied by.
     scale: float
     kind: ClassVar[str] = "standardise"
 
@@ -66,28 +66,30 @@ class StandardiseStep:
 
     def __call__(self, rows: FloatArray, check: Callable[[FloatArray, FloatArray], None] | None = None) -> FloatArray:
         """Return the features of rows (n, d). ``check`` is called with the rows and their values before clipping."""
-        dimensions = len(self.mean)
-        out = np.empty((len(rows), dimensions + 1))
-        out[:, -1] = 1.0
-        inner = out[:, :-1]
-        np.subtract(rows, self.mean, out=inner)
+        features = np.empty((len(rows), len(self.mean) + 1))
+        features[:, -1] = 1.0
+        columns = features[:, :-1]
+        np.subtract(rows, self.mean, out=columns)
         if self._may_overflow:
             with np.errstate(over="ignore"):  # overflow is clipped
-                inner /= self.deviation
+                columns /= self.deviation
         else:
-            inner /= self.deviation
+            columns /= self.deviation
         if check is not None:
-            check(rows, inner)
-        lowest, highest, scale = self._bounds
-        np.maximum(inner, lowest, out=inner)
-        np.minimum(inner, highest, out=inner)
-        inner *= scale
+            check(rows, columns)
+        low, high, scale = self._bounds
+        np.maximum(columns, low, out=columns)
+        np.minimum(columns, high, out=columns)
+        columns *= scale
         if self.axes is None:
-            return out
-        return np.concatenate([inner @ self.axes.T, out[:, -1:]], axis=1)
+            return features
+        return np.concatenate([columns @ self.axes.T, features[:, -1:]], axis=1)
 
     def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights (d + 1, d + 1), with biases in the last row, and the limits (d + 1,) that clip features."""
+        """Return weights (d + 1, d + 1), with biases in the last row, and the limits (d + 1,) that clip features.
+
+        A feature is the product with [x, 1], clipped at the lower and the upper limit.
+        """
         if self.axes is not None:
             raise ValueError("a step with axes is not linear before clipping")
         slope, limit = self.scale / self.deviation, np.full(len(self.mean), self.clip * self.scale)
@@ -97,7 +99,7 @@ class StandardiseStep:
 
     @functools.cached_property
     def _bounds(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The lower and upper clipping limit and the scale, as arrays: numpy would convert numbers in every call."""
+        """The lower and upper clipping limit and the scale, as arrays. numpy would convert numbers in every call."""
         return np.array(-self.clip), np.array(self.clip), np.array(self.scale)
 
     @functools.cached_property
@@ -169,7 +171,7 @@ class Standardise:
         if not isinstance(by_domain, bool):
             by_domain = tuple(check_int("by_domain", index, minimum=0) for index in by_domain)
         self.by_domain: bool | tuple[int, ...] = by_domain
-        #: The step for contexts of each domain, or one for all; empty before ``fit``.
+        #: The fitted step of each domain, or one step for all domains; empty before ``fit``.
         self._steps: list[StandardiseStep] = []
 
     def __repr__(self) -> str:
@@ -187,9 +189,9 @@ class Standardise:
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
         """Fit on batches of contexts (n_i, *C), with ``by_domain`` one per domain in order, and return this object."""
-        flat, dim = flat_batches(contexts)
+        flat, dim = flatten_batches(contexts)
         if not any(len(batch) for batch in flat):
-            raise InvalidInput("Standardise needs at least one context")
+            raise InvalidInput("Standardise needs at least one context to be fitted on, got none")
         is_separate = np.full(dim, self.by_domain is True)
         if not isinstance(self.by_domain, bool):
             if max(self.by_domain, default=0) >= dim:
@@ -201,12 +203,12 @@ class Standardise:
             block = slice(start, start + _COLUMNS_AT_ONCE)
             columns = [unit_scale(batch[:, block]) for batch in flat]
             if not all(np.isfinite(batch).all() for batch in columns):
-                raise InvalidInput("contexts have a NaN or infinite value")
+                raise InvalidInput("contexts to fit Standardise on must be finite, but one has a NaN or infinite value")
             mean[:, block], deviation[:, block] = _robust_moments(np.concatenate(columns))
             if is_separate[block].any():
-                first = next(batch for batch in columns if len(batch))
+                first_batch = next(batch for batch in columns if len(batch))
                 for domain, batch in enumerate(columns):
-                    moments = _robust_moments(batch if len(batch) else first)
+                    moments = _robust_moments(batch if len(batch) else first_batch)
                     for statistics, values in zip((mean, deviation), moments, strict=True):
                         statistics[domain, block][is_separate[block]] = values[is_separate[block]]
         axes = None
@@ -290,14 +292,17 @@ def feature_scale(dimensions: int) -> float:
 
 
 def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return mean and standard deviation (d,) of winsorised columns (n, d); 1 is the deviation of a constant column."""
+    """Return the means and standard deviations (d,) of winsorised columns (n, d).
+
+    The standard deviation of a constant column is 1.
+    """
     n = len(columns)
-    tail = min(max(1, round(_TAIL_FRACTION * n)), (n - 1) // 2)  # at least one row on each side, if there are three
-    ordered = np.partition(columns, (tail, n - 1 - tail), axis=0)
-    low, high = ordered[tail], ordered[n - 1 - tail]
-    spread = high - low
+    n_tail = min(max(1, round(_TAIL_FRACTION * n)), (n - 1) // 2)  # at least one row on each side, if there are three
+    ordered = np.partition(columns, (n_tail, n - 1 - n_tail), axis=0)
+    low, high = ordered[n_tail], ordered[n - 1 - n_tail]
+    width = high - low
     # If the middle is a single value, as in a column of mostly zeros, the column is not winsorised.
-    winsorised = np.where(spread > 0, np.clip(columns, low - spread, high + spread), columns)
+    winsorised = np.where(width > 0, np.clip(columns, low - width, high + width), columns)
     with np.errstate(over="ignore"):
         mean = low + (winsorised - low).mean(axis=0)  # rounding depends on the range of a column, not on its offset
         deviation = np.sqrt(np.square(winsorised - mean).mean(axis=0))

@@ -1,6 +1,7 @@
 """Build, save and load the transforms that a policy applies to contexts: ``PCA``, ``Standardise`` and ``Piecewise``.
 
-Transforms are fitted on unlabelled contexts before the first round.
+A transform is fitted on unlabelled contexts before the first round. It then has a *step* for each domain, which an
+exported file contains.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ _KINDS: dict[str, Any] = {"pca": PCA, "standardise": Standardise, "piecewise": P
 
 
 def as_transform(transform: Any) -> Transform | None:
-    """Return a copy of the argument ``transform`` of a policy, after checking its type. None stays None."""
+    """Return a copy of the argument ``transform`` of a policy. None stays None, and other types raise an error."""
     if transform is not None and type(transform) not in _KINDS.values():
         name = f"the class {transform.__name__}" if isinstance(transform, type) else type(transform).__name__
         raise InvalidInput(
-            f"transform must be a daband.PCA(...) or a daband.Standardise(...), got {name}; apply transforms of other "
-            "libraries to the data beforehand"
+            f"transform must be daband.Standardise(...), daband.PCA(...) or daband.linear.Piecewise(...), got {name}; "
+            "apply transforms of other libraries to the data beforehand"
         )
     return copy.copy(transform)
 
@@ -58,9 +59,10 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
 
 
 def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
-    """Return an unfitted transform that has statistics of each domain for the columns in ``shift.own_statistics``.
+    """Return the transform that the argument ``transform`` becomes under a shift between the domains.
 
-    A transform that is fitted, or that already has ``by_domain``, is returned unchanged.
+    It is an unfitted copy with separate statistics of each domain, for the columns that need them
+    (``shift.own_statistics``). A transform that is fitted or already has ``by_domain`` is returned unchanged.
     """
     is_separate = shift.own_statistics(n_features)
     if transform is None or not any(is_separate) or transform.fitted or transform.by_domain:

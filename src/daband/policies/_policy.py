@@ -454,7 +454,7 @@ class Policy(ABC):
         with self._locks.state if self.locks_state else _NO_LOCK:
             batch, domain_index, mask = _check_request(self, contexts, domain, available)
             mean, bonus = self._score(_transform(self, batch, domain_index), domain_index, rule != "greedy")
-            exploration, mask = self._exploration.by_rule(rule), _drop_new_arms(mask, mean.shape[1])
+            exploration, mask = self._exploration.with_rule(rule), _drop_new_arms(mask, mean.shape[1])
             return exploration.probabilities(mean, bonus, available=mask, unit=_get_reward_unit(self))
 
     def update(
@@ -732,7 +732,7 @@ def _choose_arms(
     policy: Policy, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None
 ) -> Decision:
     """Return decisions for transformed contexts. ``first_round`` is the number of the first round, for random draws."""
-    exploration: Exploration = policy._exploration if rule is None else policy._exploration.by_rule(rule)
+    exploration: Exploration = policy._exploration if rule is None else policy._exploration.with_rule(rule)
     if policy._decide_row is not None and len(contexts) == 1 and rule != "greedy":
         decision = policy._decide_row(contexts, exploration, first_round, available)
         if decision is not None:

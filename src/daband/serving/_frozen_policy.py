@@ -22,7 +22,7 @@ from daband._image_layout import ImageLayout, channels_first, channels_first_sha
 from daband._table_transform import TableTransform
 from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Exploration, UniformDraws, Unit, fresh_draws, seeded_draws
-from daband.linear._joint_ridge import arm_heads, joint_dimension, n_effects, score_one, with_constant
+from daband.linear._joint_ridge import arm_heads, count_effects, joint_dimension, score_one, with_constant
 from daband.linear._kernels import draw_key
 from daband.linear._primal_ridge import mix_scores, ridge_scores
 from daband.linear._standardise import StandardiseStep
@@ -179,7 +179,7 @@ class Member:
     def _context_size(self) -> int:
         """The number of context features in the products with arm features."""
         assert self.vectors is not None
-        return (self.dimension - n_effects(len(self.vectors))) // self.vectors.shape[1] - 1
+        return (self.dimension - count_effects(len(self.vectors))) // self.vectors.shape[1] - 1
 
     def with_arms(self, vectors: FloatArray) -> Member:
         """Return the member for arms with these vectors (K, m). The present arms come first; others have no rounds."""
@@ -190,7 +190,7 @@ class Member:
             )
             return replace(self, theta=theta, inverse=inverse)
         n_new = len(vectors) - len(self.vectors)
-        n_new_effects = n_effects(len(vectors)) - n_effects(len(self.vectors))
+        n_new_effects = count_effects(len(vectors)) - count_effects(len(self.vectors))
         arm_factors = self.arm_factors
         if arm_factors is not None:
             arm_factors = np.pad(arm_factors, ((0, 0), (0, n_new)), constant_values=1.0)

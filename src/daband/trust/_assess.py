@@ -22,7 +22,7 @@ from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
 from daband.evaluation._source_rounds import apply_by_source, read_rewarded_rounds, sample_round_indices
 from daband.evaluation._weighted_log import score_rounds
-from daband.linear._advantages import LogEvidence, prove_choices
+from daband.linear._advantages import LogEvidence, assess_choices
 from daband.linear._catalogue import Catalogue
 from daband.linear._joint_ridge import JointHead
 from daband.policies._incoming_rounds import weigh_logged_rounds
@@ -162,11 +162,11 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
         arms, rewards = rounds.logged.arms, rounds.logged.rewards
         weights = weigh_logged_rounds(policy, rounds.logged.propensities, rounds.logged.offered)
     folds = rng.permutation(n) % _N_FOLDS, rng.permutation(policy.n_arms) % _N_FOLDS
-    predicted_rewards = head.predict_left_out(features.reshape(n, -1), arms, rewards, weights, folds)
+    predicted_rewards = head.predict_held_out(features.reshape(n, -1), arms, rewards, weights, folds)
     has_rewards = np.bincount(arms, minlength=policy.n_arms) > 0
     chosen_arms = np.where(has_rewards, predicted_rewards, -np.inf).argmax(axis=1)
     best_arm = int(np.where(has_rewards, rounds.table.mean(axis=0), -np.inf).argmax())
-    return prove_choices(rounds.table, chosen_arms, best_arm)
+    return assess_choices(rounds.table, chosen_arms, best_arm)
 
 
 @dataclass(frozen=True)
