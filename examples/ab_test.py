@@ -70,9 +70,10 @@ tests["tents"].head(5)
 # Does choosing by customer gain?
 # -------------------------------
 #
-# ``choose`` finds the offer with the largest mean reward, by doubly robust estimates. Then it learns how much each
-# customer would gain from another offer, and tests this by cross-fitting, on customers that were not used for learning.
-# ``choice.rule`` has the estimated gain in euros per customer, with its standard error.
+# ``choose`` finds the offer with the largest mean reward, by doubly robust estimates (inverse propensity weights with a
+# reward model). Then it learns how much each customer would gain from another offer, and tests this by cross-fitting,
+# on customers that were not used for learning. ``choice.rule`` has the estimated gain in euros per customer, with its
+# standard error.
 
 columns = daband.domains.Columns(
     context=["age", "spent", "city"], categorical=["city"], arm="offer", reward="euros", propensity="p"
@@ -87,10 +88,10 @@ for product, test in tests.items():
 # The estimate for Sweden
 # -----------------------
 #
-# The assessment compares the policy with the incumbent, by default the best offer of the test, on a held-out tenth of
-# the test. (Afterwards the policy learned this tenth as well.) Swedish customers may behave differently from Norwegian
-# customers of the same age, which no test in Norway can show. The assessment allows for this: its lower limit is based
-# on how much of such an advantage was left in other shifts between real domains.
+# The assessment compares the policy with the incumbent, by default the best offer of the test, on a tenth of the A/B
+# test that was held out. (Afterwards the policy learned this tenth as well.) Swedish customers may behave differently
+# from Norwegian customers of the same age, which no test in Norway can show. The assessment allows for this: its lower
+# limit is based on how much smaller such advantages became in other pairs of real domains.
 
 for product, choice in choices.items():
     print(f"{product}: {choice.assessment.sentence}")

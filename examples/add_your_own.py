@@ -1,14 +1,14 @@
 """
-Add a policy, a term, a pair
-============================
+Add a policy, a pair, a loss term
+=================================
 
 **How do I compare my own method or data set with the others?**
 
 .. image:: images/sphx_glr_add_your_own_001.png
    :alt: mean reward and target accuracy of a custom policy, LinUCB and a random policy
 
-Each is one class or function with a decorator. It can then be used by name on the command line, in presets and in
-comparisons. Public checks test whether it satisfies the requirements.
+A policy, a pair or a loss term is one class or function with a decorator. It can then be used by name on the command
+line, in presets and in comparisons. Public checks test whether it satisfies the requirements.
 """
 
 # %%
@@ -103,7 +103,7 @@ print("checked:", daband.checks.POLICY_CHECKS[0].__doc__)
 
 @register_pair("rings", about=About(summary="points on a ring, rotated in the target", licence="none, generated"))
 def rings(*, tiny: bool = False, turn: float = 40.0) -> Pair:
-    """Return points on a ring; the arm is the quarter. The target is rotated by ``turn`` degrees and translated."""
+    """Return points on a ring; the label is the quadrant. The target is rotated by ``turn`` degrees and translated."""
     rng = np.random.default_rng(0)
     n = 200 if tiny else 3000
 
@@ -125,8 +125,8 @@ pair = daband.domains.load("rings", turn=20.0)
 #
 # A loss term is a function of a ``Batch``, which has features, predicted rewards and observed rewards. This term is the
 # distance between the mean features of the domains. The check compares its gradient with finite differences, and a
-# weight of 0 with training without the term. It also runs a step without source rounds, in which the mean would be NaN:
-# therefore the first line.
+# weight of 0 with training without the term. It also runs a step without source rounds. Their mean would be NaN, so the
+# first line handles this case.
 
 
 @terms.register("mean_distance")

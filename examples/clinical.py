@@ -8,8 +8,8 @@ The clinical case: what does not work, and why
    :alt: how often each dose is right in each population, and the right doses of every method
 
 No. In this case alignment does *not* help, and this page shows how to see that before it does harm. The right dose of
-the drug warfarin differs between patients by a factor of ten. The arms are a low, a medium and a high weekly dose; a
-domain is a population. It is a benchmark, not medical advice.
+the drug warfarin differs a lot between patients. The arms are a low, a medium and a high weekly dose; a domain is a
+population. It is a benchmark, not medical advice.
 """
 
 # %%
@@ -41,7 +41,7 @@ print("real data" if real else "MADE-UP DATA: the numbers mean nothing", "-", pa
 every = np.arange(len(pair.source))
 in_source = pair.source.read_rewards(every)[0].mean(axis=0)
 test = pair.require_target_test()
-in_target = test.read_expected(0, len(test)).mean(axis=0)  # the target's labels: for this page alone
+in_target = test.read_expected(0, len(test)).mean(axis=0)  # target labels, used only on this page
 print("best dose, share of patients, source:", dict(zip(pair.class_names, in_source.round(2).tolist(), strict=True)))
 print("                              target:", dict(zip(pair.class_names, in_target.round(2).tolist(), strict=True)))
 

@@ -16,8 +16,8 @@ customers change, and the monitor raises an alarm. The customers are simulated, 
 # Two files
 # ---------
 #
-# In the new market customers are older, and prices are in another currency. No offer has been made there yet. Coffee
-# also earns less there. The files do not show this; only rewards will.
+# In the new market customers are older, and prices are in another currency. No offer has been made there yet. One of
+# the four offers, coffee, also earns less there. The files do not show this; only rewards will.
 
 import tempfile
 from pathlib import Path

@@ -76,8 +76,8 @@ assert pooled > min(one.values())
 # Find the market that misleads
 # -----------------------------
 #
-# The new market has no rewards, but the old ones do. Train on four of them and measure the value in the fifth. A market
-# that the other four do not predict is worth a look, or a smaller weight.
+# The new market has no rewards, but the old ones do. Train on four of them and measure the value in the fifth. Check a
+# market that the other four do not predict, or give it a smaller weight.
 
 agreement = {}
 for country, (contexts, bought) in old.items():
@@ -102,12 +102,12 @@ right.invert_yaxis()
 plt.show()
 
 # %%
-# A market that grows old
-# -----------------------
+# A market that changes
+# ---------------------
 #
 # Taste changes. With ``daband.weights.recency`` older rounds count less, and predictions are exactly those of the
-# weighted least squares. Give all batches the same ``now``: later rounds then have larger weights, and no round is
-# learned again. Here the two best offers swap at round 3,000.
+# weighted least squares. Weights are relative to the time ``now``. It is the same for all batches here, so that weights
+# of learned rounds need no update. Here the two best offers swap at round 3,000.
 
 contexts, bought = customers("de", 4000)
 swapped = np.where(np.arange(4000) < 3000, bought, np.array([1, 0, 2])[bought])

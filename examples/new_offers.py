@@ -16,8 +16,8 @@ best choice is known.
 # The catalogue and the log
 # -------------------------
 #
-# The old market has 24 offers. The new one has 6 of them, and 12 that are new. A catalogue is a table: the column
-# ``id`` has the names, the others are read as they come: numbers, categories, and lists of words.
+# The old market has 24 offers. The new one has 6 of them, and 12 that are new. A catalogue is a table. The column
+# ``id`` has the names; the types of the others are detected: numbers, categories, and lists of words.
 
 import tempfile
 from pathlib import Path
@@ -132,8 +132,9 @@ print(decision.ranking, round(decision.propensity, 3), decision.mean.round(2))
 # Learn about a new arm
 # ---------------------
 #
-# ``add_arm`` takes the features. From its first rounds on, an arm has an effect of its own in addition to them. The
-# features explain the rewards of the other offers almost completely, so the effect of this one is learned slowly.
+# ``add_arm`` takes the features. The prediction for an arm is a function of its features plus an intercept of this arm,
+# which is learned from its own rounds. The features explain the rewards of the other offers almost completely, so this
+# intercept is learned slowly.
 
 number = policy.add_arm("offer 99", {"price": 19.0, "kind": "fund", "tags": "family|green"})
 some = pair.table.contexts([{"age": 62, "income": 55}] * 100)

@@ -16,7 +16,8 @@ deployed, in the domain of the log and in another one. The visitors are simulate
 # The log
 # -------
 #
-# The old policy prefers an offer by a rule of thumb, and tries another in three rounds of ten.
+# The old policy prefers an offer by a simple rule. In three rounds of ten it chooses at random. The reward is 1 for a
+# click.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -37,15 +38,15 @@ def logged(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return contexts, arms, rewards and propensities of n rounds."""
     visitors = rng.normal(size=(n, FEATURES))
     chances = np.full((n, ARMS), 0.3 / ARMS)
-    chances[np.arange(n), (visitors[:, 0] > 0) * 2] += 0.7  # the rule of thumb looks at one number
+    chances[np.arange(n), (visitors[:, 0] > 0) * 2] += 0.7  # the rule uses one number
     arms = (chances.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
     clicks = (rng.random(n) < chance(visitors)[np.arange(n), arms]).astype(float)
     return visitors, arms, clicks, chances[np.arange(n), arms]
 
 
 log = logged(8000)
-abroad = rng.normal(0.5, 1.0, (3000, FEATURES))  # other visitors, who want what visitors like them want here
-print(f"the old policy earns {log[2].mean():.3f} a round")
+abroad = rng.normal(0.5, 1.0, (3000, FEATURES))  # other visitors, with the same preferences
+print(f"the old policy earns {log[2].mean():.3f} clicks per round")
 
 # %%
 # Learn from it

@@ -7,9 +7,9 @@ Your own encoder
 .. image:: images/sphx_glr_own_encoder_001.png
    :alt: one signal of each kind in both domains, and the fraction of correct choices with each network
 
-You can use any ``torch.nn.Module`` from contexts (B, \\*C) to features (B, ...). Here contexts are short recordings of
-a machine with three sensors, and the arms are four repairs. There are rewards for the old machines. The sensors of the
-new machines are louder and noisier, and drift.
+You can use any ``torch.nn.Module`` that maps a batch of B contexts to features (B, ...). Here contexts are short
+recordings of a machine with three sensors, and the arms are four repairs. There are rewards for the old machines. The
+sensors of the new machines are louder and noisier, and drift.
 
 The data are simulated, and were tuned until the example shows the effect: it is an illustration, not evidence. Results
 on real data are on :doc:`other pages </results/index>`.
@@ -39,7 +39,7 @@ def recordings(n: int, *, new: bool) -> tuple[np.ndarray, np.ndarray]:
     wave = np.sin(2 * np.pi * time / np.array(PERIODS)[fault][:, None] + phase)
     burst = 2.0 * wave * np.exp(-(((time - middle) / 9.0) ** 2))
     signal = burst[:, None, :] * rng.uniform(0.6, 1.0, (n, 3, 1)) + 0.35 * rng.normal(size=(n, 3, LENGTH))
-    if new:  # another gain on each sensor, and a hum that says nothing
+    if new:  # another gain on each sensor, and a hum that is not informative
         hum = np.sin(2 * np.pi * (time + rng.uniform(0, 30, (n, 1))) / 30.0)[:, None, :]
         signal = signal * np.array([2.5, 0.6, 1.4])[:, None] + 0.9 * hum + 0.8
     return signal.astype(np.float32), fault

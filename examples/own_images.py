@@ -38,7 +38,7 @@ folder = Path(tempfile.mkdtemp())
 digits = daband.domains.load("digit", form="embedded")
 pictures = digits.source.read(np.arange(4000))  # uint8, (n, 3, 28, 28)
 classes = digits.source.read_rewards(np.arange(4000))[0].argmax(axis=1)
-ours = np.flatnonzero(classes < 5)  # five kinds for us; the network below knows the other five
+ours = np.flatnonzero(classes < 5)  # five classes for the policy; the network below is trained on the other five
 
 
 def camera(clean: np.ndarray) -> np.ndarray:
@@ -58,7 +58,7 @@ def write(images: np.ndarray, where: Path, labels: np.ndarray | None = None) -> 
 
 scans, seen, held = ours[:800], ours[800:1500], ours[1500:]
 write(pictures[scans], folder / "scans", classes[scans])
-write(camera(pictures[seen]), folder / "camera")  # a heap: nobody knows which is which
+write(camera(pictures[seen]), folder / "camera")  # without labels
 write(camera(pictures[held]), folder / "test", classes[held])
 print({place.name: sum(1 for _ in place.rglob("*.png")) for place in sorted(folder.iterdir())})
 
@@ -134,7 +134,7 @@ right = {}
 for name, policy in policies.items():
     daband.train(policy, source=features.source, target=features.target, episodes=40)
     right[name] = daband.evaluate(policy, features.target_test).accuracy
-    print(f"{name:28} {right[name]:.3f} of the test pictures")
+    print(f"{name:28} {right[name]:.3f} of the test images are correct")
 
 figure, (left, axis) = plt.subplots(1, 2, figsize=(9, 2.8), width_ratios=[1, 1])
 rows = [pair.source.read(np.arange(0, 720, 120)), pair.target.read(np.arange(6))]

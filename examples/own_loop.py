@@ -37,9 +37,9 @@ def chance(person: np.ndarray) -> np.ndarray:
 # The loop
 # --------
 #
-# ``epsilon=0.05`` draws an arm at random in one round of twenty: the log then serves to evaluate other policies.
-# ``available`` excludes offers that are out of stock. ``ids`` name rounds, so that a reward that is delivered twice
-# counts once.
+# ``epsilon=0.05`` draws an arm at random in one round of twenty, so that the log can be used to evaluate other
+# policies. ``available`` excludes offers that are out of stock. ``ids`` name rounds, so that a reward that is delivered
+# twice counts once.
 
 policy = daband.LinUCB(context_shape=(6,), n_arms=4, alpha=0.3, epsilon=0.05, seed=0)
 waiting: list[tuple[str, np.ndarray, int, float]] = []  # rewards on their way

@@ -2,7 +2,7 @@
 Your own table, from files to a deployed policy
 ===============================================
 
-**I know the best choice for the people of one group. How do I choose for another group, of which I only have data?**
+**I know the best choice for the people of one group. How do I choose for a group for which I know no best choices?**
 
 .. image:: images/sphx_glr_own_table_001.png
    :alt: blood pressure and body mass of both groups, and the fraction of correct choices in the target group

@@ -17,9 +17,9 @@ Nothing is downloaded: the weights of ``efficientnet_lite0`` are in a package.
 # Two folders
 # -----------
 #
-# A machine chooses its programme by the surface in front of it. The old camera took photographs by day, and a folder
-# has a sub-folder for every surface. The new camera works at dusk, and its photographs have no labels. No spot is in
-# photographs of both cameras.
+# A cleaning machine chooses a programme for the surface that its camera shows. The old camera took photographs by day;
+# their folder has a sub-folder for every surface. The new camera works at dusk, and its photographs have no labels. The
+# two cameras never show the same spot.
 
 import base64
 import importlib.util
@@ -68,7 +68,7 @@ for name, surface in surfaces.items():
         for place, at_dusk in (("day", False), ("dusk", True), ("test", True)):
             if place == "test" and number >= 12:
                 continue
-            where = folder / place / ("" if place == "dusk" else name)  # nobody knows what the heap shows
+            where = folder / place / ("" if place == "dusk" else name)  # dusk has no labels
             where.mkdir(parents=True, exist_ok=True)
             photograph(surface, at_dusk=at_dusk).save(where / f"{rng.integers(10**9):09d}.png")
 print({place.name: sum(1 for _ in place.rglob("*.png")) for place in sorted(folder.iterdir())})
@@ -99,8 +99,8 @@ assert seconds[1] < seconds[0]
 # A policy on features and on pixels
 # ----------------------------------
 #
-# For comparison, the same policy is trained on pixels. Labels of the new camera are used only for evaluation. Most
-# features are 0 for most photographs, so other values are far from the mean; the warnings about this are hidden here.
+# For comparison, the same policy is trained on pixels. Labels of the new camera are used only for evaluation. Warnings
+# about outliers in the features are hidden here.
 
 warnings.filterwarnings("ignore", message="a context has")
 accuracies = {}

@@ -1,4 +1,4 @@
-"""From folders of photographs, without one label of the new camera, to a decision on one image file."""
+"""From folders of photographs, without labels of the new camera, to a decision on one image file."""
 
 from pathlib import Path
 

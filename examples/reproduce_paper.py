@@ -25,8 +25,8 @@ small budget.
 # our defaults at the same budgets        ``daband bench digit``, ``visda17``, ``s2rda49``
 # ======================================  ==========================================================
 #
-# ``daband data check digit`` reports whether the released MNIST-M is present. Without it, images in the package are
-# used, and the title of the table says so. VisDA17 and S2RDA49 must be downloaded by hand.
+# ``daband data check digit`` reports whether the released MNIST-M is present. Without it, generated images are used,
+# and the title of the table says so. VisDA17 and S2RDA49 must be downloaded by hand.
 
 import json
 import tempfile
@@ -43,8 +43,9 @@ from daband.bench.report import frame, paper_ablation
 # The recipe ``paper``, compared with the paper
 # ---------------------------------------------
 #
-# These runs have the paper's settings and five seeds, on the released MNIST-M (:doc:`/results/paper-digit`). In the
-# paper and here, most of the gain is due to D, the divergence.
+# These runs have the paper's settings and five seeds, on the released MNIST-M (:doc:`/results/paper-digit`). The loss
+# terms are R (regression error), P (predicted reward) and D (divergence of the domains). In the paper and here, most of
+# the gain is due to D.
 
 clone = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "benchmarks" / "records").is_dir())
 runs = json.loads((clone / "benchmarks" / "records" / "attribution.json").read_text())

@@ -70,8 +70,8 @@ customers(2000, 52.0).write_csv(folder / "new_market.csv")
 # ----------------
 #
 # With ``epsilon=0.1`` one decision in ten is a random offer, and every decision has a propensity. So the log can be
-# used to evaluate other policies. The assessment in the file is set by hand here; ``daband.assess`` estimates it from
-# data.
+# used to evaluate other policies. To save time, the assessment in the file is typed in by hand here; normally
+# ``daband.assess`` estimates it.
 
 columns = daband.domains.Columns(
     context=["age", "visits", "city"], categorical=["city"], arm="offer", reward="bought", propensity="p"
@@ -130,7 +130,7 @@ for day in range(7):
             else:
                 client.reward(decision.event_id, 1.0)
     for event_id in overdue:  # of the day before
-        with contextlib.suppress(ServiceError):  # later than the wait
+        with contextlib.suppress(ServiceError):  # rejected: later than --wait
             client.reward(event_id, 1.0)
     print(f"day {day + 1}: {bought / len(arriving):.2f} bought, model {decision.model} decides")
     time.sleep(1.0)
@@ -139,8 +139,9 @@ for day in range(7):
 # The numbers of the service
 # --------------------------
 #
-# The page at ``/`` shows these numbers, and Prometheus can read them at ``/metrics``. In the meantime the worker has
-# set default rewards, learned, and published models. (In its first minute a worker sets no default.)
+# The page at ``/`` shows these numbers, and Prometheus can read them at ``/metrics``. In the meantime a second process
+# of the service, the worker, has set default rewards, learned, and published models. (In its first minute it sets no
+# default rewards.)
 
 time.sleep(9)
 wanted = ("daband_events ", "daband_rewards ", "daband_join_rate", "daband_played_value", "daband_other_value")

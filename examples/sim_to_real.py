@@ -93,8 +93,8 @@ robot = Push(mass=(0.6, 0.9), friction=(0.30, 0.45))
 #
 # ``from_gymnasium`` resets the simulator with the same seed once per force, so the reward of every arm is known in the
 # source. The second argument is the target: the robot is reset, and taps boxes, but no push is tried. An array of
-# contexts that were recorded on a robot would do as well. The evaluator of this page may push: ``target_test`` is for
-# the comparison at the end, and training cannot reach it.
+# contexts that were recorded on a robot would do as well. ``target_test`` has pushes of the robot for the comparison at
+# the end; training cannot use them.
 
 pair = daband.domains.from_gymnasium(
     simulator, robot, target_test=robot, rounds=500, passes=5, class_names=[f"{force:.0f} N" for force in FORCES]
@@ -105,7 +105,7 @@ print(pair)
 # Train in the simulator, for the robot
 # -------------------------------------
 #
-# The incumbent is the force that is best on the mean in the simulator. The same box features mean the same in both
+# The incumbent is the force with the best mean reward in the simulator. The same box features mean the same in both
 # settings, so the default assumption, ``shift="covariate"``, is right here (:doc:`/concepts/assumptions`).
 
 policies = {
@@ -150,7 +150,7 @@ policy = policies["Mixture"]
 assessment = daband.assess(policy, source=pair.source_test, target=pair.target)
 print(assessment.sentence)
 
-seeds = {robot.reset(seed=seed)[0].tobytes(): seed for seed in range(500, 1000)}  # as from_gymnasium numbered them
+seeds = {robot.reset(seed=seed)[0].tobytes(): seed for seed in range(500, 1000)}  # the seeds that from_gymnasium used
 
 
 def push_on_the_robot(contexts, arms):

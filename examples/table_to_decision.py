@@ -1,4 +1,4 @@
-"""From CSV files, without one label of the new market, to a decision on one raw row."""
+"""From CSV files, without labels of the new market, to a decision on one raw row."""
 
 import numpy as np
 import polars as pl
@@ -10,7 +10,7 @@ def write_csv(path: str, *, exchange_rate: float, labelled: bool) -> None:
     rng = np.random.default_rng(labelled)
     old, rich = rng.integers(0, 2, (2, 2000))
     age, income = 27 + 35 * old + rng.normal(0, 6, 2000), 20 + 40 * rich + rng.normal(0, 6, 2000)
-    offer = np.where(old == rich, "loan", "card")  # neither age nor income tells alone
+    offer = np.where(old == rich, "loan", "card")  # depends on both age and income
     table = pl.DataFrame({"age": age, "income": exchange_rate * income, "offer": offer})
     table = table.with_columns(city=pl.Series(rng.choice(["north", "south"], 2000)))
     (table if labelled else table.drop("offer")).write_csv(path)

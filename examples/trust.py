@@ -9,7 +9,7 @@ Which method, and may I trust it?
 
 Three functions answer this question. ``choose`` trains candidates and returns one of them, without target rewards.
 ``assess`` estimates its advantage over the incumbent (what you do now), with a lower limit and a verdict, also without
-target rewards. ``audit`` uses a few target rewards, and its interval does not depend on assumptions about the target.
+target rewards. ``audit`` uses a few target rewards, so its interval is also valid if the target contradicts the source.
 
 The data are simulated, and were tuned until the example shows the problem: it is an illustration, not evidence. Results
 on real data are on :doc:`another page </results/trust>`.
@@ -21,8 +21,8 @@ on real data are on :doc:`another page </results/trust>`.
 #
 # There are twelve groups of customers, with six numeric attributes. In both new markets the attributes have another
 # scale and offset. In the second market, in addition, customers want other offers than similar customers at home: this
-# market is *relabelled*. Contexts cannot show which of the two markets it is, and this is the problem that the page
-# illustrates.
+# market is *relabelled*. Contexts are the same in both markets, so they cannot show the difference. This is the problem
+# that the page illustrates.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -51,9 +51,9 @@ pair = daband.domains.from_arrays(source=(home, wants), target=contexts, class_n
 # Choose
 # ------
 #
-# Here three candidates are trained; without ``candidates=`` there would be more. Without target rewards the candidate
-# with ``preferred=True`` is chosen. All candidates are compared with the incumbent, by default the source's best arm
-# (``incumbent=`` sets another).
+# Here three candidates are trained; without ``candidates=`` there would be more. Without target rewards, nothing shows
+# which one is best, so the candidate with ``preferred=True`` is chosen. All candidates are compared with the incumbent,
+# by default the source's best arm (``incumbent=`` sets another).
 
 choice = daband.choose(
     pair,
