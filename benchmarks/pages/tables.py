@@ -24,7 +24,7 @@ SETS = {
 
 
 def tables(*records: Any) -> str:
-    """Return the page of the default against the best simple method on held-out data sets."""
+    """Return the page of DABand against the best simple method on held-out data sets."""
     *sets, unseen = records
     rows = []
     for record in sets:
