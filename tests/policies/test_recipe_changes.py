@@ -192,7 +192,7 @@ def test_the_default_for_images_is_the_recipe_that_was_measured():
     assert policy.recipe.learning.match_arm_frequencies
     assert policy.recipe.fingerprint() == recipe_for("default", context_shape=(3, 28, 28)).fingerprint()
     policy.plan(300)
-    full = {name: weight.full_at(policy.learner.run_steps) for name, weight in policy.recipe.weights.items()}
+    full = {name: weight.full_step(policy.learner.run_steps) for name, weight in policy.recipe.weights.items()}
     assert policy.learner.run_steps == 19_200
     assert (full["adversarial"], full["pseudo_labels"]) == (6000, 6000)
 

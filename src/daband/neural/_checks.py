@@ -130,7 +130,7 @@ def check_rows_need_not_match(term_class: type[Term]) -> None:
         ("without a round of the source", {"aligned": batch.aligned[:0]}),
     ):
         changed = replace(batch, **changes)
-        for name, value in {"value": term(changed), **term.measured(changed)}.items():
+        for name, value in {"value": term(changed), **term.measure(changed)}.items():
             assert torch.isfinite(value), f"{case} {name} is {value.item()}"
 
 
@@ -178,7 +178,7 @@ class _TermWithMeasurements(nn.Module):
         self.term = term
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        return {"value": self.term(batch), **self.term.measured(batch)}
+        return {"value": self.term(batch), **self.term.measure(batch)}
 
 
 def check_term(term: type[Term] | str) -> None:

@@ -42,7 +42,8 @@ class Counted(TorchDispatchMode):
 def _late_in_a_run(monkeypatch):
     """Early in a run the EMA encoder is not used; later it is."""
     monkeypatch.setattr(
-        "daband.neural.learning._gradient_step.GradientStep._uses_teacher", lambda step, *_: bool(step._teacher_terms)
+        "daband.neural.learning._gradient_step.GradientStep._uses_teacher",
+        lambda step, *_: bool(step._teacher_term_indices),
     )
 
 

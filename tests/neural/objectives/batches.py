@@ -32,5 +32,5 @@ def shape(**settings):
 
 
 def weights_at(objective, step=0):
-    columns = objective.weights_over([step], run_steps=1)
+    columns = objective.compute_weights([step], run_steps=1)
     return torch.tensor([weight for (weight,) in columns], dtype=torch.float64)

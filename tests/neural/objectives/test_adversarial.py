@@ -83,7 +83,7 @@ def test_accuracy_is_measured():
         for parameter in term.parameters():
             parameter.zero_()
         term.discriminator.layers[-1].bias.fill_(1.0)
-    assert float(term.measured(make_batch(dtype=torch.float32))["discriminator_accuracy"]) == 0.5
+    assert float(term.measure(make_batch(dtype=torch.float32))["discriminator_accuracy"]) == 0.5
     assert float(domain_accuracy(torch.tensor([-1.0, -2.0, 3.0, 4.0]), (2, 2))) == 1.0
     assert float(domain_accuracy(torch.tensor([-1.0, 2.0, 3.0]), (2, 1))) == 0.75
 
@@ -91,7 +91,7 @@ def test_accuracy_is_measured():
 def test_taps_that_lie_together_are_not_copied():
     batch = make_batch()
     all_aligned = batch.both_aligned
-    joint = replace(batch, all_aligned=all_aligned)
+    joint = replace(batch, unsplit_aligned=all_aligned)
     assert joint.both_aligned is all_aligned
     assert torch.equal(all_aligned, torch.cat([batch.aligned, batch.target_aligned]))
     term = terms.get("adversarial")(shape()).double()

@@ -220,7 +220,7 @@ def test_misspelt_terms_and_settings_are_refused():
 def test_the_gate_weighs_terms_on_the_target_and_the_regression_error():
     weights = {name: Weight(2.0) for name in ("source_cross_entropy", "regression_error", "adversarial")}
     objective = Objective(weights=weights, shape=shape())
-    over = dict(zip(objective.weights, objective.weights_over(range(3), run_steps=3, gate=0.25), strict=True))
+    over = dict(zip(objective.weights, objective.compute_weights(range(3), run_steps=3, gate=0.25), strict=True))
     assert over == {"source_cross_entropy": [2.0] * 3, "regression_error": [0.5] * 3, "adversarial": [0.5] * 3}
 
 
@@ -239,7 +239,7 @@ def test_nonsense_weights_are_refused(wrong):
 
 def test_schedules():
     def at(weight, step):
-        return weight.at(step, run_steps=200)
+        return weight.value_at(step, run_steps=200)
 
     assert at(Weight(2.0), 0) == 2.0
     late = Weight(2.0, start=10)
@@ -248,7 +248,7 @@ def test_schedules():
     fractions = Weight(1.0, start=0.25, ramp=0.5)
     expected = [0, 0, 2 / (1 + math.exp(-5)) - 1, 2 / (1 + math.exp(-10)) - 1]
     assert [at(fractions, step) for step in (49, 50, 100, 150)] == pytest.approx(expected)
-    assert (fractions.full_at(200), late.full_at(200), Weight(1.0).full_at(200)) == (150, 10, 0)
+    assert (fractions.full_step(200), late.full_step(200), Weight(1.0).full_step(200)) == (150, 10, 0)
     assert not Weight(0.0)
     assert Weight(0.1)
 

@@ -44,7 +44,7 @@ class GradientStep:
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         #: Sums over measured steps: their number, and then the values of ``measured_names``.
         self.totals = torch.zeros(runs, _MAX_MEASUREMENTS, dtype=torch.float32, device=device)
-        self._teacher_terms = stack.first.objective.teacher_terms
+        self._teacher_term_indices = stack.first.objective.teacher_term_indices
         by_domain = all(norm.statistics == "own" for norm in stack.first.norms)
         #: True if only the norms use unlabelled rows. On a GPU one pass over all rows has fewer kernels.
         self._target_for_norms = device.type == "cpu" and by_domain and not stack.first.objective.needs_target
@@ -139,8 +139,8 @@ class GradientStep:
     def _uses_teacher(self, weights: torch.Tensor, measure: bool) -> bool:
         """Return True if a term with a weight (runs, terms) above 0 uses the EMA encoder's predictions."""
         if measure or weights.device.type != "cpu":  # a CUDA graph has no branches
-            return bool(self._teacher_terms)
-        return bool(weights.numpy()[:, self._teacher_terms].any())
+            return bool(self._teacher_term_indices)
+        return bool(weights.numpy()[:, self._teacher_term_indices].any())
 
     def _encode(
         self, parameters: Parameters, contexts: torch.Tensor, batches: Batches
@@ -207,7 +207,7 @@ class GradientStep:
             target_predicted=target_predictions,
             target_bonus=bonus,
             target_aligned=_join(aligned_segments, unlabelled, run.aligned),
-            all_aligned=run.aligned if len(aligned_indices) == len(aligned_segments) else None,
+            unsplit_aligned=run.aligned if len(aligned_indices) == len(aligned_segments) else None,
             target_teacher=run.teacher if len(run.teacher) else target_predictions.detach(),
             weight=run.weights[0],
         )

@@ -136,7 +136,7 @@ class Learner:
         }
         self.skill_gate = SkillGate(n_arms=n_arms, feedback=feedback)
         #: True if weights depend on the policy's skill.
-        self.gated = bool(self.objective.gated) and recipe.learning.gate_exponent > 0
+        self.gated = bool(self.objective.gated_names) and recipe.learning.gate_exponent > 0
         #: The factor of the weights of gated terms.
         self.gate = 0.0
         self.step_number = 0
@@ -178,10 +178,10 @@ class Learner:
         if self.norms:
             by_domain = self.norms[0].statistics == "own"
             statistics = "own statistics of each domain" if by_domain else "the source's statistics in every domain"
-        terms = [name for name in self.objective.gated if name != "regression_error"]
+        terms = [name for name in self.objective.gated_names if name != "regression_error"]
         if not terms:
             return f"nothing is aligned: {statistics}"
-        full_steps = {name: math.ceil(self.objective.weights[name].full_at(self.run_steps)) for name in terms}
+        full_steps = {name: math.ceil(self.objective.weights[name].full_step(self.run_steps)) for name in terms}
         waiting = [f"{name} at step {step:,}" for name, step in full_steps.items() if step > self.step_number]
         waiting_text = f"; not at full weight before {', '.join(waiting)}" if waiting else ""
         return f"aligned by {', '.join(terms)}, gate {self.gate:.2f}{waiting_text}; {statistics}"
@@ -226,7 +226,7 @@ class Learner:
     def schedule(self, steps: int) -> AnyArray:
         """Return the weights of terms and the rate of the EMA for the coming steps, (steps, terms + 1)."""
         step_numbers = np.arange(self.step_number, self.step_number + steps)
-        weights = self.objective.weights_over(step_numbers.tolist(), run_steps=self.run_steps, gate=self.gate)
+        weights = self.objective.compute_weights(step_numbers.tolist(), run_steps=self.run_steps, gate=self.gate)
         # The EMA encoder follows faster at the start of training.
         decay = np.minimum((2 + step_numbers) / (11 + step_numbers), self.recipe.learning.ema_decay).astype(np.float32)
         self.step_number += steps

@@ -1,8 +1,10 @@
-"""Define D, the data divergence: a discriminator learns to classify the domain, and the encoder learns to prevent it.
+"""Define D, the data divergence of the bound, as an adversarial term.
 
-The discriminator minimises the mean cross-entropy of the domain label, which is ln 2 at chance. The encoder receives
-the same gradient, reversed and times twice the weight. The factor two corrects for the mean over both domains: the
-paper adds their expectations. Several sources are one mixture, and so are several targets.
+A discriminator learns to predict the domain of a context from its aligned features, and the encoder learns features
+that prevent it. The discriminator minimises the cross-entropy of the domain label, which is ln 2 at chance. The encoder
+receives the gradient of the same loss, multiplied by minus twice the term's weight. The factor two is there because
+this loss is the mean over both domains, while the paper adds their expectations. Several sources count as one domain,
+and so do several targets.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from daband.neural.objectives._term import Batch, Term, TermShape, terms
 
 
 class _GradientReversal(torch.autograd.Function):
-    """The identity, with a gradient that is multiplied by ``-strength``."""
+    """The identity, whose backward pass multiplies the gradient by ``-strength``."""
 
     generate_vmap_rule = True
 
@@ -37,16 +39,17 @@ class _GradientReversal(torch.autograd.Function):
 
 
 def reverse_gradient(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
-    """Return ``features``; their gradient is multiplied by ``-strength``, a scalar tensor."""
+    """Return ``features``. The backward pass multiplies their gradient by ``-strength``, a scalar tensor."""
     return _GradientReversal.apply(features, strength)  # type: ignore[no-untyped-call]
 
 
-def domain_cross_entropy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """Return the mean over both domains of the mean cross-entropy of each; 0 if one of them has no rows.
+def domain_cross_entropy(logits: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor:
+    """Return the mean over both domains of each domain's mean cross-entropy; 0 if one of them has no rows.
 
-    ``logits`` (B,) are positive for the target. The first ``rows[0]`` come from the source, the others from the target.
+    ``logits`` (B,) are positive if the discriminator predicts the target. The first ``domain_rows[0]`` rows come from
+    the source, the following ``domain_rows[1]`` from the target.
     """
-    source_logits, target_logits = torch.split(logits, list(rows))
+    source_logits, target_logits = torch.split(logits, list(domain_rows))
     if not len(source_logits) or not len(target_logits):
         return logits.sum() * 0.0
     if len(source_logits) == len(target_logits):  # the usual case, with half of the operations
@@ -54,14 +57,17 @@ def domain_cross_entropy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Ten
     return (functional.softplus(source_logits).mean() + functional.softplus(-target_logits).mean()) / 2
 
 
-def domain_accuracy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """Return the mean over both domains of the fraction of rows that ``logits`` (B,) classify correctly."""
-    source_logits, target_logits = torch.split(logits, list(rows))
+def domain_accuracy(logits: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor:
+    """Return the mean over both domains of the fraction of rows that the discriminator classifies correctly.
+
+    The arguments are as in ``domain_cross_entropy``.
+    """
+    source_logits, target_logits = torch.split(logits, list(domain_rows))
     return 0.5 + (torch.sign(target_logits).mean() - torch.sign(source_logits).mean()) / 4
 
 
 class Discriminator(nn.Module):
-    """A dense network from features (B, w) to one logit (B,), positive for the target."""
+    """A dense network that maps features (B, w) to logits (B,), which are positive if it predicts the target."""
 
     def __init__(self, *, width: int) -> None:
         super().__init__()
@@ -75,7 +81,7 @@ class Discriminator(nn.Module):
 
 @terms.register("adversarial")
 class Adversarial(Term):
-    """D of the bound: the error of a discriminator on the aligned features of both domains."""
+    """D of the bound: the cross-entropy of a discriminator on the aligned features of both domains."""
 
     needs_target = True
     applies_weight = True
@@ -88,7 +94,7 @@ class Adversarial(Term):
         aligned = reverse_gradient(batch.both_aligned, 2 * batch.weight)
         return domain_cross_entropy(self.discriminator(aligned), batch.aligned_rows)
 
-    def measured(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def measure(self, batch: Batch) -> dict[str, torch.Tensor]:
         if min(batch.aligned_rows) == 0:
             return {}
         with torch.no_grad():

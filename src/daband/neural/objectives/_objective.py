@@ -1,4 +1,7 @@
-"""Define the objective (the loss): a sum of terms, each with a scheduled weight."""
+"""Define the objective (the loss): a sum of terms, each with a scheduled weight.
+
+``Weight`` is the weight of one term with its schedule. ``Objective`` builds the terms and adds them up.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class Weight:
     value: float = 0.0
     #: The step or the fraction of the run at which the weight starts to grow.
     start: float = 0
-    #: The number of steps or the fraction of the run in which it grows.
+    #: The number of steps or the fraction of the run over which the weight grows.
     ramp: float = 0
 
     def __post_init__(self) -> None:
@@ -42,12 +45,12 @@ class Weight:
     def __bool__(self) -> bool:
         return self.value > 0
 
-    def full_at(self, run_steps: int) -> float:
-        """Return the gradient step, in a run of ``run_steps``, from which the weight has its full value."""
+    def full_step(self, run_steps: int) -> float:
+        """Return the gradient step from which the weight has its full value, in a run of ``run_steps`` steps."""
         return _to_steps(self.start, run_steps) + _to_steps(self.ramp, run_steps)
 
-    def at(self, step: int, run_steps: int) -> float:
-        """Return the weight at gradient step ``step`` of a run of ``run_steps``."""
+    def value_at(self, step: int, run_steps: int) -> float:
+        """Return the weight at gradient step ``step`` of a run of ``run_steps`` steps."""
         start, ramp = _to_steps(self.start, run_steps), _to_steps(self.ramp, run_steps)
         if step < start:
             return 0.0
@@ -55,23 +58,27 @@ class Weight:
         return self.value * (2 / (1 + math.exp(-10 * progress)) - 1)
 
 
-def _to_steps(number: float, run_steps: int) -> float:
-    """Return a number of steps; numbers below 1 are fractions of the run."""
-    return number * run_steps if number < 1 else number
+def _to_steps(steps: float, run_steps: int) -> float:
+    """Return ``steps`` as a number of steps; a value below 1 is a fraction of the run."""
+    return steps * run_steps if steps < 1 else steps
 
 
 class Objective(nn.Module):
     """The weighted sum of registered terms.
 
     Terms of weight 0 are not built, so they cost nothing and draw no random number.
+
+    Args:
+        weights: the weight of each term, by the term's registered name.
+        shape: the sizes and settings from which the terms are built.
     """
 
     def __init__(self, *, weights: Mapping[str, Weight], shape: TermShape) -> None:
         super().__init__()
         self.weights = {name: weight for name, weight in sorted(weights.items()) if weight}
         self.terms = nn.ModuleDict({name: terms.get(name)(shape) for name in self.weights})
-        #: The streams on which a GPU computes terms concurrently: the first for terms with networks, the others for
-        #: terms whose ``concurrent_feedback`` includes the feedback.
+        #: The CUDA streams on which terms are computed concurrently; empty on a CPU. The first stream is for terms with
+        #: ``applies_weight``, the others are for terms whose ``concurrent_feedback`` includes the feedback.
         self.streams: Sequence[torch.cuda.Stream] = ()
         for name in weights:
             terms.get(name)  # a misspelt name is an error even at weight 0
@@ -91,36 +98,42 @@ class Objective(nn.Module):
         return any(term.needs_bonus for _, term in self._named_terms())
 
     @property
-    def teacher_terms(self) -> list[int]:
-        """The indices of terms that need the EMA encoder's predictions."""
+    def teacher_term_indices(self) -> list[int]:
+        """The indices of the terms that need the EMA encoder's predictions."""
         return [index for index, (_, term) in enumerate(self._named_terms()) if term.needs_teacher]
 
     @property
-    def gated(self) -> list[str]:
-        """The names of terms whose weights are gated: terms on the target, and R."""
+    def gated_names(self) -> list[str]:
+        """The names of the terms whose weights are gated: target terms, and "regression_error" (R of the bound)."""
         return [name for name, term in self._named_terms() if _is_gated(term)]
 
-    def weights_over(self, steps: Sequence[int], *, run_steps: int, gate: float = 1.0) -> list[list[float]]:
-        """Return the weight of every term at these gradient steps of a run; ``gate`` multiplies the gated weights."""
-        columns = []
+    def compute_weights(self, steps: Sequence[int], *, run_steps: int, gate: float = 1.0) -> list[list[float]]:
+        """Return the weights of every term at gradient steps of a run, a list (terms, steps).
+
+        Args:
+            steps: the numbers of the steps.
+            run_steps: the number of steps of the run.
+            gate: the factor of the gated weights.
+        """
+        weights_by_term = []
         for weight, (_, term) in zip(self.weights.values(), self._named_terms(), strict=True):
             factor = gate if _is_gated(term) else 1.0
-            ends = [weight.at(step, run_steps) for step in (min(steps), max(steps))]
-            # A weight never decreases: if its first and last values agree, it is constant between them.
-            column = ends[:1] * len(steps) if ends[0] == ends[1] else [weight.at(step, run_steps) for step in steps]
-            columns.append([value * factor for value in column])
-        return columns
+            low, high = (weight.value_at(step, run_steps) for step in (min(steps), max(steps)))
+            # A weight never decreases: if its values at the first and last step agree, it is constant between them.
+            values = [low] * len(steps) if low == high else [weight.value_at(step, run_steps) for step in steps]
+            weights_by_term.append([value * factor for value in values])
+        return weights_by_term
 
     def forward(
         self, batch: Batch, weights: torch.Tensor, measure: bool = False
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Return the loss with ``weights`` (one per term), and the value of every term, detached.
+        """Return the loss, and the value of every term by name, without a gradient.
 
-        Terms that need the target are ignored if there are no target contexts. With ``measure``, the values include the
-        terms' measurements.
+        ``weights`` (terms,) are the weights of the terms. Terms that need the target are ignored if there are no target
+        contexts. With ``measure``, the values also include the terms' measurements.
         """
         values: dict[str, torch.Tensor] = {}
-        plain_values, indices, weighted_values = [], [], []
+        unweighted_values, unweighted_indices, weighted_values = [], [], []
         weights = weights.to(batch.predicted.dtype)
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
@@ -136,28 +149,29 @@ class Objective(nn.Module):
             if term.applies_weight:
                 weighted_values.append(value)
             else:
-                plain_values.append(value)
-                indices.append(index)
+                unweighted_values.append(value)
+                unweighted_indices.append(index)
         for stream in self.streams:
             torch.cuda.current_stream(stream.device).wait_stream(stream)
         if not values:  # a 0 that has a gradient
             return batch.predicted.sum() * 0.0, {}
-        parts = list(weighted_values)
-        if len(plain_values) == 1:
-            parts.append(weights[indices[0]] * plain_values[0])
-        elif plain_values:
-            first, last = indices[0], indices[-1] + 1
-            plain_weights = (
-                weights[first:last] if last - first == len(indices) else torch.stack([weights[i] for i in indices])
-            )
-            parts.append(plain_weights @ torch.stack(plain_values))
-        total = sum(parts[1:], start=parts[0])
-        measured = {name: value.detach() for name, value in values.items()}
+        summands = list(weighted_values)
+        if len(unweighted_values) == 1:
+            summands.append(weights[unweighted_indices[0]] * unweighted_values[0])
+        elif unweighted_values:
+            start, stop = unweighted_indices[0], unweighted_indices[-1] + 1
+            if stop - start == len(unweighted_indices):
+                term_weights = weights[start:stop]
+            else:
+                term_weights = torch.stack([weights[index] for index in unweighted_indices])
+            summands.append(term_weights @ torch.stack(unweighted_values))
+        loss = sum(summands[1:], start=summands[0])
+        measurements = {name: value.detach() for name, value in values.items()}
         for _, term in self._named_terms() if measure else ():
-            measured.update(term.measured(batch))
-        return total, measured
+            measurements.update(term.measure(batch))
+        return loss, measurements
 
 
 def _is_gated(term: Term) -> bool:
-    """Return True if the weight of a term is gated."""
+    """Return True if the weight of a term is gated, by default if the term needs the target."""
     return term.needs_target if term.gated is None else term.gated

@@ -1,16 +1,17 @@
 """Define the terms on target predictions: predicted reward, diversity and pseudo-labels.
 
-P, the predicted reward, is the size of predictions in the target, and in the source if the policy was wrong. The
-paper's L_reg does not specify which arm's prediction counts in the target. ``predicted_reward`` takes the arm of the
-source round, the only one that Algorithm 1 computes. ``predicted_reward_target_choice`` takes the arm that the policy
-would choose in the target, as in the definition of the estimated best arm and in the proof. It may collapse, because
-turning target features away from every arm is the easiest way to lower the largest predicted reward.
+**P**, the predicted reward of the bound, is the mean absolute prediction in the target, plus the mean absolute
+prediction in source rounds in which the policy was wrong. The paper's L_reg does not specify which arm's prediction
+counts in the target. ``predicted_reward`` uses the arm of the source round, the only arm that Algorithm 1 computes.
+``predicted_reward_target_choice`` uses the arm that the policy would choose in the target, as the paper's proof does.
+It may collapse: the easiest way to lower the largest predicted reward is to make target features orthogonal to the
+coefficients of every arm.
 
-Diversity prevents one arm from being chosen for all contexts. It assumes that all arms are the best one equally often.
-If the target is imbalanced, ``shift="labels"`` removes the term.
+**Diversity** prevents the policy from choosing one arm for all contexts. It assumes that every arm is the best one
+equally often. If the target is imbalanced, ``shift="labels"`` removes the term.
 
-Pseudo-labels are the predictions of the EMA encoder for contexts without augmentation, if it is sure. The encoder
-learns them for the augmented contexts. Other contexts are ignored, so that early mistakes are not learned. Without a
+**Pseudo-labels** are the EMA encoder's predictions for contexts without augmentation. The encoder learns to predict
+them for the augmented contexts. Only confident predictions are used, so that early mistakes are not learned. Without a
 correction, self-training may label all contexts of one arm as another arm. With ``match_arm_frequencies``, logits are
 corrected by the log ratio of each arm's frequencies in the source and in the target, as in AdaMatch (Berthelot et al.,
 2022). ``shift="labels"`` removes the correction.
@@ -23,39 +24,45 @@ import math
 import torch
 from torch.nn import functional
 
-from daband.neural.objectives._term import FEEDBACKS, Batch, Term, WithGradient, terms
+from daband.neural.objectives._term import FEEDBACKS, Batch, LossWithGradient, Term, terms
 
-#: The smallest probability with which the teacher gives a pseudo-label.
+#: The minimum probability that the EMA encoder must predict for a pseudo-label.
 _MIN_CONFIDENCE = 0.95
 
 
 def source_penalty(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
-    """Return the mean ``|predicted|`` of the played arm if it was not the best one.
+    """Return the mean over rounds of ``|predicted|`` for the played arm, weighted by how wrong that arm was.
 
-    With "one_hot" feedback, rounds with ``reward < 1`` count. Otherwise rounds are weighted by ``1 - reward``.
+    The weight of a round is ``1 - reward``. With "one_hot" feedback it is 1 for every reward below 1.
+
+    Args:
+        predicted: (B, K), the predicted reward of every arm.
+        arm: (B,), the played arms.
+        reward: (B,), their rewards.
+        feedback: "one_hot" or "bandit".
     """
     played_predictions = predicted.gather(1, arm[:, None]).squeeze(1)
-    shortfalls = (reward < 1).to(reward.dtype) if feedback == "one_hot" else (1 - reward).clamp(min=0)
-    return (shortfalls * played_predictions.abs()).mean()
+    round_weights = (reward < 1).to(reward.dtype) if feedback == "one_hot" else (1 - reward).clamp(min=0)
+    return (round_weights * played_predictions.abs()).mean()
 
 
 @terms.register("predicted_reward")
 class PredictedReward(Term):
-    """P of the bound: the mean ``|predicted|`` of one arm in the target, plus ``source_penalty``."""
+    """P of the bound: the mean ``|predicted|`` of one arm per target context, plus ``source_penalty``."""
 
     needs_target = True
 
-    def target_arm(self, batch: Batch) -> torch.Tensor:
+    def select_target_arms(self, batch: Batch) -> torch.Tensor:
         """Return the arms whose predictions count in the target: the arms of the source rounds."""
         return batch.arm
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        source = source_penalty(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
-        arm = self.target_arm(batch)
-        n_pairs = min(len(batch.target_predicted), len(arm))
+        penalty = source_penalty(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
+        arms = self.select_target_arms(batch)
+        n_pairs = min(len(batch.target_predicted), len(arms))
         if n_pairs == 0:
-            return source
-        return batch.target_predicted[:n_pairs].gather(1, arm[:n_pairs, None]).abs().mean() + source
+            return penalty
+        return batch.target_predicted[:n_pairs].gather(1, arms[:n_pairs, None]).abs().mean() + penalty
 
 
 @terms.register("predicted_reward_target_choice")
@@ -64,29 +71,32 @@ class PredictedRewardTargetChoice(PredictedReward):
 
     needs_bonus = True
 
-    def target_arm(self, batch: Batch) -> torch.Tensor:
+    def select_target_arms(self, batch: Batch) -> torch.Tensor:
         return (batch.target_predicted.detach() + batch.target_bonus).argmax(dim=1)
 
 
-class _Divergence(WithGradient):
-    """The Kullback-Leibler divergence of the mean softmax from the uniform distribution."""
+class _UniformDivergenceLoss(LossWithGradient):
+    """The Kullback-Leibler divergence of the mean softmax over rows from the uniform distribution."""
 
     @staticmethod
     def forward(predicted: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         probabilities = torch.softmax(scale * predicted, dim=1)
         mean = probabilities.mean(dim=0)
-        ratio = mean.clamp(min=1e-12).log() + math.log(predicted.shape[1])  # finite at a probability of 0
-        return mean @ ratio, probabilities * (ratio - (probabilities @ ratio)[:, None])
+        log_ratio = mean.clamp(min=1e-12).log() + math.log(predicted.shape[1])  # finite at a probability of 0
+        return mean @ log_ratio, probabilities * (log_ratio - (probabilities @ log_ratio)[:, None])
 
 
 def target_diversity(target_predicted: torch.Tensor, *, scale: float) -> torch.Tensor:
-    """Return ``ln K`` minus the entropy of the mean prediction over (T, K) contexts."""
-    return _Divergence.apply(target_predicted, scale)[0]  # type: ignore[no-untyped-call]
+    """Return ``ln K`` minus the entropy of the mean softmax of predictions (T, K); 0 if all arms are equally frequent.
+
+    Logits are ``scale`` times the predictions.
+    """
+    return _UniformDivergenceLoss.apply(target_predicted, scale)[0]  # type: ignore[no-untyped-call]
 
 
 @terms.register("target_diversity")
 class TargetDiversity(Term):
-    """The divergence of the mean target prediction from equally frequent arms."""
+    """The divergence of the mean target prediction from the uniform distribution over arms."""
 
     concurrent_feedback = frozenset(FEEDBACKS)
     needs_target = True
@@ -96,18 +106,19 @@ class TargetDiversity(Term):
 
 
 def pseudo_label_loss(target_predicted: torch.Tensor, teacher: torch.Tensor, *, scale: float) -> torch.Tensor:
-    """Return the cross-entropy of predictions (T, K) against the teacher's arm if its probability is above 0.95.
+    """Return the cross-entropy of predictions (T, K) against the arms that ``teacher`` (T, K) predicts.
 
-    The mean is over all T contexts, so the term is small if few predictions are sure.
+    ``teacher`` has the EMA encoder's predictions. A context counts only if the softmax probability of its predicted arm
+    is above 0.95. The mean is over all T contexts, so the loss is small if few contexts count.
     """
-    probability, arm = torch.softmax(scale * teacher.detach(), dim=1).max(dim=1)
-    is_sure = (probability > _MIN_CONFIDENCE).to(target_predicted.dtype)
-    return (is_sure * functional.cross_entropy(scale * target_predicted, arm, reduction="none")).mean()
+    confidences, arms = torch.softmax(scale * teacher.detach(), dim=1).max(dim=1)
+    is_confident = (confidences > _MIN_CONFIDENCE).to(target_predicted.dtype)
+    return (is_confident * functional.cross_entropy(scale * target_predicted, arms, reduction="none")).mean()
 
 
 @terms.register("pseudo_labels")
 class PseudoLabels(Term):
-    """The disagreement with the EMA encoder's confident predictions on the target."""
+    """The cross-entropy of target predictions against confident predictions of the EMA encoder."""
 
     needs_target = True
     needs_teacher = True

@@ -1,16 +1,17 @@
 """Define the interface of a term of the objective (the loss), and the registry of terms.
 
-A term is a module. It has the term's parameters, such as a discriminator, and computes the term from a ``Batch`` of
-tensors, without side effects. The number of arms may grow during a run, so no parameter depends on it. A new term needs
-only a file:
+``Term`` is the base class, a torch module. It holds the term's parameters, such as a discriminator, and computes the
+value of the term from a ``Batch`` of tensors, without side effects. The number of arms may grow during a run, so no
+parameter depends on it. To add a term, register a subclass:
 
     @terms.register("mine")
     class Mine(Term):
         needs_target = True
         def forward(self, batch: Batch) -> torch.Tensor: ...
 
-Several runs may be trained together, with the term mapped over them by ``torch.vmap``. Therefore a term has only
-parameters and buffers, and does not branch on values. ``daband.checks.check_term(Mine)`` checks this.
+Several runs may be trained together, with the term mapped over them by ``torch.vmap``. Therefore the only state of a
+term is its parameters and buffers, and its code must not branch on the values of tensors.
+``daband.checks.check_term(Mine)`` checks this.
 """
 
 from __future__ import annotations
@@ -32,34 +33,37 @@ FEEDBACKS = ("one_hot", "bandit")
 
 @dataclass(frozen=True)
 class Batch:
-    """The data of one gradient step: B source rounds and T target contexts, encoded.
+    """The data of one gradient step: B source rounds and T unlabelled target contexts, encoded.
 
-    Rewards and predictions are 0 to 1, or standardised (``TermShape.standardised``). Several sources, or targets, are
-    concatenated in the order of their indices. With target rewards, R target rounds follow the source rounds in
-    ``predicted``, ``arm`` and ``reward``. B is 0 if no source has a reward. With shared arms every round has K
-    contexts, hence K rows of aligned features. The gradient passes to the encoder; the head is a constant.
+    K is the number of arms, and w the number of aligned features. If target rewards are available, L target rounds
+    follow the B source rounds in ``predicted``, ``arm`` and ``reward``; otherwise L is 0. B is 0 if no source has a
+    reward. Several sources, or several targets, are concatenated in the order of their indices. With shared arms every
+    round has K contexts, hence K rows of aligned features.
+
+    Rewards and predictions are in [0, 1], or standardised (``TermShape.standardised``). Gradients flow through the
+    predictions and the aligned features to the encoder. The head's coefficients are constants.
     """
 
-    #: (B + R, K): predicted rewards of the rounds, the head's coefficients times the features.
+    #: (B + L, K): the predicted reward of every arm in each round, the head's coefficients times the features.
     predicted: torch.Tensor
-    #: (B + R,): the arm that was played.
+    #: (B + L,): the index of the played arm in each round.
     arm: torch.Tensor
-    #: (B + R,): its reward.
+    #: (B + L,): the reward of the played arm in each round.
     reward: torch.Tensor
-    #: (B, w), or (B * K, w): the source features that are aligned with the target.
+    #: (B, w), or (B * K, w) with shared arms: the source features that are aligned with the target.
     aligned: torch.Tensor
-    #: (T, K): predicted rewards of the target contexts; empty (0, K) if no term needs the target.
+    #: (T, K): the predicted rewards for the target contexts; empty (0, K) if no term needs the target.
     target_predicted: torch.Tensor
-    #: (T, K): alpha times the head's confidence bonus at the target contexts, a constant.
+    #: (T, K): the head's confidence bonus at the target contexts, times alpha; without a gradient.
     target_bonus: torch.Tensor
-    #: (T, w), or (T * K, w): the target features that are aligned with the source.
+    #: (T, w), or (T * K, w) with shared arms: the target features that are aligned with the source.
     target_aligned: torch.Tensor
-    #: (T, K): predictions of the EMA encoder for the target contexts without augmentation, a constant.
+    #: (T, K): the EMA encoder's predictions for the target contexts without augmentation; without a gradient.
     target_teacher: torch.Tensor
-    #: The term's weight at this step, scheduled and gated, a scalar.
+    #: (): the term's weight at this step, after its schedule and gate.
     weight: torch.Tensor
-    #: The tensor that ``aligned`` and ``target_aligned`` were split from, if any: see ``both_aligned``.
-    all_aligned: torch.Tensor | None = None
+    #: The concatenation of ``aligned`` and ``target_aligned``, if they were split from one tensor; otherwise None.
+    unsplit_aligned: torch.Tensor | None = None
 
     @property
     def aligned_rows(self) -> tuple[int, int]:
@@ -68,20 +72,21 @@ class Batch:
 
     @property
     def both_aligned(self) -> torch.Tensor:
-        """The aligned features of the source, followed by those of the target."""
-        return torch.cat([self.aligned, self.target_aligned]) if self.all_aligned is None else self.all_aligned
+        """The aligned features of the source, followed by the aligned features of the target."""
+        return torch.cat([self.aligned, self.target_aligned]) if self.unsplit_aligned is None else self.unsplit_aligned
 
 
 @dataclass(frozen=True)
 class TermShape:
     """The sizes and settings from which a term is built."""
 
+    #: The number of arms at the start of the run.
     n_arms: int
     #: The number of aligned features.
     aligned_width: int
     #: One of ``FEEDBACKS``.
     feedback: str = "bandit"
-    #: The factor between predicted rewards, which are too flat for a softmax, and logits.
+    #: Logits are predicted rewards times ``scale``. Without it, rewards in [0, 1] would give a nearly uniform softmax.
     scale: float = 10.0
     #: True if rewards are standardised to mean 0 and standard deviation 1; otherwise they are in [0, 1].
     standardised: bool = False
@@ -110,8 +115,8 @@ class Term(nn.Module):
     needs_teacher: ClassVar[bool] = False
     #: True if the term applies its weight itself.
     applies_weight: ClassVar[bool] = False
-    #: The kinds of feedback for which a GPU may compute the term concurrently: its backward pass must not read the
-    #: batch.
+    #: The kinds of feedback for which a GPU may compute the term on a separate CUDA stream. The term's backward pass
+    #: must then not read the batch.
     concurrent_feedback: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, shape: TermShape) -> None:
@@ -119,11 +124,11 @@ class Term(nn.Module):
         self.shape = shape
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Return the value of the term."""
+        """Return the value of the term for a batch, a scalar tensor."""
         raise NotImplementedError
 
-    def measured(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return measurements of a batch in addition to the value, by name, each a scalar without a gradient."""
+    def measure(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return measurements of a batch for the metrics of a run, by name; each is a scalar without a gradient."""
         return {}
 
 
@@ -131,11 +136,12 @@ class Term(nn.Module):
 terms: Registry[type[Term]] = Registry("term", "daband.neural.objectives")
 
 
-class WithGradient(torch.autograd.Function):
-    """A function with an explicit gradient, because autograd would need twice as many operations.
+class LossWithGradient(torch.autograd.Function):
+    """Base class of losses whose ``forward`` also computes the gradient. Autograd would need twice as many operations.
 
-    Its arguments are predictions (T, K), the factor that turns them into logits, and constants. ``forward`` returns the
-    value, and T times its gradient with respect to the logits.
+    The arguments of ``forward`` are predictions (N, K), ``scale`` (logits are ``scale`` times predictions), and any
+    number of inputs without a gradient. It returns the loss, a mean over the N rows, and (N, K) the gradient of the sum
+    over rows with respect to the logits.
     """
 
     generate_vmap_rule = True
@@ -145,11 +151,11 @@ class WithGradient(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
-        ctx.scale, ctx.n_constants = inputs[1], len(inputs) - 1
+        ctx.scale, ctx.n_other_inputs = inputs[1], len(inputs) - 1
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         (logit_gradient,) = ctx.saved_tensors
         if gradients[0] is None:
-            return None, *[None] * ctx.n_constants
-        return logit_gradient * (gradients[0] * (ctx.scale / len(logit_gradient))), *[None] * ctx.n_constants
+            return None, *[None] * ctx.n_other_inputs
+        return logit_gradient * (gradients[0] * (ctx.scale / len(logit_gradient))), *[None] * ctx.n_other_inputs
