@@ -206,7 +206,7 @@ def bare_conv(policy: Any, image: Any) -> Callable[[], int]:
     encoder = policy._encoder.network
     folded = []
     for layer, norm in zip(encoder.features.layers, encoder.features.norms, strict=True):
-        scale, shift = norm.folded(1)
+        scale, shift = norm.compute_affine(1)
         folded.append((layer.weight * scale.view(-1, 1, 1, 1), shift))
     statistics = policy._head.statistics
 

@@ -43,7 +43,7 @@ def step_cost(runs: int, steps: int, device: str) -> dict[str, Any]:
         images = draw.integers(0, 256, (1024, *SHAPE), dtype=np.uint8)
         policy.play(images, np.eye(ARMS)[draw.integers(0, ARMS, 1024)])
         policy.observe_target(255 - images)
-        policy.before_steps(1)
+        policy.prepare_steps(1)
     learners, buffers = [policy.learner for policy in policies], [policy.buffers for policy in policies]
     take_steps(learners, 64 if device == "cuda" else 1, buffers)  # warm up, and record the graph
 

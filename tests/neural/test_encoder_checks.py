@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from daband.neural.encoders._encoder import CustomFeatures, build_encoder, domain_rows, encoders
+from daband.neural.encoders._encoder import CustomFeatures, build_encoder, encoders, single_domain_rows
 from daband.neural.learning._flat_parameters import FlatStatistics
 from tests.registries import temporarily
 
@@ -54,7 +54,7 @@ def test_a_batch_equals_its_singles(name, context_shape):
         encoder.eval()
         mixed = encoder(contexts, domain_rows=_DOMAIN_ROWS).features
         for row in range(_ROWS):
-            alone = encoder(contexts[row : row + 1], domain_rows=domain_rows(int(row >= _SOURCE), 1)).features[0]
+            alone = encoder(contexts[row : row + 1], domain_rows=single_domain_rows(int(row >= _SOURCE), 1)).features[0]
             assert _close(alone, mixed[row]), f"row {row} has another features alone"
 
 
@@ -66,7 +66,7 @@ def test_two_runs_equal_each_alone(name, context_shape):
     batches = [_contexts(context_shape, seed) for seed in (0, 1)]
     stacked = [_encoder(name, context_shape, seed) for seed in (0, 1)]
     layout = FlatStatistics(stacked[0], runs=2)
-    buffers = layout.buffers(layout.pack(stacked))
+    buffers = layout.unpack(layout.pack(stacked))
     named = [dict(encoder.named_parameters()) for encoder in stacked]
     both = {key: torch.cat([parameters[key].detach() for parameters in named]).requires_grad_() for key in named[0]}
     for mode in (True, False):

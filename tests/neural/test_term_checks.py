@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from daband.neural._checks import (
-    _SHAPE,
+    _TERM_SHAPE,
     TERM_CHECKS,
     check_rows_need_not_match,
     check_runs_can_be_mapped,
@@ -29,7 +29,7 @@ def test_weight_zero_is_the_term_removed(name):
     for weights in ({other: Weight(1.0)}, {other: Weight(1.0), name: Weight(0.0)}):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            objective = Objective(weights=weights, shape=_SHAPE).double()
+            objective = Objective(weights=weights, shape=_TERM_SHAPE).double()
             total, values = objective(random_batch(), torch.ones(len(objective.weights), dtype=torch.float64))
             results.append((total, sorted(values), torch.rand(1)))
     assert torch.equal(results[0][0], results[1][0])
@@ -77,7 +77,7 @@ class RowForRow(Term):
 def test_terms_that_cannot_be_mapped_over_runs_are_found():
     with pytest.raises(RuntimeError, match="item"):
         check_runs_can_be_mapped(Branching)
-    with pytest.raises(AssertionError, match="run 1 has another value"):
+    with pytest.raises(AssertionError, match="changes the value of run 1"):
         check_runs_can_be_mapped(Hiding)
     with pytest.raises(RuntimeError, match="size"):
         check_rows_need_not_match(RowForRow)

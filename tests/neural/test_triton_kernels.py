@@ -13,7 +13,7 @@ from torch.nn import functional
 from daband.neural.encoders import _domain_norm as domain_norm
 from daband.neural.encoders._conv import _cut_patches
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.learning._flat_parameters import RowAdam, initial_moments
+from daband.neural.learning._flat_parameters import RowAdam, make_initial_moments
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -61,7 +61,7 @@ def test_running_statistics_pooling_and_relu_are_those_of_the_norm(kernels):
     norm.batches_seen += 1
     maps = torch.randn(3, 70, 6, 4, device=DEVICE)
     with torch.no_grad():
-        ours = kernels.affine_pool_relu(maps, *norm.folded(1))
+        ours = kernels.affine_pool_relu(maps, *norm.compute_affine(1))
         theirs = norm.pool_relu(maps.cpu() if DEVICE == "cpu" else maps, domain_rows=(0, 3))
     torch.testing.assert_close(ours, theirs)
 
@@ -77,7 +77,7 @@ def test_patches_are_those_of_torch(kernels, runs):
 def test_steps_of_adam_are_those_of_torch_and_a_bad_row_takes_none(kernels):
     torch.manual_seed(0)
     rows = torch.randn(3, 10_000)
-    moments = [initial_moments(row) for row in rows]
+    moments = [make_initial_moments(row) for row in rows]
     theirs = {name: torch.stack([own[name] for own in moments]) for name in moments[0]}
     ours = {name: own.to(DEVICE, copy=True) for name, own in theirs.items()}
     mine, yours = rows.to(DEVICE, copy=True), rows.clone()

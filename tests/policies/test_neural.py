@@ -178,13 +178,13 @@ def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_stop_training()
     policy = trained(make())
     learner = policy.learner
     before = {name: tensor.clone() for name, tensor in learner.encoder.state_dict().items()}
-    average = {name: tensor.clone() for name, tensor in learner.ema.state_dict().items()}
+    average = {name: tensor.clone() for name, tensor in learner.ema_encoder.state_dict().items()}
     contexts = policy.buffers.rounds[0].contexts
     kept = contexts.clone()
     contexts.fill_(math.nan)
     assert policy.adapt(steps=2)["skipped_steps"] == 2
     contexts.copy_(kept)
-    for now, then in ((learner.encoder.state_dict(), before), (learner.ema.state_dict(), average)):
+    for now, then in ((learner.encoder.state_dict(), before), (learner.ema_encoder.state_dict(), average)):
         assert all(torch.equal(now[name], then[name]) for name in then)
     assert policy.adapt(steps=1)["skipped_steps"] == 0
     contexts.fill_(math.nan)

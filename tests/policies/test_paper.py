@@ -33,7 +33,7 @@ def walked():
 
 def test_choices_a_b_and_theta(walked):
     _, start, head, played, source, _, rewards, _ = walked
-    z = start.acting_copy().encode(source, 0)
+    z = start.copy_acting_encoder().encode(source, 0)
     A, b = np.stack([np.eye(D)] * K), np.zeros((K, D))
     for i in range(H):
         scores = [

@@ -159,7 +159,7 @@ def test_a_run_that_fails_leaves_the_others_alone():
     policies = [policy_of(DABand, pair, seed, "default") for seed in range(3)]
     lonely = policy_of(DABand, pair, 1, "default")
     with torch.no_grad():
-        policies[0].learner.vector[0] = torch.nan
+        policies[0].learner.parameter_vector[0] = torch.nan
     broken, *others = train_stacked([training_of(policy, **settings) for policy in policies])
     assert isinstance(broken, Exception)
     assert "not finite" in str(broken)

@@ -21,9 +21,9 @@ def describe_environment(policy: Policy) -> dict[str, Any]:
     device_name = policy.settings().get("device")
     device, accelerator = "cpu", None  # a linear policy; torch is not imported for it
     if device_name is not None:
-        from daband.neural.learning._torch_settings import device_named, gpu_name
+        from daband.neural.learning._torch_settings import find_device, find_gpu_name
 
-        device, accelerator = str(device_named(device_name)), gpu_name(device_name)
+        device, accelerator = str(find_device(device_name)), find_gpu_name(device_name)
     return {
         "daband": daband.__version__, "commit": _source_commit(), "python": platform.python_version(),
         **{name: _package_version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},

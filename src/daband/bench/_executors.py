@@ -148,10 +148,10 @@ def _is_on_gpu(spec: RunSpec) -> bool:
     if not policy_class(spec.method).learns_by_gradients:
         return False
     # Imported here, because a comparison of linear methods needs no torch.
-    from daband.neural.learning._torch_settings import gpu_name
+    from daband.neural.learning._torch_settings import find_gpu_name
 
     device = str(spec.policy.get("device", "auto"))
-    return device.startswith("cuda") or (device == "auto" and gpu_name(device) is not None)
+    return device.startswith("cuda") or (device == "auto" and find_gpu_name(device) is not None)
 
 
 def _execute_in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_Outcomes]:

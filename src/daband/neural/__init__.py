@@ -1,4 +1,4 @@
-"""Policies with a neural encoder: Neural-LinUCB and DABand. They need torch (extra "deep")."""
+"""Provide policies with a neural encoder: Neural-LinUCB and DABand. They need torch (extra "deep")."""
 
 from daband.neural._daband import DABand
 from daband.neural._neural_linucb import NeuralLinUCB

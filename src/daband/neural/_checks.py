@@ -3,7 +3,8 @@
     from daband.checks import check_term
     check_term(MyTerm)  # or its registered name
 
-A check raises an ``AssertionError`` that describes the problem. daband's tests run all checks on all of its terms.
+``check_term`` runs the functions ``check_*`` of this module, in their order. A check raises an ``AssertionError`` that
+describes the problem. daband's tests run all checks on all registered terms.
 """
 
 from __future__ import annotations
@@ -20,44 +21,44 @@ from daband.neural.objectives._term import Batch, Term, TermShape, terms
 #: The checks of a term, in the order in which they run.
 TERM_CHECKS = Checks()
 
-#: The sizes of the batch on which terms are checked: rounds, target contexts, arms, aligned features.
-_ROUNDS, _TARGETS, _ARMS, _ALIGNED_WIDTH = 7, 6, 4, 5
+# The sizes of the batch on which terms are checked.
+_N_ROUNDS, _N_TARGETS, _N_ARMS, _ALIGNED_WIDTH = 7, 6, 4, 5
 #: The sizes from which terms are built.
-_SHAPE = TermShape(n_arms=_ARMS, aligned_width=_ALIGNED_WIDTH, feedback="one_hot")
-#: The fields of a batch that depend on the encoder.
-_WITH_GRADIENT = ("predicted", "aligned", "target_predicted", "target_aligned")
+_TERM_SHAPE = TermShape(n_arms=_N_ARMS, aligned_width=_ALIGNED_WIDTH, feedback="one_hot")
+#: The fields of a batch through which gradients reach the encoder.
+_ENCODED_FIELDS = ("predicted", "aligned", "target_predicted", "target_aligned")
 
 
-def random_batch(*, arms: int = _ARMS) -> Batch:
-    """Return a random batch. All calls return the same numbers."""
+def random_batch(*, n_arms: int = _N_ARMS) -> Batch:
+    """Return a batch of random values, the same in every call, for ``n_arms`` arms."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
     return Batch(
-        predicted=draw(_ROUNDS, arms),
-        arm=torch.arange(_ROUNDS) % arms,
-        reward=(torch.arange(_ROUNDS) % 2).double(),
-        aligned=draw(_ROUNDS, _ALIGNED_WIDTH),
-        target_predicted=draw(_TARGETS, arms),
-        target_bonus=0.1 * draw(_TARGETS, arms),
-        target_aligned=draw(_TARGETS, _ALIGNED_WIDTH) + 0.5,
-        target_teacher=3 * draw(_TARGETS, arms),
+        predicted=draw(_N_ROUNDS, n_arms),
+        arm=torch.arange(_N_ROUNDS) % n_arms,
+        reward=(torch.arange(_N_ROUNDS) % 2).double(),
+        aligned=draw(_N_ROUNDS, _ALIGNED_WIDTH),
+        target_predicted=draw(_N_TARGETS, n_arms),
+        target_bonus=0.1 * draw(_N_TARGETS, n_arms),
+        target_aligned=draw(_N_TARGETS, _ALIGNED_WIDTH) + 0.5,
+        target_teacher=3 * draw(_N_TARGETS, n_arms),
         weight=torch.ones((), dtype=torch.float64),
     )
 
 
 def _build_term(term_class: type[Term], seed: int = 0) -> Term:
-    """Return a term of this class in double precision."""
+    """Return a term of this class in double precision, with initial parameters drawn from ``seed``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return term_class(_SHAPE).double()
+        return term_class(_TERM_SHAPE).double()
 
 
 def _compute_gradients(term: Term, batch: Batch) -> dict[str, torch.Tensor | None]:
-    """Return the gradient of a term's value with respect to each input, by the name of the input."""
-    leaves = {name: getattr(batch, name).clone().requires_grad_() for name in _WITH_GRADIENT}
+    """Return the gradient of a term's value with respect to each encoded field of the batch; None if it is not used."""
+    leaves = {name: getattr(batch, name).clone().requires_grad_() for name in _ENCODED_FIELDS}
     value = term(replace(batch, **leaves))
     grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
     return dict(zip(leaves, grads, strict=True))
@@ -70,12 +71,12 @@ def check_value_is_a_finite_scalar(term_class: type[Term]) -> None:
     first, second = term(random_batch()), term(random_batch())
     assert first.shape == (), f"the value has shape {tuple(first.shape)}"
     assert torch.isfinite(first), f"the value is {first.item()}"
-    assert torch.equal(first, second), "the same batch gives another value"
+    assert torch.equal(first, second), "two calls with the same batch return different values"
 
 
 @TERM_CHECKS.add
 def check_encoder_gets_gradient(term_class: type[Term]) -> None:
-    """Check that some input of the encoder gets a finite gradient that is not zero."""
+    """Check that gradients are finite, and that at least one that reaches the encoder is not 0."""
     grads = [grad for grad in _compute_gradients(_build_term(term_class), random_batch()).values() if grad is not None]
     assert all(torch.isfinite(grad).all() for grad in grads), "a gradient is not finite"
     assert any((grad != 0).any() for grad in grads), "no gradient reaches the encoder"
@@ -102,46 +103,47 @@ def check_gradient_is_the_derivative(term_class: type[Term]) -> None:
 
 @TERM_CHECKS.add
 def check_works_without_target(term_class: type[Term]) -> None:
-    """Check that a term that does not need the target works without one."""
+    """Check that a term that does not need the target works without target contexts."""
     if term_class.needs_target:
         return
-    empty = {name: getattr(random_batch(), name)[:0] for name in ("target_predicted", "target_bonus", "target_teacher")}
-    value = _build_term(term_class)(replace(random_batch(), **empty, target_aligned=random_batch().target_aligned[:0]))
+    batch = random_batch()
+    names = ("target_predicted", "target_bonus", "target_teacher", "target_aligned")
+    value = _build_term(term_class)(replace(batch, **{name: getattr(batch, name)[:0] for name in names}))
     assert torch.isfinite(value), f"without target contexts the value is {value.item()}"
 
 
 @TERM_CHECKS.add
 def check_arms_can_be_added(term_class: type[Term]) -> None:
-    """Check that a term built for K arms accepts K + 1."""
-    assert torch.isfinite(_build_term(term_class)(random_batch(arms=_ARMS + 1)))
+    """Check that a term that was built for K arms accepts a batch with K + 1 arms."""
+    assert torch.isfinite(_build_term(term_class)(random_batch(n_arms=_N_ARMS + 1)))
 
 
 @TERM_CHECKS.add
 def check_rows_need_not_match(term_class: type[Term]) -> None:
-    """Check that a term accepts rewarded target rounds after or instead of source rounds, and a context per arm."""
+    """Check that a term accepts every combination of rows: target rounds, no source rounds, one context per arm."""
     batch, term = random_batch(), _build_term(term_class)
     repeated_rounds = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predicted", "arm", "reward")}
     names = ("aligned", "target_aligned")
-    a_context_per_arm = {name: getattr(batch, name).repeat_interleave(_ARMS, 0) for name in names}
+    context_per_arm = {name: getattr(batch, name).repeat_interleave(_N_ARMS, 0) for name in names}
     for case, changes in (
-        ("with rounds of the target", repeated_rounds),
-        ("with a context per arm", a_context_per_arm),
-        ("with both", {**repeated_rounds, **a_context_per_arm}),
-        ("without a round of the source", {"aligned": batch.aligned[:0]}),
+        ("with target rounds", repeated_rounds),
+        ("with one context per arm", context_per_arm),
+        ("with target rounds and one context per arm", {**repeated_rounds, **context_per_arm}),
+        ("without source rounds", {"aligned": batch.aligned[:0]}),
     ):
         changed = replace(batch, **changes)
         for name, value in {"value": term(changed), **term.measure(changed)}.items():
-            assert torch.isfinite(value), f"{case} {name} is {value.item()}"
+            assert torch.isfinite(value), f"{case}, the {name} is {value.item()}"
 
 
 @TERM_CHECKS.add
 def check_runs_can_be_mapped(term_class: type[Term]) -> None:
-    """Check that runs mapped by ``torch.vmap`` have the values, measurements and gradients of single runs.
+    """Check that ``torch.vmap`` over two runs gives the values, measurements and gradients of each run.
 
-    A term may hold parameters and buffers only, and must not branch on values (``.item()``, ``if``).
+    The only state of a term is its parameters and buffers, and it must not branch on values (``.item()``, ``if``).
     """
     runs = [_TermWithMeasurements(_build_term(term_class, seed)) for seed in (0, 1)]
-    weights = [{**dict(run.named_parameters()), **dict(run.named_buffers())} for run in runs]
+    tensors_by_run = [{**dict(run.named_parameters()), **dict(run.named_buffers())} for run in runs]
     first = random_batch()
     second = replace(random_batch(), predicted=first.predicted.flip(0), aligned=first.aligned * 1.5)
     batches = [vars(first), vars(second)]
@@ -149,25 +151,25 @@ def check_runs_can_be_mapped(term_class: type[Term]) -> None:
     def measure(run_parameters: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return functional_call(runs[0], run_parameters, (Batch(**fields),))
 
-    def gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        inputs = [fields[name] for name in _WITH_GRADIENT]
+    def compute_gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        inputs = [fields[name] for name in _ENCODED_FIELDS]
         return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
 
     names = [name for name, tensor in batches[0].items() if tensor is not None]
-    stacks = {name: torch.stack([fields[name] for fields in batches]) for name in names}
-    for fields in (*batches, stacks):
-        for name in _WITH_GRADIENT:
+    stacked_fields = {name: torch.stack([fields[name] for fields in batches]) for name in names}
+    for fields in (*batches, stacked_fields):
+        for name in _ENCODED_FIELDS:
             fields[name].requires_grad_()
-    stacked_weights = {name: torch.stack([tensors[name] for tensors in weights]) for name in weights[0]}
-    stacked = torch.vmap(measure)(stacked_weights, stacks)
-    stacked_gradients = gradients(stacked["value"].sum(), stacks)
+    stacked_tensors = {name: torch.stack([run[name] for run in tensors_by_run]) for name in tensors_by_run[0]}
+    stacked = torch.vmap(measure)(stacked_tensors, stacked_fields)
+    stacked_gradients = compute_gradients(stacked["value"].sum(), stacked_fields)
     for run_index, (run, fields) in enumerate(zip(runs, batches, strict=True)):
         single = run(Batch(**fields))
         for name, value in single.items():
-            assert torch.allclose(stacked[name][run_index], value), f"run {run_index} has another {name} than alone"
-        single_gradients = gradients(single["value"], fields)
-        for name, gradient, stack in zip(_WITH_GRADIENT, single_gradients, stacked_gradients, strict=True):
-            assert torch.allclose(stack[run_index], gradient), f"run {run_index} alone has another gradient of {name}"
+            assert torch.allclose(stacked[name][run_index], value), f"torch.vmap changes the {name} of run {run_index}"
+        single_gradients = compute_gradients(single["value"], fields)
+        for name, gradient, stacked_gradient in zip(_ENCODED_FIELDS, single_gradients, stacked_gradients, strict=True):
+            assert torch.allclose(stacked_gradient[run_index], gradient), f"torch.vmap changes the gradient of {name}"
 
 
 class _TermWithMeasurements(nn.Module):
@@ -184,6 +186,6 @@ class _TermWithMeasurements(nn.Module):
 def check_term(term: type[Term] | str) -> None:
     """Run every check on a term, given by its class or its registered name.
 
-    The first failure raises an error, mostly ``AssertionError``, with its rule as a note.
+    The first failure raises an error, usually an ``AssertionError``. A note on the error has the rule that is violated.
     """
     TERM_CHECKS.run(terms.get(term) if isinstance(term, str) else term)

@@ -1,9 +1,9 @@
 """Define Neural-LinUCB: LinUCB on the features of an encoder that is trained during the run.
 
-Xu, Wen, Zhao, Gu: "Neural contextual bandits with deep representation and shallow exploration" (2020). A ridge head
-(``linear/_ridge_head.py``) on the encoder's features predicts rewards and explores. After an episode ``adapt`` takes
-gradient steps on stored rounds. As in the paper, the head is not fitted again after these steps: its sums contain the
-features of earlier encoders.
+The method is from Xu, Wen, Zhao, Gu: "Neural contextual bandits with deep representation and shallow exploration"
+(2020). The head, ridge regressions on the encoder's features (``linear/_ridge_head.py``), predicts rewards and
+explores. After an episode, ``adapt`` takes gradient steps on stored rounds. As in the paper, the head is not fitted
+again after these steps: its sums contain the features of earlier encoders.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from daband.neural.learning._learner import Learner
 from daband.neural.learning._replay_buffer import ReplayBuffers
 from daband.neural.learning._settings import EncoderSettings, Recipe
 from daband.neural.learning._step_runners import take_steps
-from daband.neural.learning._torch_settings import device_named
+from daband.neural.learning._torch_settings import find_device
 from daband.neural.objectives._term import FEEDBACKS
 from daband.policies._mixture import Mixture
 from daband.policies._pair_defaults import count_joint_components
@@ -47,14 +47,14 @@ from daband.policies._ridge import add_arm, freeze_head
 from daband.serving._frozen_policy import FrozenParts
 from daband.serving._monitor import MAX_CONTEXTS
 
-#: The largest expected pixel of a floating-point image; larger ones cause a warning.
+#: The largest expected value of a pixel in a floating-point image; larger values cause a warning.
 _MAX_PIXEL = 2.0
 #: The number of members for ``members="auto"`` on a GPU. Five networks together take about three times as long as one.
-_GPU_MEMBERS = 5
+_N_GPU_MEMBERS = 5
 #: The maximum number of steps per episode that ``plan`` sets to reach ``LearningSettings.min_run_steps``.
 _MAX_STEPS_PER_EPISODE = 32
 #: Training stops after this many consecutive steps with a loss or gradient that is not finite.
-_MAX_BAD_STEPS = 3
+_MAX_SKIPPED_STEPS = 3
 
 
 @policies.register("nlinucb")
@@ -64,17 +64,17 @@ class NeuralLinUCB(Policy):
     Args:
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
-        recipe: a name ("default", "default-rpd", "paper", "small"); a ``Recipe``; or a mapping that changes a named
-            recipe, by default "default": ``{"base": "paper", "learning": {"steps": 16}}``. This class uses named
-            recipes without target terms, the parts of the loss that need target contexts.
-        encoder: a network to use instead of the recipe's: a registered name, ``EncoderSettings``, or a custom
-            ``torch.nn.Module``, which is copied and gets contexts as they are. A saved policy has only its weights:
-            load it with ``daband.load(path, encoder=module)``.
+        recipe: a name ("default", "default-rpd", "paper", "paper-target-choice", "small"); a ``Recipe``; or a mapping
+            that changes a named recipe, by default "default": ``{"base": "paper", "learning": {"steps": 16}}``. This
+            class uses named recipes without target terms, which are the parts of the loss that need target contexts.
+        encoder: a network that replaces the recipe's network: a registered name, ``EncoderSettings``, or a custom
+            ``torch.nn.Module``, which is copied and gets contexts as they are. A saved policy contains the weights of a
+            custom module, but not its code: load it with ``daband.load(path, encoder=module)``.
         feedback: the information in a reward: "bandit" (only about the played arm), or "one_hot" if exactly one arm has
             reward 1 and all others 0, without noise. With "one_hot", a reward other than 1 is learned as bandit
             feedback.
         alpha: the factor of the confidence bonus; by default the recipe's ``alpha``.
-        ridge: the penalty of the head's regressions.
+        ridge: the penalty of the head's ridge regressions.
         arms: "disjoint" (one context per round, a regression per arm) or "shared" (one context per arm, one
             regression).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
@@ -83,18 +83,19 @@ class NeuralLinUCB(Policy):
             that decisions do not depend on the unit of rewards. Rewards of "one_hot" feedback are not standardised.
         transform: applied before the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU if available), "cpu", "cuda", "cuda:1", ...
-        seed: determines initial weights, batches, random draws, and how ties are broken.
+        seed: determines initial weights, batches, exploration, and how ties are broken.
         shift: the assumed difference between the domains, e.g. "covariate" (``daband.Shift``); by default it follows
-            from the shape of a context. It decides which statistics normalise, and which terms the named recipes have.
+            from the shape of a context. It determines which statistics normalise contexts, and which terms a named
+            recipe has.
         catalogue: the arms with their features (``pair.catalogue``). As in ``LinUCB``, there is then one regression
             for all arms, on products of the encoder's features and arm features. The encoder has fewer features if
             there would be more than 1,024 products.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
-    >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
-    >>> measured = policy.adapt(steps=2)
-    >>> "loss" in measured
+    >>> _ = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
+    >>> metrics = policy.adapt(steps=2)
+    >>> "loss" in metrics
     True
     """
 
@@ -102,7 +103,7 @@ class NeuralLinUCB(Policy):
     source_only: ClassVar[bool] = True
     learns_by_gradients = True
     scale_matters = True
-    locks_state = False  # encoding takes long; the state lock is only held while the head works
+    locks_state = False  # encoding takes long, so the state lock is held only while the head is used
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class NeuralLinUCB(Policy):
             domains=domains,
         )
         self.device_setting = device
-        # If there is a transform, it corrects for different units, so the recipe does not have to.
+        # A transform corrects for different units, so that the recipe does not have to.
         kinds = tuple(kind for kind in self.shift.kinds if kind != "units") or ("covariate",)
         resolved = resolve_recipe(
             recipe,
@@ -158,7 +159,7 @@ class NeuralLinUCB(Policy):
             check_number("alpha", self.recipe.alpha if alpha is None else alpha),
             check_number("epsilon", epsilon),
         )
-        # daband's networks take images with the channels first; a custom one gets contexts as they are.
+        # daband's networks take images with the channels first. A custom network gets contexts as they are.
         is_builtin = self.recipe.encoder.name in ("auto", "conv", "pretrained")
         self._layout = image_layout(self.feature_shape) if is_builtin else None
         self._encoded_shape = channels_first_shape(self.feature_shape) if is_builtin else self.feature_shape
@@ -168,7 +169,7 @@ class NeuralLinUCB(Policy):
             self._head = RidgeHead(n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form="primal")
         else:
             self._head = JointHead(vectors=catalogue.vectors, dim=dim, ridge=ridge, unit_norm=True)
-        #: The encoder and everything else that gradients change.
+        #: The encoder and all other state that gradient steps change.
         self.learner = Learner(
             recipe=self.recipe,
             feature_shape=self._encoded_shape,
@@ -176,36 +177,36 @@ class NeuralLinUCB(Policy):
             shared=arms == "shared",
             feedback=feedback,
             seed=self.seed,
-            device=device_named(device),
+            device=find_device(device),
             standardised=self.standardise_rewards,
             module=encoder if isinstance(encoder, nn.Module) else None,
             domains=self.domains,
             intercept=catalogue is not None,
         )
-        self._encoder = self.learner.acting_copy()
-        #: The gradient steps of one ``adapt``; ``plan`` may increase it.
+        self._encoder = self.learner.copy_acting_encoder()
+        #: The number of gradient steps of one ``adapt``; ``plan`` may increase it.
         self.steps = self.recipe.learning.steps
         #: The replay buffers that steps draw from.
-        self.buffers = self._empty_buffers(self.n_arms)
+        self.buffers = self._make_buffers(self.n_arms)
         self._first_target = self.domains.first_target
-        self._warned: set[str] = set()
+        self._issued_warnings: set[str] = set()
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Any:
         """Return a policy for a ``daband.domains.Pair``; see ``Policy.for_pair``.
 
-        A custom module as ``encoder`` gets contexts as the pair has them, without a transform unless one is given.
+        A custom module as ``encoder`` gets contexts as the pair has them, unless a ``transform`` is given.
 
         With ``members=5``, return a ``Mixture`` of five policies that differ only in their seed (``seed``,
-        ``seed + 1``, ...). All of them learn the same rounds. Their mean prediction decides, and determines the
-        pseudo-labels of each member, so the result depends less on the seed. ``members="auto"`` is 5 on a GPU and 1 on
-        a CPU. ``Mixture.student`` returns one network that decides nearly like the mixture.
+        ``seed + 1``, ...). All of them learn the same rounds. The mean of their predictions decides and gives the
+        pseudo-labels of each member, so that the result depends less on the seed. ``members="auto"`` is 5 on a GPU and
+        1 on a CPU. ``Mixture.student`` returns one network that decides nearly like the mixture.
         """
         if isinstance(settings.get("encoder"), nn.Module):
             settings.setdefault("transform", None)
         members = settings.pop("members", 1)
         if members == "auto":
-            members = _GPU_MEMBERS if device_named(settings.get("device", "auto")).type == "cuda" else 1
+            members = _N_GPU_MEMBERS if find_device(settings.get("device", "auto")).type == "cuda" else 1
         members = check_int("members", members, minimum=1)
         if members == 1:
             return super().for_pair(pair, **settings)
@@ -246,7 +247,7 @@ class NeuralLinUCB(Policy):
         return self.learner.objective.needs_target
 
     def plan(self, episodes: int) -> None:
-        if self.learner.step_number == 0:  # a continued run keeps its plan
+        if self.learner.step_number == 0:  # a resumed run keeps its plan
             needed_steps = math.ceil(self.recipe.learning.min_run_steps / episodes)
             self.steps = max(self.steps, min(_MAX_STEPS_PER_EPISODE, needed_steps))
             self.learner.plan(episodes * self.steps)
@@ -271,7 +272,7 @@ class NeuralLinUCB(Policy):
         self._check_pixels(contexts)
         features, predicted = self._encoder.encode(contexts, domain), None
         with self._locks.state:
-            if self._counts_for_gate(domain):
+            if self._updates_skill(domain):
                 predicted, _ = self._head.score(features, centre=self.reward_moments.centre, bonuses=False)
             self._head.learn(features, arms, rewards, weights)
         if predicted is not None:
@@ -301,14 +302,14 @@ class NeuralLinUCB(Policy):
                 weights=weights,
             )
         received_rewards = rewards[np.arange(len(contexts)), decision.arm]
-        if self._counts_for_gate(domain):
+        if self._updates_skill(domain):
             self.learner.skill_gate.add(decision.mean, decision.arm, received_rewards)
         self.buffers.rounds[domain].add_rounds(contexts, decision.arm, received_rewards, weights)
         return decision
 
-    def _counts_for_gate(self, domain: int) -> bool:
-        """Return True if rounds of this domain count for the ``SkillGate``, which scales the target terms."""
-        return self.learner.gated and domain < self._first_target
+    def _updates_skill(self, domain: int) -> bool:
+        """Return True if rounds of this domain update the ``SkillGate``, which scales the weights of target terms."""
+        return self.learner.uses_gate and domain < self._first_target
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         contexts = self._channels_first(contexts)
@@ -317,25 +318,25 @@ class NeuralLinUCB(Policy):
             self.buffers.unlabelled[domain - self.domains.first_target].add(contexts)
 
     def _check_pixels(self, contexts: AnyArray) -> None:
-        """Warn once about floating-point images with pixels of 0..255, from which networks learn less well."""
-        if self._layout is None or contexts.dtype.kind != "f" or "pixels" in self._warned:
+        """Warn once if floating-point images have pixels from 0 to 255, from which networks learn less well."""
+        if self._layout is None or contexts.dtype.kind != "f" or "pixels" in self._issued_warnings:
             return
-        maximum = float(contexts.max())
-        if maximum > _MAX_PIXEL:
-            self._warned.add("pixels")
+        largest = float(contexts.max())
+        if largest > _MAX_PIXEL:
+            self._issued_warnings.add("pixels")
             warnings.warn(
-                f"contexts are images of floating-point numbers up to {maximum:g}; pass them as uint8, or divide them "
+                f"contexts are images of floating-point numbers up to {largest:g}; pass them as uint8, or divide them "
                 "by 255, so that pixels are in [0, 1]",
                 stacklevel=5,
             )
 
     def _grow(self) -> None:
         if self.arms == "shared":  # stored rounds have no context for the new arm
-            self.buffers = self._empty_buffers(self.n_arms + 1)
+            self.buffers = self._make_buffers(self.n_arms + 1)
         add_arm(self._head, self.catalogue)
-        self.learner.grow()
+        self.learner.add_arm()
 
-    def _empty_buffers(self, n_arms: int) -> ReplayBuffers:
+    def _make_buffers(self, n_arms: int) -> ReplayBuffers:
         """Return empty replay buffers for this number of arms."""
         arm_axis = (n_arms,) if self.arms == "shared" else ()
         shape, device = (*arm_axis, *self._encoded_shape), self.learner.device
@@ -344,7 +345,7 @@ class NeuralLinUCB(Policy):
     def _freeze(self, domain: int) -> FrozenParts:
         network = freeze_encoder(self._encoder.network, domain=domain)
         reference = None
-        if self.transform is None and self._layout in (None, "channels_first"):  # contexts are stored as they came
+        if self.transform is None and self._layout in (None, "channels_first"):  # contexts are stored unchanged
             buffer = self.buffers.rounds[domain]
             if self.domains.is_target(domain):
                 buffer = self.buffers.unlabelled[domain - self.domains.first_target]
@@ -361,14 +362,18 @@ class NeuralLinUCB(Policy):
 
     @staticmethod
     def adapt_together(members: Sequence[Policy], steps: int | None) -> list[dict[str, float] | Exception] | None:
-        """Adapt the members of a mixture with common steps and pseudo-labels. Return None if they cannot be stacked."""
+        """Adapt the members of a mixture with common gradient steps and pseudo-labels, and return their metrics.
+
+        Return None if the members cannot be stacked; see ``can_stack``.
+        """
         return adapt_stacked(members, steps=steps, committee=True) if can_stack(members) else None
 
     @staticmethod
     def student_of(members: Sequence[Policy], weights: FloatArray, steps: int) -> NeuralLinUCB:
         """Return a copy of the member with the largest weight, trained to predict the weighted mean of all members.
 
-        Its encoder is trained on the stored target contexts. Its head, and so its bonus, does not change.
+        Only its encoder is trained, with ``steps`` gradient steps on the stored target contexts. Its head, and so its
+        bonus, does not change.
         """
         if not can_stack(members):
             raise InvalidInput("student() needs members that are neural policies of one context shape and one recipe")
@@ -381,18 +386,18 @@ class NeuralLinUCB(Policy):
         if not len(target_buffer):
             raise InvalidInput("student() needs target contexts, and the members have stored none")
         contexts = target_buffer.contexts[: len(target_buffer)]
-        predicted = np.zeros((len(contexts), student.n_arms))
+        mean_predictions = np.zeros((len(contexts), student.n_arms))
         for member, weight in zip(networks, weights, strict=True):
             features, moments = member._encoder.encode(contexts.cpu().numpy(), domain_index), member.reward_moments
             means, _ = member._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=False)
-            predicted += weight * (means - moments.centre) / moments.scale
+            mean_predictions += weight * (means - moments.centre) / moments.scale
         learner, settings = student.learner, student.recipe.learning
-        student.before_steps(1)  # the head's coefficients become constants of the losses
+        student.prepare_steps(1)  # copies the head's coefficients to the learner
         network = distil(
             student._encoder.network,
             contexts,
-            torch.softmax(learner.scale * torch.from_numpy(predicted).float().to(learner.device), dim=1),
-            learner.scale * learner.constants["theta"],
+            torch.softmax(learner.scale * torch.from_numpy(mean_predictions).float().to(learner.device), dim=1),
+            learner.scale * learner.loss_inputs["theta"],
             domain=domain_index,
             augmentation=settings.augmentation,
             learning_rate=settings.learning_rate,
@@ -400,24 +405,27 @@ class NeuralLinUCB(Policy):
             steps=steps,
             seed=student.seed,
         )
-        for encoder in (learner.encoder, learner.ema):
+        for encoder in (learner.encoder, learner.ema_encoder):
             if encoder is not None:
                 encoder.load_state_dict(network.state_dict())
-        student._encoder = learner.acting_copy()
+        student._encoder = learner.copy_acting_encoder()
         return student
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
-        n_steps = self.before_steps(steps)
-        return self.after_steps(take_steps([self.learner], n_steps, [self.buffers])[0]) if n_steps else {}
+        n_steps = self.prepare_steps(steps)
+        return self.finish_steps(take_steps([self.learner], n_steps, [self.buffers])[0]) if n_steps else {}
 
-    def before_steps(self, steps: int | None) -> int:
-        """Prepare gradient steps, and return their number, which is 0 if there are no rounds."""
+    def prepare_steps(self, steps: int | None) -> int:
+        """Copy the head's coefficients to the learner, and return the number of gradient steps to take.
+
+        ``steps`` is by default the number that ``plan`` has set. The result is 0 if no rounds are stored.
+        """
         steps = self.steps if steps is None else steps
-        if steps == 0 or not any(len(part) for part in self.buffers.rounds):
+        if steps == 0 or not any(len(buffer) for buffer in self.buffers.rounds):
             return 0
         lacks_target = self.learner.objective.needs_target and not any(map(len, self.buffers.unlabelled))
-        if lacks_target and "target" not in self._warned:
-            self._warned.add("target")
+        if lacks_target and "target" not in self._issued_warnings:
+            self._issued_warnings.add("target")
             warnings.warn(
                 f"{self.name} has seen no target context, so it learns from the source only, as Neural-LinUCB does; "
                 "call observe_target, or pass a target to daband.train",
@@ -436,33 +444,33 @@ class NeuralLinUCB(Policy):
         self.learner.set_head(theta / moments.scale, inverse, alpha=self.alpha, unit=unit)
         return steps
 
-    def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
-        """Use the trained encoder for decisions, and return the measurements with the gate.
+    def finish_steps(self, measurements: dict[str, float]) -> dict[str, float]:
+        """Use the trained encoder for decisions, and return the measurements of the steps with the gate.
 
-        Steps that diverged are an error.
+        Raise ``TrainingDiverged`` if three or more steps in a row were skipped.
         """
-        streak = measured.pop("worst_streak", 0.0)
-        if streak >= _MAX_BAD_STEPS:
+        streak = measurements.pop("worst_streak", 0.0)
+        if streak >= _MAX_SKIPPED_STEPS:
             raise TrainingDiverged(
                 f"{int(streak)} gradient steps in a row had a loss or gradient that is not finite; they were skipped, "
                 f"and training stops here. The last saved state is not affected; try a learning rate below "
                 f"{self.recipe.learning.learning_rate:g}, or smaller weights"
             )
-        self._encoder = self.learner.acting_copy()
-        return {**measured, "gate": self.learner.gate}
+        self._encoder = self.learner.copy_acting_encoder()
+        return {**measurements, "gate": self.learner.gate}
 
     # Files.
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        buffers = self.buffers if replay else self._empty_buffers(self.n_arms)
-        parts = {"head": self._head.state(rounds=replay), "learner": self.learner.state(), "replay": buffers.state()}
-        arrays = {f"{part}.{name}": array for part, part_arrays in parts.items() for name, array in part_arrays.items()}
+        buffers = self.buffers if replay else self._make_buffers(self.n_arms)
+        states = {"head": self._head.state(rounds=replay), "learner": self.learner.state(), "replay": buffers.state()}
+        arrays = {f"{part}.{name}": array for part, state in states.items() for name, array in state.items()}
         return {**arrays, "steps": np.array([self.steps], np.int64)}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._head.restore(with_prefix("head.", state))
         self.learner.restore(with_prefix("learner.", state))
-        self._encoder = self.learner.acting_copy()
+        self._encoder = self.learner.copy_acting_encoder()
         self.buffers.restore(with_prefix("replay.", state))
         self.steps = int(state["steps"][0])
 
@@ -470,8 +478,8 @@ class NeuralLinUCB(Policy):
 def can_stack(members: Sequence[Policy]) -> bool:
     """Return True if ``adapt_stacked`` can train these policies together.
 
-    They must be different neural policies of one shape and recipe. Seeds may differ. The weights of terms may differ
-    too, if all policies have the same terms.
+    They must be different neural policies of one shape and recipe. Seeds may differ. Weights of terms may differ, too,
+    if all policies have the same terms.
     """
     learners = [policy.learner for policy in members if isinstance(policy, NeuralLinUCB)]
     if not learners or len({id(learner) for learner in learners}) < len(members):
@@ -482,30 +490,34 @@ def can_stack(members: Sequence[Policy]) -> bool:
 def adapt_stacked(
     members: Sequence[Policy], *, steps: int | None = None, committee: bool = False
 ) -> list[dict[str, float] | Exception]:
-    """Adapt several policies with common gradient steps, in about half the time on a GPU; see ``can_stack``.
+    """Adapt several policies with common gradient steps, and return the metrics of each, as ``adapt`` does.
 
-    If a policy fails, its result is the exception, and the others are not affected. In a ``committee``, the mean
-    prediction of all EMA encoders gives the pseudo-labels of each policy. The policies of a committee must have
-    observed the same contexts.
+    On a GPU this takes about half the time of separate steps. If a policy fails, its result is the exception, and the
+    others are not affected.
+
+    Args:
+        members: policies for which ``can_stack`` is true.
+        steps: the number of gradient steps; by default each policy's own number.
+        committee: the mean prediction of all EMA encoders gives the pseudo-labels of each policy. The policies must
+            have observed the same target contexts.
     """
     results: list[dict[str, float] | Exception] = [{} for _ in members]
     groups: dict[tuple[int, object], list[tuple[int, NeuralLinUCB]]] = {}
     with ExitStack() as locks:
-        for policy in sorted(members, key=id):  # the same order in every thread that stacks them, against deadlocks
+        for policy in sorted(members, key=id):  # the same order in every thread, to avoid deadlocks
             locks.enter_context(policy._locks.write)
         for index, policy in enumerate(members):
             assert isinstance(policy, NeuralLinUCB)
-            # Steps differ between policies with and without target contexts or target rewards, so these are grouped.
-            n_steps, kinds = policy.before_steps(steps), tuple(part.kind for part in policy.buffers.parts().values())
-            if n_steps:
-                groups.setdefault((n_steps, kinds), []).append((index, policy))
+            # A stack needs equal kinds of buffers: policies without target contexts or rewards form another group.
+            buffer_keys = tuple(buffer.stack_key for buffer in policy.buffers.by_segment().values())
+            if n_steps := policy.prepare_steps(steps):
+                groups.setdefault((n_steps, buffer_keys), []).append((index, policy))
         for (n_steps, _), group in groups.items():
-            stacked = [policy for _, policy in group]
-            learners, buffers = [member.learner for member in stacked], [member.buffers for member in stacked]
-            measured = take_steps(learners, n_steps, buffers, committee=committee)
-            for (index, policy), metrics in zip(group, measured, strict=True):
+            learners, buffers = [policy.learner for _, policy in group], [policy.buffers for _, policy in group]
+            measurements = take_steps(learners, n_steps, buffers, committee=committee)
+            for (index, policy), policy_measurements in zip(group, measurements, strict=True):
                 try:
-                    results[index] = policy.after_steps(metrics)
+                    results[index] = policy.finish_steps(policy_measurements)
                 except Exception as error:
                     results[index] = error
     return results

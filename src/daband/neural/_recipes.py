@@ -1,19 +1,19 @@
 """Define the named recipes, and resolve the argument ``recipe=`` of neural policies.
 
-A recipe is a ``Recipe``: all settings of a neural policy. R, P and D are terms of the target-regret bound
-(``objectives/``).
+A ``Recipe`` has all settings of a neural policy. R, P and D are the terms of the target-regret bound
+(``objectives/``): regression error, predicted reward and data divergence.
 
 * ``default`` is the recommended recipe.
 * ``default-rpd`` also has the terms R and P, for ablations.
-* ``small`` is ``default`` for a few minutes on a CPU, with a narrower network and fewer steps.
-* ``paper`` is Algorithm 1 with the paper's settings; P uses the arm of the source round.
-* ``paper-target-choice`` is the same; P uses the arm that the policy would choose in the target.
+* ``small`` is ``default`` with a narrower network and fewer steps, which take a few minutes on a CPU.
+* ``paper`` is Algorithm 1 with the paper's settings. P uses the arm of the source round.
+* ``paper-target-choice`` is ``paper`` with another P, which uses the arm that the policy would choose in the target.
 
-``default`` and ``small`` depend on the assumed ``shift``: they have target terms only if the style of the domains
-differs. For Neural-LinUCB a name means that recipe without target terms. ``docs/results/protocol.md`` has the
-data on which the defaults were chosen.
+``default`` and ``small`` depend on the assumed ``shift``: they have target terms only if the domains differ in style.
+Neural-LinUCB uses every named recipe without its target terms. ``docs/results/protocol.md`` lists the data sets on
+which the defaults were chosen.
 
-A recipe can also be given as changes of a named one, in a form that JSON and TOML can hold:
+A recipe can also be given as changes to a named one, in a form that JSON and TOML can represent:
 ``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without ``base`` it changes
 "default".
 """
@@ -47,14 +47,14 @@ from daband.neural.objectives._objective import Weight
 _SHIFT_RECIPES = ("default", "small")
 #: The fraction of a run in which the weights of target terms grow: 6,000 of the 19,200 steps of 300 episodes.
 _RAMP_FRACTION = 0.3125
-#: Gradient steps per episode on vectors if nothing is aligned. 32 steps overfit tables: on 44 pairs of the development
-#: data sets, 8 steps are better by 0.002 on average, and a run takes a third of the time.
+#: The number of gradient steps per episode on vectors if nothing is aligned. 32 steps overfit tables: on 44 pairs of
+#: the development data sets, 8 steps are better by 0.002 on average, and a run takes a third of the time.
 _UNALIGNED_STEPS = 8
-#: Minimum number of gradient steps of a run on small contexts with more than two arms.
+#: The minimum number of gradient steps of a run on small contexts with more than two arms.
 _MIN_RUN_STEPS = 1024
-#: Minimum number of gradient steps of a run on small contexts with two arms. More steps overfit.
+#: The minimum number of gradient steps of a run on small contexts with two arms. More steps overfit.
 _MIN_RUN_STEPS_WITH_TWO_ARMS = 256
-#: Maximum number of dimensions of a small context.
+#: The maximum number of dimensions of a small context.
 _MAX_SMALL_DIMENSIONS = 64
 
 
@@ -67,14 +67,19 @@ def resolve_recipe(
     shift: Shift | None = None,
     standardised: bool = False,
 ) -> Recipe:
-    """Return the recipe for a name, a ``Recipe``, ``Recipe.settings()``, or a change of a named recipe.
+    """Return the recipe that the argument ``recipe=`` of a neural policy selects.
 
-    A mapping with every group of a recipe is that recipe. Any other mapping is a change (``Recipe.changed``) of the
-    recipe that it names under ``base``, by default "default". None means "default".
-
-    ``default`` and ``small`` are adjusted to ``shift``, by default ``default_shift(context_shape)``, before the changes
-    of a mapping are applied. ``standardised`` contexts are not normalised again. With ``source_only``, target terms are
-    removed from a named recipe, also if it is the ``base`` of a change. A full recipe is used as it is.
+    Args:
+        recipe: a name, a ``Recipe``, or a mapping; None means "default". A mapping with every group of a recipe
+            (``Recipe.settings()``) is that recipe. Any other mapping has changes (``Recipe.changed``) to the recipe
+            that it names under ``base``, by default "default".
+        context_shape: the shape of one context.
+        n_arms: the number of arms.
+        source_only: remove the target terms from a named recipe, also if it is the ``base`` of a mapping. A full recipe
+            is used as it is.
+        shift: the assumed difference between the domains, to which "default" and "small" are adjusted before changes
+            are applied; by default ``default_shift(context_shape)``.
+        standardised: True if contexts are standardised, so that the network does not normalise its inputs again.
     """
     if isinstance(recipe, Recipe):
         resolved = recipe
@@ -90,15 +95,16 @@ def resolve_recipe(
             shift = default_shift(context_shape) if shift is None else shift
             base = _adjust_to_shift(base, shift, math.prod(context_shape), changes.get("weights"))
             if not shift.aligns and base.encoder.name == "mlp":
-                base = _without_alignment(base, math.prod(context_shape), n_arms, standardised=standardised)
+                base = _adjust_to_unaligned(base, math.prod(context_shape), n_arms, standardised=standardised)
         learning = changes.get("learning")
-        if isinstance(learning, Mapping) and "steps" in learning:
+        if isinstance(learning, Mapping) and "steps" in learning:  # a given number of steps is not increased
             changes["learning"] = {"min_run_steps": 0, **learning}
         resolved = base.changed(changes)
     else:
         raise InvalidInput(f"recipe must be a name, a Recipe or a mapping, got {recipe!r}")
     try:
-        return recipe_from(json.loads(json.dumps(resolved.settings())))  # the recipe in use is the one that is saved
+        # Convert to JSON types and back, so that a saved recipe is equal to the one in use.
+        return recipe_from(json.loads(json.dumps(resolved.settings())))
     except TypeError as error:
         raise InvalidInput(
             f"recipe must contain only JSON types ({error}); pass a custom network as encoder="
@@ -106,17 +112,24 @@ def resolve_recipe(
 
 
 def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weights: object) -> Recipe:
-    """Return the recipe for this assumed shift between the domains.
+    """Return the recipe for the assumed shift between the domains.
 
     Target terms are kept if the style differs, or if ``changed_weights`` names them. If the frequencies of arms differ,
-    there is no term for equally frequent arms, and pseudo-labels are not corrected by frequencies. Networks normalise
-    each domain by its own statistics if style or units differ, and otherwise by the statistics of the sources.
+    "target_diversity" is removed, and pseudo-labels are not corrected by frequencies. Networks normalise each domain by
+    its own statistics if style or units differ, and otherwise by the statistics of the sources.
+
+    Args:
+        recipe: the named recipe.
+        shift: the assumed shift.
+        n_inputs: the number of dimensions of a context.
+        changed_weights: the user's changes of weights, a mapping by the names of terms, or None.
     """
     kept_terms = set(changed_weights) if isinstance(changed_weights, Mapping) else set()
-    dropped = {"target_diversity"} if shift.moves_labels else set()
+    dropped_terms = {"target_diversity"} if shift.moves_labels else set()
     if not shift.aligns:
-        dropped = {name for name in recipe.weights if not name.startswith("source_")}
-    weights = {name: weight for name, weight in recipe.weights.items() if name in kept_terms or name not in dropped}
+        dropped_terms = {name for name in recipe.weights if not name.startswith("source_")}
+    dropped_terms -= kept_terms
+    weights = {name: weight for name, weight in recipe.weights.items() if name not in dropped_terms}
     options = dict(recipe.encoder.options)
     if not any(shift.own_statistics(n_inputs)):
         options["statistics"] = "source"
@@ -126,8 +139,11 @@ def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weight
     return replace(recipe, weights=weights, encoder=replace(recipe.encoder, options=options), learning=learning)
 
 
-def _without_alignment(recipe: Recipe, n_inputs: int, n_arms: int, *, standardised: bool) -> Recipe:
-    """Return the recipe for vectors whose columns mean the same in every domain: no batch norm, fewer steps."""
+def _adjust_to_unaligned(recipe: Recipe, n_inputs: int, n_arms: int, *, standardised: bool) -> Recipe:
+    """Return the recipe for vectors if nothing is aligned, with fewer steps and without batch norms after layers.
+
+    The input is normalised unless it is ``standardised``.
+    """
     options = {**recipe.encoder.options, "normalise_input": not standardised, "normalise_hidden": False}
     min_run_steps = _MIN_RUN_STEPS if n_arms > 2 else _MIN_RUN_STEPS_WITH_TWO_ARMS
     learning = replace(
@@ -139,7 +155,7 @@ def _without_alignment(recipe: Recipe, n_inputs: int, n_arms: int, *, standardis
 
 
 def with_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | None) -> Recipe:
-    """Return the recipe with another network: a registered name, settings, or a custom module."""
+    """Return the recipe with another network, given by a registered name, settings, or a custom module."""
     if encoder is None:
         return recipe
     if isinstance(encoder, EncoderSettings):
@@ -156,12 +172,12 @@ def with_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | No
 
 
 def recipe_names() -> list[str]:
-    """Return the names of recipes."""
+    """Return the names of all recipes."""
     return ["default", "default-rpd", "paper", "paper-target-choice", "small"]
 
 
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
-    """Return the named recipe for contexts of this shape: one per encoder family, the same for all data sets.
+    """Return the named recipe for contexts of this shape. There is one for images, and one for all other contexts.
 
     Args:
         name: "default", "default-rpd", "small", "paper" or "paper-target-choice".
@@ -172,12 +188,12 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     """
     is_image = image_layout(context_shape) is not None
     if name == "paper":
-        return _paper_recipe(is_image)
+        return _build_paper_recipe(is_image)
     if name == "paper-target-choice":
-        return _paper_recipe(is_image, predicted_reward="predicted_reward_target_choice")
+        return _build_paper_recipe(is_image, predicted_reward="predicted_reward_target_choice")
     if name == "small":
-        return _small_image() if is_image else _small_vector()
-    default = _default_image() if is_image else _default_vector()
+        return _build_small_image() if is_image else _build_small_vector()
+    default = _build_default_image() if is_image else _build_default_vector()
     if name == "default":
         return default
     if name == "default-rpd":
@@ -185,7 +201,7 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     raise InvalidInput(f"recipe must be one of {', '.join(recipe_names())}, got {name!r}")
 
 
-def _default_image() -> Recipe:
+def _build_default_image() -> Recipe:
     """Return the recipe "default" for images."""
     return Recipe(
         weights={
@@ -201,7 +217,7 @@ def _default_image() -> Recipe:
     )
 
 
-def _default_vector() -> Recipe:
+def _build_default_vector() -> Recipe:
     """Return the recipe "default" for vectors."""
     return Recipe(
         weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, ramp=_RAMP_FRACTION / 2)},
@@ -210,15 +226,16 @@ def _default_vector() -> Recipe:
     )
 
 
-def _small_image() -> Recipe:
+def _build_small_image() -> Recipe:
     """Return the recipe "small" for images."""
-    default = _default_image()
+    default = _build_default_image()
     return replace(
         default.with_weights(adversarial=Weight(1.0, ramp=_RAMP_FRACTION), pseudo_labels=Weight(0.5, start=0.4375)),
         encoder=EncoderSettings(name="conv", options={"channels": (16, 24)}, dense=DenseSettings(hidden=64)),
         learning=replace(
             default.learning,
-            augmentation=replace(default.learning.augmentation, affine=0.0),  # too few steps to learn from such images
+            # There are too few steps to learn from distorted images.
+            augmentation=replace(default.learning.augmentation, affine=0.0),
             learning_rate=2e-3,
             steps=16,
             batch=32,
@@ -229,17 +246,18 @@ def _small_image() -> Recipe:
     )
 
 
-def _small_vector() -> Recipe:
+def _build_small_vector() -> Recipe:
     """Return the recipe "small" for vectors."""
-    default = _default_vector()
+    default = _build_default_vector()
     return replace(default, learning=replace(default.learning, steps=16, batch=32, ema_decay=0.98, run_steps=4_800))
 
 
-def _paper_recipe(is_image: bool, *, predicted_reward: str = "predicted_reward") -> Recipe:
-    """Return the recipe of Algorithm 1: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda.
+def _build_paper_recipe(is_image: bool, *, predicted_reward: str = "predicted_reward") -> Recipe:
+    """Return the recipe of Algorithm 1, with the paper's settings and weights of terms.
 
-    The paper does not say to which range it normalises images; [-1, 1] is used here. It sums L_RS over all arms; here
-    the sum is over arms with a known reward.
+    Steps use the latest rounds, and losses use coefficients of unit norm. The paper does not specify to which range it
+    normalises images; [-1, 1] is used here. It sums the source loss over all arms; here the sum is over arms with a
+    known reward. ``predicted_reward`` is the name of the term P.
     """
     return Recipe(
         weights={

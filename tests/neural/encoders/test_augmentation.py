@@ -6,7 +6,7 @@ from daband.neural.encoders._augmentation import Augmentation, augment
 
 
 def augmented(images, settings):
-    return augment(images, settings, torch.rand(len(images), settings.draws(tuple(images.shape[1:]))))
+    return augment(images, settings, torch.rand(len(images), settings.count_draws(tuple(images.shape[1:]))))
 
 
 def test_a_shift_moves_all_pixels_of_an_image_by_whole_pixels():

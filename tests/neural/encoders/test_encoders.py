@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from daband.errors import InvalidInput
-from daband.neural.encoders._encoder import DenseSettings, build_encoder, domain_rows, encoders
+from daband.neural.encoders._encoder import DenseSettings, build_encoder, encoders, single_domain_rows
 
 SHAPES = [("mlp", (7,)), ("mlp", (2, 3)), ("conv", (3, 28, 28)), ("conv", (1, 17, 20)), ("auto", (3, 64, 64))]
 
@@ -31,8 +31,10 @@ def test_a_batch_equals_its_singles_in_each_domain(name, shape):
     encoder = trained(name, shape)
     contexts = torch.rand(6, *shape)
     for domain in (0, 1):
-        batch = encoder(contexts, domain_rows=domain_rows(domain, 6))
-        singles = torch.cat([encoder(row[None], domain_rows=domain_rows(domain, 1)).features for row in contexts])
+        batch = encoder(contexts, domain_rows=single_domain_rows(domain, 6))
+        singles = torch.cat(
+            [encoder(row[None], domain_rows=single_domain_rows(domain, 1)).features for row in contexts]
+        )
         torch.testing.assert_close(batch.features, singles, atol=1e-6, rtol=1e-5)
 
 

@@ -32,7 +32,7 @@ def assert_same_step(one, other):
     size = theirs.moments["exp_avg"].abs()
     clear = size > WELL_ABOVE * size.max()
     assert clear.any()
-    _assert_near(ours.vector[clear], theirs.vector[clear], "parameters")
+    _assert_near(ours.parameter_vector[clear], theirs.parameter_vector[clear], "parameters")
     if theirs.ema_vector is not None:  # the encoder's parameters come first
         kept = clear[: len(theirs.ema_vector)]
         _assert_near(ours.ema_vector[kept], theirs.ema_vector[kept], "moving average")

@@ -32,7 +32,7 @@ def policy(place, device="cpu", seed=1, replay="all", **learning):
 
 def put(some, place):
     """Let the buffers store contexts on the host, as they do if a GPU has too little memory."""
-    for part in some.buffers.parts().values() if place == "host" else ():
+    for part in some.buffers.by_segment().values() if place == "host" else ():
         part.on_host = True
         part._choose_device = lambda dtype, part=part: part.columns.update(contexts=part.contexts.cpu().to(dtype))
     return some
@@ -111,11 +111,11 @@ def numbered_buffers(n_source, n_target=0, *, capacity=40, latest=False, dtype=n
 
 def made(buffers, *, latest=False, uses_target=True, seeds=(0,)):
     shape = BatchShape(
-        rounds=16,
+        segment_rounds=16,
         contexts_per_round=1,
         context_shape=(1,),
         augmentation=Augmentation(),
-        latest=latest,
+        uses_latest=latest,
         uses_target=uses_target,
     )
     return Batches(buffers, shape, [torch.Generator().manual_seed(seed) for seed in seeds])
@@ -126,7 +126,7 @@ def drawn(batches, steps):
     batches.load(steps)
     found = []
     for position in range(steps):
-        found.append([tensor.clone() for tensor in batches.batch_at(torch.tensor([position]))])
+        found.append([tensor.clone() for tensor in batches.get_batch(torch.tensor([position]))])
     return found
 
 
@@ -140,7 +140,7 @@ def test_the_latest_rounds_are_the_latest_also_when_the_buffer_is_full(n, expect
 
 def test_arms_and_rewards_are_those_of_the_drawn_contexts():
     batches = made([numbered_buffers(30, 5)])
-    assert (batches.domain_rows(), batches.n_contexts) == ((16, 16), 32)
+    assert (batches.count_rows(), batches.n_contexts) == ((16, 16), 32)
     for contexts, augmented, arm, reward in drawn(batches, 7):
         numbers = contexts[0, :16, 0].long()
         assert numbers.max() < 30
@@ -171,10 +171,10 @@ def test_batches_prepared_ahead_are_those_gathered_in_each_step(runs, place, mon
     learned = [policy(place, seed=seed) for seed in range(runs)]
     for some in learned:
         episode(some, 2)  # three buffers, one of them of rounds in the target
-    shape = BatchShape(8, 1, SHAPE, Augmentation(shift=2, contrast=0.4), latest=False, uses_target=True)
+    shape = BatchShape(8, 1, SHAPE, Augmentation(shift=2, contrast=0.4), uses_latest=False, uses_target=True)
     found = []
     for ahead in (False, True):
-        monkeypatch.setattr(Batches, "prepares_ahead", lambda *_, ahead=ahead: ahead)
+        monkeypatch.setattr(Batches, "can_gather_ahead", lambda *_, ahead=ahead: ahead)
         generators = [torch.Generator().manual_seed(seed) for seed in range(runs)]
         found.append(drawn(Batches([some.buffers for some in learned], shape, generators), 5))
     for one, other in zip(*found, strict=True):
@@ -191,7 +191,7 @@ def test_bytes_beside_floats_are_scaled_to_the_unit_range():
 
 def test_target_contexts_that_no_term_needs_are_not_drawn():
     batches = made([numbered_buffers(30, 5)], uses_target=False)
-    assert (batches.domain_rows(), batches.n_contexts) == ((16,), 16)
+    assert (batches.count_rows(), batches.n_contexts) == ((16,), 16)
 
 
 def test_batches_of_several_domains_come_domain_by_domain():
@@ -204,7 +204,10 @@ def test_batches_of_several_domains_come_domain_by_domain():
     for target, part in enumerate(buffers.unlabelled):
         part.add(np.full((5, 1), 12 + target, np.float32))
     batches = made([buffers])
-    assert (batches.domain_rows(), batches.domain_rows(batches.unlabelled)) == ((16, 16, 16, 32), (0, 0, 16, 16))
+    assert (batches.count_rows(), batches.count_rows(batches.unlabelled_indices)) == (
+        (16, 16, 16, 32),
+        (0, 0, 16, 16),
+    )
     ((contexts, _, arm, reward),) = drawn(batches, 1)
     assert contexts[0, ::16, 0].tolist() == [0, 1, 12, 13, 3]
     assert arm[0, ::16].tolist() == [0, 1, 3]
@@ -212,7 +215,7 @@ def test_batches_of_several_domains_come_domain_by_domain():
     restored = ReplayBuffers.empty((1,), ReplaySettings(), seed=0, device=torch.device("cpu"), domains=domains)
     restored.restore(buffers.state())
     assert {name.partition(".")[0] for name in buffers.state()} == {"a", "b", "c", "d", "c_rounds", "d_rounds"}
-    assert [len(part) for part in restored.parts().values()] == [5, 5, 5, 0, 5, 5]
+    assert [len(part) for part in restored.by_segment().values()] == [5, 5, 5, 0, 5, 5]
 
 
 def test_a_learner_of_several_domains_steps_and_keeps_their_statistics_apart():
@@ -248,7 +251,7 @@ def test_a_learner_of_several_domains_steps_and_keeps_their_statistics_apart():
 
 
 def test_rewards_are_standardised_as_they_are_drawn():
-    shape = BatchShape(16, 1, (1,), Augmentation(), latest=False, uses_target=False, standardised=True)
+    shape = BatchShape(16, 1, (1,), Augmentation(), uses_latest=False, uses_target=False, standardised=True)
     unit = torch.tensor([0.01, 0.002])
     batches = Batches([numbered_buffers(30)], shape, [torch.Generator().manual_seed(0)], [unit])
     ((contexts, _, _, reward),) = drawn(batches, 1)

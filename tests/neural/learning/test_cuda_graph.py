@@ -39,17 +39,17 @@ def test_replayed_steps_move_parameters_as_eager_steps_do():
 
     A step that was lost, taken twice or taken on another batch would change the way by about its own length.
     """
-    start = trained(cuda_graph=True, episodes=1, steps=0)[0].learner.vector.detach().cpu()
+    start = trained(cuda_graph=True, episodes=1, steps=0)[0].learner.parameter_vector.detach().cpu()
     replayed, ours = trained(cuda_graph=True, episodes=1, steps=10)
     eager, theirs = trained(cuda_graph=False, episodes=1, steps=10)
     runner = replayed.learner.stepper.runner
-    assert not runner.eager
+    assert not runner.is_eager
     assert set(runner._replays) == {False, True}
-    assert eager.learner.stepper.runner.eager
+    assert eager.learner.stepper.runner.is_eager
     assert set(ours) == set(theirs)
     assert replayed.learner.step_number == eager.learner.step_number == 10
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.01)
-    one, other = (policy.learner.vector.detach().cpu() - start for policy in (replayed, eager))
+    one, other = (policy.learner.parameter_vector.detach().cpu() - start for policy in (replayed, eager))
     assert other.norm() > 0
     assert (one - other).norm() < 0.3 * other.norm()
 
@@ -60,7 +60,7 @@ def test_steps_on_rounds_of_both_domains_without_target_contexts_are_recorded_to
     for domain in ("source", "target"):
         policy.play(rng.normal(size=(64, 12)), np.eye(4)[rng.integers(0, 4, 64)], domain)
         policy.adapt(16)
-    assert not policy.learner.stepper.runner.eager
+    assert not policy.learner.stepper.runner.is_eager
     assert set(policy.learner.stepper.runner._replays) == {False, True}
 
 
@@ -110,7 +110,7 @@ def test_runs_together_equal_runs_alone_on_the_device():
     runs = train_stacked(
         [build_source_phase(policy, pair.source, pair.target, TrainSettings(episodes=3)) for policy in together]
     )
-    assert not together[0].learner.stepper.runner.eager
+    assert not together[0].learner.stepper.runner.is_eager
     for seed in (0, 6):
         alone = fresh(seed)
         run = train(alone, **domains, episodes=3)

@@ -88,7 +88,7 @@ def test_a_saved_policy_has_the_shapes_of_the_plain_layout_and_goes_on_to_the_la
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
     learner = again.learner  # the modules' parameters are parts of the vector that the optimiser changes
     with torch.no_grad():
-        learner.vector.fill_(7.0)
+        learner.parameter_vector.fill_(7.0)
     assert all((parameter == 7).all() for parameter in learner.encoder.parameters())
     for parameter in learner.encoder.parameters():  # kernels read 16 bytes at once
-        assert parameter.ndim == 1 or parameter.data_ptr() % 16 == learner.vector.data_ptr() % 16
+        assert parameter.ndim == 1 or parameter.data_ptr() % 16 == learner.parameter_vector.data_ptr() % 16

@@ -51,19 +51,19 @@ def registered():
 
 def test_the_moving_average_follows_faster_while_training_is_young():
     learner = make(recipe=small(learning=LearningSettings(ema_decay=0.99))).learner
-    assert [share for *_, share in learner.schedule(3)] == pytest.approx([9 / 11, 9 / 12, 9 / 13])
+    assert [share for *_, share in learner.advance_schedule(3)] == pytest.approx([9 / 11, 9 / 12, 9 / 13])
     learner.step_number = 10**6
-    assert learner.schedule(1)[0][-1] == np.float32(1) - np.float32(0.99)
+    assert learner.advance_schedule(1)[0][-1] == np.float32(1) - np.float32(0.99)
 
 
 def test_pseudo_labels_are_corrected_by_the_frequencies_of_arms():
     policy = trained(make())
-    learner, frequencies = policy.learner, policy.learner.constants["arm_frequencies"]
+    learner, frequencies = policy.learner, policy.learner.loss_inputs["arm_frequencies"]
     assert torch.allclose(frequencies.sum(dim=1), torch.ones(2)), "probabilities of arms in the source and the target"
     frequencies[:, 0] = torch.tensor([0.5, 0.004])  # arm 0 is absorbed by others in the target
     features = learner.encoder.dimension**-0.5 * torch.randn(1, 50, learner.encoder.dimension)
-    predicted = features @ learner.constants["theta"].T
-    corrected = learner.stepper.step._teacher_predictions(features, features, common=False)
+    predicted = features @ learner.loss_inputs["theta"].T
+    corrected = learner.stepper.step._predict_by_teacher(features, features, common=False)
     correction = (frequencies[0].log() - frequencies[1].log()) / learner.scale
     assert torch.allclose(corrected, predicted + correction, atol=1e-5)
     assert correction.argmax() == 0
@@ -72,12 +72,12 @@ def test_pseudo_labels_are_corrected_by_the_frequencies_of_arms():
 
 def test_a_skipped_step_leaves_the_frequencies_of_arms_alone():
     policy = trained(make())
-    before = policy.learner.constants["arm_frequencies"].clone()
-    policy.learner.constants["theta"].fill_(math.nan)
+    before = policy.learner.loss_inputs["arm_frequencies"].clone()
+    policy.learner.loss_inputs["theta"].fill_(math.nan)
     from daband.neural.learning._step_runners import take_steps
 
     take_steps([policy.learner], 1, [policy.buffers])
-    assert torch.equal(policy.learner.constants["arm_frequencies"], before)
+    assert torch.equal(policy.learner.loss_inputs["arm_frequencies"], before)
 
 
 def test_a_policy_saved_on_another_kind_of_device_can_be_loaded():
@@ -132,10 +132,10 @@ def test_without_a_source_round_there_is_no_divergence():
 def test_terms_on_the_target_alone_wait_for_it():
     policy = make(recipe=replace(small(), weights={"adversarial": Weight(1.0)}))
     policy.play(*problem(16))
-    before = policy.learner.vector.detach().clone()
+    before = policy.learner.parameter_vector.detach().clone()
     with pytest.warns(UserWarning, match="no target context"):
         assert policy.adapt()["loss"] == 0
-    assert torch.equal(policy.learner.vector, before)
+    assert torch.equal(policy.learner.parameter_vector, before)
 
 
 @pytest.mark.parametrize("ema_decay", [0.0, 0.99])
@@ -155,7 +155,7 @@ def test_a_skipped_step_leaves_buffers_of_a_users_network_alone(registered, ema_
 
 def test_a_discriminators_gradient_must_be_finite_as_well(monkeypatch):
     policy = trained(make(), episodes=1)
-    before = policy.learner.vector.detach().clone()
+    before = policy.learner.parameter_vector.detach().clone()
     real = torch.autograd.grad
 
     def spoiled(*arguments, **settings):
@@ -165,7 +165,7 @@ def test_a_discriminators_gradient_must_be_finite_as_well(monkeypatch):
 
     monkeypatch.setattr(torch.autograd, "grad", spoiled)
     assert policy.adapt(steps=2)["skipped_steps"] == 2
-    assert torch.equal(policy.learner.vector, before)
+    assert torch.equal(policy.learner.parameter_vector, before)
 
 
 def test_skipped_steps_count_in_no_mean():

@@ -63,12 +63,12 @@ def test_weights_matter_only_if_one_differs_from_one():
     buffer = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, labelled=True)
     rounds = numbered(0, 3), np.zeros(3, np.int64), np.zeros(3)
     buffer.add_rounds(*rounds, np.ones(3))
-    assert not buffer.weighted
+    assert not buffer.has_weights
     buffer.add_rounds(*rounds, np.array([1.0, 2.0, 1.0]))
     again = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, labelled=True)
     again.restore(buffer.state())
-    assert buffer.weighted
-    assert again.weighted
+    assert buffer.has_weights
+    assert again.has_weights
     assert again.columns["weights"].tolist() == [1, 1, 1, 1, 2, 1]
 
 

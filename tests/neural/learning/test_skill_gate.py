@@ -34,24 +34,24 @@ def observed(feedback, *, accuracy, rounds=2000, best=1.0, worst=0.0, noise=0.0,
 def test_with_one_right_arm_the_skill_is_the_gain_over_the_best_constant(accuracy):
     gate = observed("one_hot", accuracy=accuracy)
     constant = accuracy / K  # an arm is known to be right only where it was played
-    assert gate.skill() == pytest.approx(max(0, (accuracy - constant) / (1 - constant)), abs=0.06)
+    assert gate.compute_skill() == pytest.approx(max(0, (accuracy - constant) / (1 - constant)), abs=0.06)
 
 
 def test_a_policy_that_reaches_what_is_attainable_has_skill_one_however_small_or_noisy_rewards_are():
-    assert observed("bandit", accuracy=1.0, best=0.02, worst=0.0).skill() > 0.95
-    assert observed("bandit", accuracy=1.0, best=0.3, worst=0.1, noise=1.0, rounds=6000).skill() > 0.7
+    assert observed("bandit", accuracy=1.0, best=0.02, worst=0.0).compute_skill() > 0.95
+    assert observed("bandit", accuracy=1.0, best=0.3, worst=0.1, noise=1.0, rounds=6000).compute_skill() > 0.7
 
 
 def test_a_log_that_somebody_else_wrote_tells_the_same():
     own, log = (observed("one_hot", accuracy=0.9, uniform_log=logged) for logged in (False, True))
-    assert log.skill() == pytest.approx(own.skill(), abs=0.1)
+    assert log.compute_skill() == pytest.approx(own.compute_skill(), abs=0.1)
 
 
 def test_a_constant_policy_has_no_skill():
     rng = np.random.default_rng(0)
     gate = SkillGate(n_arms=K, feedback="bandit")
     gate.add(np.tile([0.5, 0.4, 0.3, 0.2], (640, 1)), np.zeros(640, int), (rng.random(640) < 0.5).astype(float))
-    assert gate.skill() == 0.0
+    assert gate.compute_skill() == 0.0
 
 
 def test_nothing_is_known_before_64_rounds_and_everything_of_a_perfect_policy_after():
@@ -59,16 +59,16 @@ def test_nothing_is_known_before_64_rounds_and_everything_of_a_perfect_policy_af
     right = np.arange(200) % K
     for first, last, expected in ((0, 32, 0.0), (32, 128, 1.0)):
         gate.add(np.eye(K)[right[first:last]], right[first:last], np.ones(last - first))
-        assert gate.skill() == pytest.approx(expected)
+        assert gate.compute_skill() == pytest.approx(expected)
 
 
 def test_state_and_more_arms():
     gate = observed("bandit", accuracy=0.8)
     other = SkillGate(n_arms=K, feedback="bandit")
     other.restore(gate.state())
-    assert other.skill() == gate.skill()
-    other.grow()
-    assert other.skill() == gate.skill()
+    assert other.compute_skill() == gate.compute_skill()
+    other.add_arm()
+    assert other.compute_skill() == gate.compute_skill()
     other.add(np.ones((1, K + 1)), np.array([K]), np.ones(1))
 
 
@@ -90,20 +90,20 @@ def test_the_target_terms_weights_are_multiplied_with_the_skill_to_the_exponent(
     learner = make_learner(exponent, weights={"adversarial": {"value": 0.3, "ramp": 0}})
     learner.skill_gate = observed("one_hot", accuracy=0.7)
     learner.set_head(np.zeros((K, 64)), np.zeros((K, 64, 64)), alpha=0.0)
-    expected = learner.skill_gate.skill() ** exponent
-    assert 0.4 < learner.skill_gate.skill() < 0.8
+    expected = learner.skill_gate.compute_skill() ** exponent
+    assert 0.4 < learner.skill_gate.compute_skill() < 0.8
     assert learner.gate == pytest.approx(expected)
-    (row,) = learner.schedule(1)
+    (row,) = learner.advance_schedule(1)
     assert row[list(learner.objective.weights).index("adversarial")] == pytest.approx(0.3 * expected)
     assert row[list(learner.objective.weights).index("source_cross_entropy")] == 1.0
 
 
 def test_initial_weights_follow_the_seed():
     one, same, other = make_learner(1.0, seed=3), make_learner(1.0, seed=3), make_learner(1.0, seed=4)
-    assert torch.equal(one.vector, same.vector)
+    assert torch.equal(one.parameter_vector, same.parameter_vector)
     encoder = one.layout.size_of("encoder")
-    assert not torch.allclose(one.vector[:encoder], other.vector[:encoder])
-    assert not torch.allclose(one.vector[encoder:], other.vector[encoder:])
+    assert not torch.allclose(one.parameter_vector[:encoder], other.parameter_vector[:encoder])
+    assert not torch.allclose(one.parameter_vector[encoder:], other.parameter_vector[encoder:])
 
 
 def test_what_is_aligned_is_said_in_one_line():
@@ -126,8 +126,8 @@ def test_what_is_aligned_is_said_in_one_line():
 
 def test_the_unit_of_rewards_does_not_change_the_skill():
     gate, other = (observed("bandit", accuracy=0.8, best=best) for best in (1.0, 1000.0))
-    assert other.skill(1000.0) == pytest.approx(gate.skill())
-    assert observed("bandit", accuracy=0.8, best=0.005).skill(1.0) == 0.0
+    assert other.compute_skill(1000.0) == pytest.approx(gate.compute_skill())
+    assert observed("bandit", accuracy=0.8, best=0.005).compute_skill(1.0) == 0.0
 
 
 def test_schedules_are_shares_of_the_planned_run():
@@ -135,7 +135,7 @@ def test_schedules_are_shares_of_the_planned_run():
     ramp = list(learner.objective.weights).index("adversarial")
     learner.set_head(np.zeros((K, 64)), np.zeros((K, 64, 64)), alpha=0.0)
     learner.plan(320)
-    rows = learner.schedule(60)
+    rows = learner.advance_schedule(60)
     assert [row[ramp] for row in rows][:2] == [0.0, pytest.approx(0.3 * (2 / (1 + np.exp(-10 / 50)) - 1))]
     assert rows[50][ramp] == pytest.approx(0.3, rel=1e-3)
     other = make_learner(0.0)

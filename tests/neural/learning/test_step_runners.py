@@ -77,7 +77,7 @@ def test_where_recording_fails_every_step_is_taken_eagerly_and_once():
         graph.run(True)
         graph.discard_recordings()
         graph.run(False)
-    assert graph.eager
+    assert graph.is_eager
     assert recorder.calls == ["warm up"] * 3
     assert taken == [False] * 4 + [True, False]
 

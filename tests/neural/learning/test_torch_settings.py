@@ -60,7 +60,7 @@ rng = np.random.default_rng(0)
 policy.play(rng.normal(size=(64, 5)), rng.random((64, 3)))
 policy.observe_target(rng.normal(size=(64, 5)))
 policy.adapt(4)
-print(hashlib.sha256(policy.learner.vector.detach().numpy().tobytes()).hexdigest())
+print(hashlib.sha256(policy.learner.parameter_vector.detach().numpy().tobytes()).hexdigest())
 """
 
 

@@ -19,23 +19,23 @@ from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm, pool_relu, triton_kernels
 from daband.neural.encoders._encoder import Features, encoders
 
-#: The rules by which pixels in [0, 1] can be normalised.
-PIXELS = ("unit", "symmetric")
+#: The allowed values of the argument ``pixels``.
+PIXEL_RULES = ("unit", "symmetric")
 
-#: The minimum of an image's shorter side, in pixels.
-_MIN_SIDE = 16
-#: The maximum side of the last map after pooling, in pixels.
-_MAX_MAP_SIDE = 8
+#: The minimum length of an image's shorter side, in pixels.
+_MIN_SIDE_PIXELS = 16
+#: The maximum length of each side of the last map after pooling, in pixels.
+_MAX_MAP_SIDE_PIXELS = 8
 #: The maximum number of stacked runs in one grouped convolution.
-_RUNS_PER_CONVOLUTION = 5
-#: The minimum number of input channels for which grouped convolutions are faster than one per run.
+_MAX_RUNS_PER_CONVOLUTION = 5
+#: The minimum number of input channels for which one grouped convolution is faster than a convolution per run.
 _MIN_GROUP_CHANNELS = 8
-#: Rows of a matrix start at multiples of this many bytes, which makes products fast.
+#: Rows of matrices start at multiples of this number of bytes, so that products are fast.
 _ROW_BYTES = 16
 #: The maximum number of values in a patch for which a convolution is computed as a matrix product.
-_MAX_PATCH_NUMBERS = 128
+_MAX_PATCH_VALUES = 128
 #: The maximum number of values in all patches together for which a convolution is computed as a matrix product.
-_MAX_IM2COL_NUMBERS = 1 << 27
+_MAX_IM2COL_VALUES = 1 << 27
 
 
 @encoders.register("conv")
@@ -47,10 +47,10 @@ class ConvFeatures(Features):
     Args:
         context_shape: (channels, height, width), with sides of at least 16 pixels.
         channels: the number of output channels of each block.
-        normalise: apply the batch norms.
-        statistics: an argument of ``DomainNorm``.
+        normalise: apply a batch norm in each block.
+        statistics: the statistics of all norms, "own" or "source" (``DomainNorm``).
         pixels: "unit" leaves pixels in [0, 1], "symmetric" maps them to [-1, 1].
-        domains: the domains with their own statistics.
+        domains: the names of the domains.
     """
 
     stackable = True
@@ -66,12 +66,12 @@ class ConvFeatures(Features):
         domains: DomainNames | None = None,
     ) -> None:
         super().__init__()
-        if len(context_shape) != 3 or min(context_shape[1:]) < _MIN_SIDE:
+        if len(context_shape) != 3 or min(context_shape[1:]) < _MIN_SIDE_PIXELS:
             raise InvalidInput(
-                f"encoder 'conv' needs images (channels, height, width) of at least {_MIN_SIDE} pixels a side, "
+                f"encoder 'conv' needs images (channels, height, width) of at least {_MIN_SIDE_PIXELS} pixels a side, "
                 f"got contexts of shape {context_shape}; use encoder='mlp', which takes contexts of any shape"
             )
-        check_one_of("pixels", pixels, PIXELS)
+        check_one_of("pixels", pixels, PIXEL_RULES)
         if not channels or min(channels) < 1:
             raise InvalidInput(f"channels must be positive, got {channels}")
         self.context_shape = tuple(context_shape)
@@ -80,15 +80,15 @@ class ConvFeatures(Features):
         self.norms = nn.ModuleList()
         inputs, height, width = context_shape
         for outputs in channels:
-            # The norm after the convolution has a bias; without a norm the convolution needs one.
+            # The norm after the convolution has a bias. Without a norm, the convolution needs one.
             self.layers.append(nn.Conv2d(inputs, outputs, kernel_size=5, bias=not normalise))
             norm = DomainNorm(channels=outputs, domains=domains, statistics=statistics)
             self.norms.append(norm if normalise else nn.Identity())
             inputs, height, width = outputs, (height - 4) // 2, (width - 4) // 2
             if min(height, width) < 1:
                 raise InvalidInput(f"images of shape {context_shape} are too small for {len(channels)} convolutions")
-        self.has_average_pool = max(height, width) > _MAX_MAP_SIDE
-        self.map_shape = (min(height, _MAX_MAP_SIDE), min(width, _MAX_MAP_SIDE))
+        self.has_average_pool = max(height, width) > _MAX_MAP_SIDE_PIXELS
+        self.map_shape = (min(height, _MAX_MAP_SIDE_PIXELS), min(width, _MAX_MAP_SIDE_PIXELS))
         self.width = inputs * math.prod(self.map_shape)
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int], runs: int = 1) -> torch.Tensor:
@@ -97,10 +97,10 @@ class ConvFeatures(Features):
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Conv2d)
             weight, bias = layer.weight, layer.bias
-            # If all rows come from one domain with fixed statistics, the norm is a part of the convolution.
+            # If all rows come from one domain with fixed statistics, the norm can be included in the convolution.
             folds_norm = runs == 1 and not self.training and len(domains) == 1 and triton_kernels(maps.device) is None
             if folds_norm and isinstance(norm, DomainNorm):
-                scale, bias = norm.folded(domains[0])
+                scale, bias = norm.compute_affine(domains[0])
                 weight = weight * scale.view(-1, 1, 1, 1)
             maps = _convolve(maps, weight, bias, runs)
             if folds_norm or not isinstance(norm, DomainNorm):
@@ -113,7 +113,14 @@ class ConvFeatures(Features):
 
 
 def _convolve(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
-    """Return maps (B, runs * inputs, H, W), or images (B, runs, inputs, H, W), convolved with each run's weights."""
+    """Return maps convolved with each run's weights, (B, runs * outputs, H', W').
+
+    Args:
+        maps: (B, runs * inputs, H, W), or images (B, runs, inputs, H, W).
+        weight: (runs * outputs, inputs, h, w).
+        bias: (runs * outputs,), or None.
+        runs: the number of stacked runs.
+    """
     by_run = maps if maps.ndim == 5 else maps.view(len(maps), runs, weight.shape[1], *maps.shape[2:])
     if im2col_is_faster(by_run, weight):
         return im2col_conv2d(by_run, weight, bias)
@@ -121,7 +128,7 @@ def _convolve(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
         return functional.conv2d(maps, weight, bias)
     inputs, outputs = weight.shape[1], len(weight) // runs
     # Grouped kernels are slow with few channels per group. Their backward pass is slow with many groups.
-    runs_at_once = _RUNS_PER_CONVOLUTION if inputs >= _MIN_GROUP_CHANNELS else 1
+    runs_at_once = _MAX_RUNS_PER_CONVOLUTION if inputs >= _MIN_GROUP_CHANNELS else 1
     # Kernels for the channels-last layout read four channels at once, so groups start at multiples of four.
     pad_inputs, pad_outputs = (-inputs % 4, -outputs % 4) if runs_at_once > 1 else (0, 0)
     weights = weight.view(runs, outputs, *weight.shape[1:])
@@ -141,7 +148,7 @@ def _convolve(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 
 def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) -> torch.Tensor:
-    """Return a grouped convolution, on a GPU with the faster backward pass of ``GroupedConvolution``."""
+    """Return the grouped convolution of maps, on a GPU with the faster backward pass of ``GroupedConvolution``."""
     if not (maps.is_cuda and maps.requires_grad):
         return functional.conv2d(maps, weight, groups=groups)
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else maps.dtype
@@ -149,9 +156,9 @@ def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) ->
 
 
 class GroupedConvolution(torch.autograd.Function):
-    """``conv2d`` of groups whose gradient with respect to the maps is a convolution with the flipped weights.
+    """A grouped ``conv2d`` with a faster backward pass: the gradient of the maps is a convolution with flipped weights.
 
-    The library's backward pass runs group by group and converts layouts, which takes six times as long on a GPU.
+    The library's own backward pass runs group by group and converts layouts, which takes six times as long on a GPU.
     """
 
     @staticmethod
@@ -165,38 +172,38 @@ class GroupedConvolution(torch.autograd.Function):
         maps, weight = ctx.saved_tensors
         groups, (inputs, height, width) = ctx.groups, weight.shape[1:]
         gradient = gradients[0]
-        flipped = weight.view(groups, -1, inputs, height, width).flip(3, 4).transpose(1, 2).flatten(0, 1)
-        flipped = flipped.contiguous(memory_format=torch.channels_last)
-        map_gradient = functional.conv2d(gradient, flipped, padding=(height - 1, width - 1), groups=groups)
+        flipped_weights = weight.view(groups, -1, inputs, height, width).flip(3, 4).transpose(1, 2).flatten(0, 1)
+        flipped_weights = flipped_weights.contiguous(memory_format=torch.channels_last)
+        map_gradient = functional.conv2d(gradient, flipped_weights, padding=(height - 1, width - 1), groups=groups)
         _, weight_gradient, _ = torch.ops.aten.convolution_backward(
             gradient, maps, weight, None, (1, 1), (0, 0), (1, 1), False, (0, 0), groups, (False, True, False)
         )
         return map_gradient, weight_gradient, None
 
 
-# A convolution as a matrix product (im2col). With three channels the library's kernels convert the layout first and
-# have a slow backward pass. A product of all patches with the weights saves a fifth to a third of the layer's time on a
-# GPU. The gradient with respect to the images, which would be expensive, is not needed. Biases are weights of a column
-# of ones, so that adding them costs nothing in either direction.
+# The functions below compute a convolution as a matrix product (im2col). With three channels the library's kernels
+# first convert the layout and have a slow backward pass. A product of all patches with the weights saves a fifth to a
+# third of the layer's time on a GPU. The gradient with respect to the images, which would be expensive, is not needed.
+# Biases are the weights of a column of ones, so that adding them costs nothing.
 
 
 def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Return True if im2col is faster for images (B, runs, C, H, W).
+    """Return True if im2col is faster for images (B, runs, C, H, W) and weights (runs * K, C, h, w).
 
-    It is faster on a GPU, for few channels and not too many images.
+    It is faster on a GPU for images with few channels, if all patches together are not too large.
     """
     if not images.is_cuda or images.requires_grad:
         return False
     is_training, patch_size = weight.requires_grad and torch.is_grad_enabled(), weight[0].numel()
     positions = (images.shape[-2] - weight.shape[-2] + 1) * (images.shape[-1] - weight.shape[-1] + 1)
-    max_numbers = _MAX_IM2COL_NUMBERS if is_training else _MAX_IM2COL_NUMBERS // 8
+    max_values = _MAX_IM2COL_VALUES if is_training else _MAX_IM2COL_VALUES // 8
     n_patches = images.shape[0] * images.shape[1] * positions
-    fits = patch_size < _MAX_PATCH_NUMBERS and n_patches * (patch_size + 1) <= max_numbers
+    fits = patch_size < _MAX_PATCH_VALUES and n_patches * (patch_size + 1) <= max_values
     return fits and (is_training or triton_kernels(images.device) is not None)
 
 
 def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Convolve images (B, runs, C, H, W) with each run's weights (runs * K, C, h, w). Return (B, runs * K, H', W')."""
+    """Return images (B, runs, C, H, W) convolved with each run's weights (runs * K, C, h, w): (B, runs * K, H', W')."""
     runs, (height, width) = images.shape[1], weight.shape[2:]
     flat_weights = weight.flatten(1)
     device = images.device.type
@@ -212,7 +219,10 @@ def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 
 
 def _cut_patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return every patch of every image as a row, (runs, B, H', W', columns). Rows are filled up with ones."""
+    """Return every patch (C, height, width) of images (B, runs, C, H, W) as a row, (runs, B, H', W', columns).
+
+    Rows are padded with ones up to ``columns``.
+    """
     kernels = triton_kernels(images.device)
     if kernels is not None:
         return kernels.patches(images, height, width, columns=columns, dtype=dtype)
@@ -245,7 +255,7 @@ class _PatchProducts(torch.autograd.Function):
         (rows,) = ctx.saved_tensors
         runs, images, _, _, columns = rows.shape
         gradient = gradients[0].permute(0, 2, 3, 1).reshape(images, -1, runs, ctx.channels)
-        # Compute a product for each image, then the sum. One long product with few outputs would leave the GPU idle.
+        # Compute a product for each image, and then their sum: one long product with few outputs is slow on a GPU.
         weight_gradients = [
             torch.bmm(gradient[:, :, run].transpose(1, 2), rows[run].view(images, -1, columns)).sum(dim=0)
             for run in range(runs)

@@ -1,8 +1,8 @@
 """Define the interface of encoders, which map contexts to features of unit norm.
 
 A registered network (``Features``) returns *penultimate features*. ``Encoder`` appends the two dense layers of the
-paper. By default the penultimate features are aligned between the domains. This improves target accuracy far more than
-aligning the output of the dense layers, which has fewer features.
+paper, whose output is the features for the head. By default the penultimate features are aligned between the domains.
+This improves target accuracy far more than aligning the features for the head, of which there are fewer.
 
 Read ``Features`` and ``Encoder`` first. ``InferenceEncoder`` is the copy that decides, and ``build_encoder`` builds
 encoders from settings.
@@ -48,18 +48,22 @@ class Features(nn.Module):
     context_shape: tuple[int, ...]
     #: The number of penultimate features.
     width: int
-    #: True if ``forward`` takes ``runs``. Contexts are then (B, runs, *context_shape), the parameters of the runs
-    #: are adjacent along the first dimension, and features are (B, runs * width). All parameters must be trained,
-    #: and all buffers must belong to ``DomainNorm``; runs must be independent.
+    #: True if ``forward`` takes the argument ``runs``, to compute the networks of several runs together. Contexts are
+    #: then (B, runs, *context_shape), the parameters of the runs are adjacent along the first dimension, and features
+    #: are (B, runs * width). The runs must be independent, all parameters must be trained, and all buffers must belong
+    #: to ``DomainNorm``.
     stackable: ClassVar[bool] = False
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
-        """Return features (B, width). The first ``domain_rows[0]`` contexts come from the first domain, and so on."""
+        """Return features (B, width). Contexts are sorted by domain, and ``domain_rows[i]`` come from domain i."""
         raise NotImplementedError
 
 
 def apply_linear(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Tensor:
-    """Apply a linear layer of several runs to (B, runs * inputs), and return (B, runs * outputs)."""
+    """Apply the linear layers of several runs to ``rows`` (B, runs * inputs), and return (B, runs * outputs).
+
+    The weights and biases of the runs are adjacent along the first dimension of the layer's parameters.
+    """
     if runs == 1:
         return layer(rows)
     weight = layer.weight.view(runs, -1, layer.weight.shape[-1])
@@ -70,11 +74,11 @@ def apply_linear(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Te
 
 @dataclass(frozen=True)
 class DenseSettings:
-    """The two dense layers at the end of every encoder."""
+    """The settings of the two dense layers at the end of every encoder."""
 
-    #: The number of features for the head.
+    #: The width of the second layer, which is the number of features for the head.
     dimension: int = 64
-    #: The width of the layer before them.
+    #: The width of the first layer.
     hidden: int = 100
     #: The features that are aligned: "penultimate" (before the dense layers) or "last" (after them, as in the paper).
     aligned: str = "penultimate"
@@ -87,7 +91,12 @@ class DenseSettings:
 
 
 class Encoder(nn.Module):
-    """A network followed by two dense layers, whose output is scaled to unit norm."""
+    """A network followed by two dense layers, whose output is scaled to unit norm.
+
+    Args:
+        features: the network.
+        dense: the settings of the dense layers.
+    """
 
     def __init__(self, *, features: Features, dense: DenseSettings) -> None:
         super().__init__()
@@ -112,10 +121,13 @@ class Encoder(nn.Module):
         return self.features.width if self.dense.aligned == "penultimate" else self.dense.dimension
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int] | None = None, runs: int = 1) -> Encoded:
-        """Encode contexts (B, *context_shape): ``domain_rows[i]`` of them from domain i, by default all from the first.
+        """Encode contexts (B, *context_shape).
 
-        With ``runs`` above 1, contexts are (B, runs, *context_shape), parameters and buffers belong to all runs (see
-        ``Features.stackable``), and outputs are (B, runs, ...).
+        Args:
+            contexts: sorted by domain.
+            domain_rows: the number of contexts of each domain; by default all come from the first domain.
+            runs: above 1, contexts are (B, runs, *context_shape), the parameters and buffers are those of all runs (see
+                ``Features.stackable``), and outputs are (B, runs, ...).
         """
         run_axis = () if runs == 1 else (runs,)
         if tuple(contexts.shape[1:]) != (*run_axis, *self.context_shape):
@@ -124,7 +136,7 @@ class Encoder(nn.Module):
         options = {} if runs == 1 else {"runs": runs}
         penultimate = self.features(to_unit_range(contexts), domain_rows=domain_rows, **options)
         penultimate, device = penultimate.to(self.first.weight.dtype), penultimate.device.type
-        # The dense layers are too small to gain from lower precision.
+        # The dense layers are too small to be faster in lower precision.
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             hidden = functional.relu(apply_linear(self.first, penultimate, runs=runs))
             features = apply_linear(self.second, hidden, runs=runs)
@@ -135,11 +147,11 @@ class Encoder(nn.Module):
 
 
 def scale_to_unit_norm(rows: torch.Tensor) -> torch.Tensor:
-    """Return rows (..., d) divided by their norms; rows of zeros are unchanged."""
-    return _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
+    """Return rows (..., d) divided by their Euclidean norms; rows of zeros are unchanged."""
+    return _ScaleToUnitNorm.apply(rows)  # type: ignore[no-untyped-call]
 
 
-class _UnitNorm(torch.autograd.Function):
+class _ScaleToUnitNorm(torch.autograd.Function):
     """Scale rows to unit norm, with an explicit gradient. Autograd would need three times as many operations."""
 
     @staticmethod
@@ -152,21 +164,21 @@ class _UnitNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         unit, norm = ctx.saved_tensors
-        radial = (gradients[0] * unit).sum(dim=-1, keepdim=True)
-        return torch.addcmul(gradients[0], radial, unit, value=-1) / norm
+        radial_gradients = (gradients[0] * unit).sum(dim=-1, keepdim=True)
+        return torch.addcmul(gradients[0], radial_gradients, unit, value=-1) / norm
 
 
 def to_unit_range(contexts: torch.Tensor) -> torch.Tensor:
-    """Return contexts as floats; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
+    """Return contexts as floats. Contexts of type ``uint8`` are images, and are scaled from 0 to 255 to [0, 1]."""
     if contexts.dtype == torch.uint8:
-        return contexts / _MAX_BYTE  # in one pass, to float32 for any default type of torch
+        return contexts / _MAX_BYTE  # one pass, to float32 whatever torch's default dtype is
     return contexts if contexts.is_floating_point() else contexts.to(torch.float32)
 
 
-#: The largest value of a byte, by which images are divided.
+#: The largest value of a byte, by which images are divided. It is a tensor, so that the result is float32.
 _MAX_BYTE = torch.tensor(255.0, dtype=torch.float32)
 
-#: A function that builds a network: a class, or a function with its arguments.
+#: A class or function that returns a network, with the keyword arguments ``context_shape`` and optionally ``domains``.
 BuildFeatures = Callable[..., Features]
 #: The registry of networks: ``@encoders.register("mine")`` registers one by name.
 encoders: Registry[BuildFeatures] = Registry("encoder", "daband.neural.encoders")
@@ -174,28 +186,37 @@ encoders: Registry[BuildFeatures] = Registry("encoder", "daband.neural.encoders"
 
 #: The maximum number of contexts that are encoded together.
 _MAX_BATCH_ROWS = 2048
-#: The maximum size of the contexts encoded together on the CPU (rows times numbers), so that layers stay in the cache.
-_MAX_CPU_NUMBERS = 1 << 18
+#: The maximum number of values in the contexts that are encoded together on a CPU, so that layers stay in the cache.
+_MAX_CPU_VALUES = 1 << 18
 
 
-def domain_rows(domain: int, rows: int) -> tuple[int, ...]:
-    """Return the number of rows of each domain if all ``rows`` come from one domain."""
+def single_domain_rows(domain: int, rows: int) -> tuple[int, ...]:
+    """Return the argument ``domain_rows`` of an encoder if all ``rows`` rows come from the domain with this index."""
     return (0,) * domain + (rows,)
 
 
 class InferenceEncoder:
-    """A frozen encoder that computes features for the head. ``network`` never changes."""
+    """A frozen encoder that computes features for the head from arrays.
+
+    Args:
+        network: the encoder, which never changes after this.
+        shared: True if a round has one context per arm.
+        device: the device of the encoder.
+    """
 
     def __init__(self, network: Encoder, *, shared: bool, device: torch.device) -> None:
         for module in network.modules():
             if isinstance(module, DomainNorm):
-                module.frozen = {}
+                module.frozen_affine = {}
         self.network = network.requires_grad_(False).eval()
         self.shared = shared
         self.device = device
 
     def encode(self, contexts: AnyArray, domain: int) -> FloatArray:
-        """Return features for the head, float64 and of unit norm: (B, d), or (B, K, d) for shared arms."""
+        """Return features for the head in float64, each row of unit norm: (B, d), or (B, K, d) for shared arms.
+
+        ``contexts`` are (B, *context_shape), or (B, K, *context_shape) for shared arms, all from one domain.
+        """
         tensor = torch.from_numpy(np.ascontiguousarray(contexts))
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
@@ -203,21 +224,22 @@ class InferenceEncoder:
         flat = tensor.reshape(-1, *tensor.shape[len(batch_shape) :])
         batch_rows = _MAX_BATCH_ROWS
         if self.device.type == "cpu":
-            batch_rows = min(batch_rows, max(64, _MAX_CPU_NUMBERS // math.prod(flat.shape[1:])))
+            batch_rows = min(batch_rows, max(64, _MAX_CPU_VALUES // math.prod(flat.shape[1:])))
         pieces = []
         with torch.no_grad():
             for start in range(0, len(flat), batch_rows):
                 part = flat[start : start + batch_rows].to(self.device)
                 padded = _pad_rows(part) if self.device.type == "cuda" else part
-                encoded = self.network(padded, domain_rows=domain_rows(domain, len(padded))).features
+                encoded = self.network(padded, domain_rows=single_domain_rows(domain, len(padded))).features
                 pieces.append(encoded[: len(part)])
         features: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
-        features /= np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)  # exactly 1 after float32
+        # Normalise again in float64, because the network's rows have unit norm only up to float32 rounding.
+        features /= np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)
         return features.reshape(*batch_shape, -1)
 
 
 def _pad_rows(contexts: torch.Tensor) -> torch.Tensor:
-    """Append copies of the first context up to a power of two, because GPU libraries plan each new number of rows."""
+    """Append copies of the first context up to a power of two. GPU libraries are slow for each new number of rows."""
     n_missing = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
     return torch.cat([contexts, contexts[:1].expand(n_missing, *contexts.shape[1:])]) if n_missing else contexts
 
@@ -233,12 +255,12 @@ def build_encoder(
     """Return an encoder for contexts of one shape.
 
     Args:
-        network: a registered name, a custom module, or "auto": "conv" for images (channels, height, width), and "mlp"
-            for all other contexts.
+        network: a registered name, a custom module, or "auto", which is "conv" for images (channels, height, width) and
+            "mlp" for all other contexts.
         context_shape: the shape of one context.
-        dense: the dense layers after the network.
-        domains: the domains with their own statistics; a source and a target by default.
-        options: options of the network.
+        dense: the settings of the dense layers after the network.
+        domains: the names of the domains; one source and one target by default.
+        options: keyword arguments of the network.
     """
     if isinstance(network, nn.Module):
         features: Features = CustomFeatures(module=network, context_shape=context_shape, **options)  # type: ignore[arg-type]
@@ -261,8 +283,8 @@ def build_encoder(
 class CustomFeatures(Features):
     """A copy of a custom module that maps contexts (B, *context_shape) to outputs (B, ...), which are flattened.
 
-    With ``trainable=False`` the module stays in evaluation mode and receives no gradient. Batch norms of the module
-    always use their running statistics, so that training and decisions have the same features.
+    With ``trainable=False`` the module stays in evaluation mode and is not trained. The module's batch norms always use
+    their running statistics, so that a context has the same features in training and in decisions.
     """
 
     def __init__(self, *, module: nn.Module, context_shape: tuple[int, ...], trainable: bool = True) -> None:
@@ -273,7 +295,7 @@ class CustomFeatures(Features):
         self.context_shape = tuple(context_shape)
         if not trainable:
             module.requires_grad_(False)
-        module.eval()  # the trial call must not change statistics of the module
+        module.eval()  # the call with ``probe`` must not change the statistics of batch norms
         reference = next(iter(module.parameters()), torch.zeros(()))
         with torch.no_grad():
             probe = torch.zeros((1, *context_shape), device=reference.device, dtype=reference.dtype)

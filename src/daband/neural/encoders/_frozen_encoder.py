@@ -1,7 +1,8 @@
 """Freeze a trained encoder for one domain, as arrays for numpy or as an ONNX program.
 
-``freeze_encoder`` folds batch norms into the layers before them. Encoders that numpy cannot compute, such as pretrained
-backbones and custom modules, become a ``TorchNetwork``. ``to_onnx`` converts a module to ONNX.
+``freeze_encoder`` folds the batch norms of the networks ``mlp`` and ``conv`` into the layers before them, so that numpy
+can compute them. All other networks, such as pretrained backbones and custom modules, become a ``TorchNetwork``, which
+files contain as an ONNX program. ``to_onnx`` converts a module to ONNX.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from daband._input_encoders import OnnxProgram
 from daband.errors import InvalidInput
 from daband.neural.encoders._conv import ConvFeatures
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.encoders._encoder import Encoder, InferenceEncoder, domain_rows
+from daband.neural.encoders._encoder import Encoder, InferenceEncoder, single_domain_rows
 from daband.neural.encoders._mlp import MlpFeatures
 from daband.serving._numpy_networks import Network, load_network
 
-#: The largest accepted difference between program and module, relative to the largest output (at least 1).
-_MAX_ERROR = 1e-5
+#: The maximum difference between the outputs of an ONNX program and of its module, relative to the largest output, or
+#: to 1 if that is larger.
+_MAX_RELATIVE_ERROR = 1e-5
 
 
 def freeze_encoder(encoder: Encoder, *, domain: int) -> Network:
-    """Return a frozen copy of an encoder for the domain with this index."""
+    """Return a frozen copy of an encoder for the domain with index ``domain``."""
     features = encoder.features
     if type(features) is MlpFeatures:
         header, arrays = _freeze_mlp(features, domain)
@@ -47,12 +49,12 @@ def freeze_encoder(encoder: Encoder, *, domain: int) -> Network:
         first_dense = (weight.reshape(len(weight), -1), first_dense[1])
     layers = [*header.pop("layers"), first_dense, _fold_norm(encoder.second, None, domain)]
     for index, (weight, bias) in enumerate(layers):
-        arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"] = _float32(weight), _float32(bias)
+        arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"] = _to_float32(weight), _to_float32(bias)
     return load_network({**header, "layers": len(layers)}, arrays)
 
 
 class TorchNetwork:
-    """A frozen encoder for contexts of one domain, run by torch. Files contain it as an ONNX program."""
+    """A frozen encoder for contexts of one domain that torch computes. Files contain it as an ONNX program."""
 
     def __init__(self, encoder: Encoder, domain: int) -> None:
         self._encoder = InferenceEncoder(encoder, shared=False, device=torch.device("cpu"))
@@ -74,7 +76,7 @@ class TorchNetwork:
 
     @property
     def arrays(self) -> dict[str, AnyArray]:
-        """The ONNX program as bytes."""
+        """The arrays for a file: the ONNX program as bytes."""
         return {"program": np.frombuffer(self._program.content, np.uint8)}
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
@@ -94,16 +96,19 @@ class _UnscaledFeatures(nn.Module):
         self.network, self.domain = network, domain
 
     def forward(self, contexts: torch.Tensor) -> torch.Tensor:
-        penultimate = self.network.features(contexts, domain_rows=domain_rows(self.domain, len(contexts)))
+        penultimate = self.network.features(contexts, domain_rows=single_domain_rows(self.domain, len(contexts)))
         return self.network.second(nn.functional.relu(self.network.first(penultimate)))
 
 
 def _freeze_mlp(features: MlpFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Return the header and the arrays of an ``mlp`` for one domain; the header has the folded layers."""
+    """Return the header and the arrays of an ``mlp`` for one domain.
+
+    Under "layers", the header has a list of weights and biases, into which norms are folded.
+    """
     arrays: dict[str, AnyArray] = {}
     if features.normalise_input is not None:
-        scale, shift = features.normalise_input.folded(domain)
-        arrays["input_scale"], arrays["input_shift"] = _float64(scale), _float64(shift)
+        scale, shift = features.normalise_input.compute_affine(domain)
+        arrays["input_scale"], arrays["input_shift"] = _to_float64(scale), _to_float64(shift)
     layers = [
         _fold_norm(layer, norm if isinstance(norm, DomainNorm) else None, domain)
         for layer, norm in zip(features.layers, features.norms, strict=True)
@@ -113,34 +118,35 @@ def _freeze_mlp(features: MlpFeatures, domain: int) -> tuple[dict[str, Any], dic
 
 
 def _freeze_conv(features: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Return the header and the arrays of a ``conv`` for one domain."""
+    """Return the header and the arrays of a ``conv`` for one domain, with norms folded into the convolutions."""
     arrays: dict[str, AnyArray] = {}
     for index, (layer, norm) in enumerate(zip(features.layers, features.norms, strict=True)):
         assert isinstance(layer, nn.Conv2d)
         weight, bias = _fold_norm(layer, norm if isinstance(norm, DomainNorm) else None, domain)
-        if index == 0 and features.pixels == "symmetric":  # the first layer includes 2 x - 1
+        if index == 0 and features.pixels == "symmetric":  # the first layer includes the map 2 * pixels - 1
             weight, bias = 2 * weight, bias - weight.sum(axis=(1, 2, 3))
-        arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"] = _float32(weight), _float32(bias)
+        arrays[f"convolution.{index}.weight"] = _to_float32(weight)
+        arrays[f"convolution.{index}.bias"] = _to_float32(bias)
     pooled = list(features.map_shape) if features.has_average_pool else None
     return {"kind": "conv", "layers": [], "convolutions": len(features.layers), "pooled": pooled}, arrays
 
 
 def _fold_norm(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int) -> tuple[FloatArray, FloatArray]:
-    """Return weights and biases of a layer that include the norm after it."""
-    weight = _float64(layer.weight)
-    bias = np.zeros(len(weight)) if layer.bias is None else _float64(layer.bias)
+    """Return the weights and biases of a layer that equals the layer followed by the norm."""
+    weight = _to_float64(layer.weight)
+    bias = np.zeros(len(weight)) if layer.bias is None else _to_float64(layer.bias)
     if norm is None:
         return weight, bias
-    scale, shift = (_float64(part) for part in norm.folded(domain))
+    scale, shift = (_to_float64(part) for part in norm.compute_affine(domain))
     return weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), bias * scale + shift
 
 
-def _float64(tensor: torch.Tensor) -> FloatArray:
+def _to_float64(tensor: torch.Tensor) -> FloatArray:
     """Return a tensor as a float64 array."""
     return tensor.detach().cpu().double().numpy()
 
 
-def _float32(array: FloatArray) -> AnyArray:
+def _to_float32(array: FloatArray) -> AnyArray:
     """Return an array as float32."""
     return array.astype(np.float32)
 
@@ -149,11 +155,12 @@ def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Seque
     """Convert a module to an ONNX program, and check the program on ``inputs``.
 
     Args:
-        module: maps tensors (n, ...) to one tensor (n, ...).
-        inputs: examples of these tensors, with n at least 3.
+        module: maps one or several tensors (n, ...) to one tensor (n, ...).
+        inputs: examples of its inputs, with n at least 3.
         names: the names of the inputs. With several names, inputs are token ids (n, length) of any length.
 
-    The program takes any number of rows. If the module's code fixes that number, it takes one row at a time.
+    The program takes any number of rows. If the module's code fixes the number of rows, the program takes one row at a
+    time (``OnnxProgram.single``).
     """
     module = module.eval()
     with torch.no_grad():
@@ -162,13 +169,13 @@ def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Seque
     reason = ""
     for any_rows in (True, False):
         try:
-            content = _export_file(module, samples[1 if any_rows else 0], names, any_rows)
+            content = _export_onnx(module, samples[1 if any_rows else 0], names, any_rows)
             program = OnnxProgram(content, single=not any_rows)
             for sample, target in zip(samples, expected, strict=True):
                 output = torch.from_numpy(program(*(tensor.numpy() for tensor in sample)).copy())
                 difference = float((output - target).abs().max()) / max(1.0, float(target.abs().max()))
-                if output.shape != target.shape or not difference <= _MAX_ERROR:
-                    raise ValueError(f"outputs differ by {difference:.2g}")
+                if output.shape != target.shape or not difference <= _MAX_RELATIVE_ERROR:
+                    raise ValueError(f"outputs of the program differ by {difference:.2g} from the module's")
         except InvalidInput:  # onnxruntime is missing
             raise
         except Exception as error:  # the exporter and onnxruntime have many error classes
@@ -178,12 +185,12 @@ def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Seque
     raise InvalidInput(f"{type(module).__name__} cannot be converted to ONNX: {reason}")
 
 
-def _export_file(module: nn.Module, example: tuple[torch.Tensor, ...], names: Sequence[str], any_rows: bool) -> bytes:
-    """Return the bytes of the ONNX file, for any number of rows or for one."""
+def _export_onnx(module: nn.Module, example: tuple[torch.Tensor, ...], names: Sequence[str], any_rows: bool) -> bytes:
+    """Return a module as the bytes of an ONNX file, for any number of rows or for one row."""
     axes = ({0: "n"} if any_rows else {}) | ({1: "length"} if len(names) > 1 else {})
     content: Any = io.BytesIO()
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # ONNX has no form of its fused operations
+    torch.backends.mha.set_fastpath_enabled(False)  # its fused operations cannot be exported
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Define the network ``mlp``: dense layers for vectors, and for small contexts, which are flattened."""
+"""Define the network ``mlp``: dense layers for vectors. Contexts of any other shape are flattened."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class MlpFeatures(Features):
     Args:
         context_shape: the shape of one context.
         widths: the number of units of each layer.
-        normalise_input: standardise every input, which is needed if inputs have different units.
+        normalise_input: standardise every input. This is needed if inputs have different units.
         normalise_hidden: apply a batch norm after every layer.
-        statistics: an argument of ``DomainNorm``.
-        domains: the domains with their own statistics.
+        statistics: the statistics of all norms, "own" or "source" (``DomainNorm``).
+        domains: the names of the domains.
     """
 
     stackable = True

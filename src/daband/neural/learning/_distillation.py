@@ -1,4 +1,4 @@
-"""Distil several networks into one: train a copy to predict their mean prediction."""
+"""Distil the mean prediction of several networks into one network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from daband.neural.encoders._augmentation import Augmentation, augment
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.encoders._encoder import Encoder, domain_rows
+from daband.neural.encoders._encoder import Encoder, single_domain_rows
 from daband.neural.learning._gradient_step import predict_rewards
 from daband.neural.learning._torch_settings import single_precision, tf32_matmul
 
@@ -28,16 +28,16 @@ def distil(
     steps: int,
     seed: int,
 ) -> Encoder:
-    """Return a copy of ``network``, trained on augmented contexts to predict ``targets``. The loss is cross-entropy.
+    """Return a copy of ``network`` that is trained to predict ``targets`` from augmented contexts, by cross-entropy.
 
     Args:
         network: the encoder to start from; it is not changed.
         contexts: (N, *C) of one domain.
         targets: (N, K), a probability for each arm.
-        theta: (K, d), the coefficients by which logits depend linearly on features; (K, d + 1) with intercepts. They
-            are not trained.
+        theta: (K, d), or (K, d + 1) with intercepts. Logits are features times these coefficients, which are not
+            trained.
         domain: the index of the domain.
-        augmentation: applied to images. Targets are the predictions for images without augmentation.
+        augmentation: the augmentation of images. Targets are predictions for images without augmentation.
         learning_rate: the initial learning rate of Adam, which falls to 0 along a cosine.
         batch: the number of contexts per step.
         steps: the number of gradient steps.
@@ -46,17 +46,17 @@ def distil(
     student = copy.deepcopy(network).requires_grad_(True).train()
     for module in student.modules():
         if isinstance(module, DomainNorm):
-            module.frozen = None
+            module.frozen_affine = None
     device, generator = theta.device, torch.Generator(theta.device).manual_seed(seed)
     optimiser = torch.optim.Adam(student.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
-    n_draws = augmentation.draws(tuple(contexts.shape[1:]))
+    n_draws = augmentation.count_draws(tuple(contexts.shape[1:]))
     with torch.enable_grad(), tf32_matmul():
         for _ in range(steps):
             rows = torch.randint(len(contexts), (batch,), generator=generator, device=device)
             augmentation_draws = torch.rand(batch, n_draws, generator=generator, device=device)
             augmented = augment(contexts[rows.to(contexts.device)].to(device), augmentation, augmentation_draws)
-            features = student(augmented, domain_rows=domain_rows(domain, batch)).features
+            features = student(augmented, domain_rows=single_domain_rows(domain, batch)).features
             loss = nn.functional.cross_entropy(predict_rewards(features, theta), targets[rows])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -1,6 +1,7 @@
 """Store the trained state of a neural policy: encoder, EMA encoder, parameters of the objective, optimiser state.
 
-Steps are taken by a ``Stepper`` (``_step_runners.py``), for one learner or for several that are stacked.
+The EMA encoder is an exponential moving average of the encoder over gradient steps. A ``Stepper``
+(``_step_runners.py``) takes the steps, for one learner or for several stacked learners.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder, InferenceEncoder, build_encoder
-from daband.neural.learning._flat_parameters import FlatParameters, initial_moments
+from daband.neural.learning._flat_parameters import FlatParameters, make_initial_moments
 from daband.neural.learning._settings import CUSTOM, Recipe
 from daband.neural.learning._skill_gate import SkillGate
 from daband.neural.learning._torch_settings import needs_threads, single_precision
@@ -29,13 +30,15 @@ from daband.neural.objectives._objective import Objective
 from daband.neural.objectives._term import TermShape
 
 _Module = TypeVar("_Module", bound=nn.Module)
-#: The factor of ``LearningSettings.scale`` for standardised rewards: the standard deviation of a reward that is 1 in
-#: every fifth round and 0 otherwise.
+#: ``LearningSettings.scale`` is multiplied by this factor if rewards are standardised. It is the standard deviation of
+#: a reward that is 1 in every fifth round and 0 otherwise.
 _STANDARDISED_SCALE = 0.4
 
 
 class Learner:
     """The trained state of one neural policy.
+
+    In shapes, d is the number of features for the head, plus 1 with an intercept.
 
     Args:
         recipe: the settings.
@@ -46,9 +49,9 @@ class Learner:
         seed: determines initial weights and batches.
         device: the device of all tensors.
         standardised: True if rewards have mean 0 and standard deviation 1.
-        module: the network, if the recipe names a custom one.
+        module: a custom network; None if the recipe names a registered one.
         domains: the names of the domains.
-        intercept: True if the head's regressions have an intercept, as those on arm features have.
+        intercept: True if the head's regressions have an intercept, as regressions on arm features do.
     """
 
     @single_precision()
@@ -77,9 +80,9 @@ class Learner:
         self.standardised = standardised
         self.seed = seed
         self.device = device
-        #: The factor between predicted rewards and logits.
+        #: Logits are predicted rewards times ``scale``.
         self.scale = recipe.learning.scale * (_STANDARDISED_SCALE if standardised else 1.0)
-        # The initial weights depend on the seed only, and the process's random numbers do not change.
+        # The initial weights depend on the seed only, and torch's global random state does not change.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             settings = recipe.encoder
@@ -105,29 +108,30 @@ class Learner:
             objective = Objective(weights=recipe.weights, shape=shape)
         self.encoder: Encoder = encoder.to(device).train()
         self.objective = objective.to(device)
-        self.layout = FlatParameters.from_modules(self._modules())
-        #: Every trainable parameter; the parameters of modules are views of it.
-        self.vector = nn.Parameter(self.layout.pack(self._modules()))
-        self.layout.install(self._modules(), self.vector)
-        self.ema: Encoder | None = None
+        self.layout = FlatParameters.from_modules(self._trained_modules())
+        #: All trainable parameters in one vector; the parameters of the modules are views of it.
+        self.parameter_vector = nn.Parameter(self.layout.pack(self._trained_modules()))
+        self.layout.install(self._trained_modules(), self.parameter_vector)
+        #: The EMA encoder, which decides; None if the recipe has no EMA.
+        self.ema_encoder: Encoder | None = None
+        #: The parameters of the EMA encoder in one vector.
         self.ema_vector: torch.Tensor | None = None
         if recipe.learning.ema_decay > 0:
-            self.ema = copy.deepcopy(self.encoder).requires_grad_(False).eval()
+            self.ema_encoder = copy.deepcopy(self.encoder).requires_grad_(False).eval()
             encoder_layout = self.layout.select("encoder")
-            self.ema_vector = encoder_layout.pack({"encoder": self.ema})
-            encoder_layout.install({"encoder": self.ema}, self.ema_vector)
-        #: Buffers of a custom network that do not belong to a ``DomainNorm``, and those of its EMA copy, if any.
-        self.own_buffers, self.ema_buffers = _other_buffers(self.encoder, self.ema)
+            self.ema_vector = encoder_layout.pack({"encoder": self.ema_encoder})
+            encoder_layout.install({"encoder": self.ema_encoder}, self.ema_vector)
+        #: The buffers of a custom network that do not belong to a ``DomainNorm``, and the same buffers of its EMA.
+        self.other_buffers, self.ema_buffers = _find_other_buffers(self.encoder, self.ema_encoder)
         self.generator = torch.Generator(device).manual_seed(seed)
-        #: Adam's state: the means of the gradient and of its square, and the number of steps.
-        self.moments = initial_moments(self.vector)
+        #: The state of Adam: the running means of the gradient and of its square, and the number of steps.
+        self.moments = make_initial_moments(self.parameter_vector)
         n_heads = 1 if shared else n_arms
         dimension = self.encoder.dimension + intercept
-        inverse_size = dimension if self.objective.needs_bonus else 0  # only some terms need A^-1 of each arm
-        #: Inputs of the losses without a gradient. The head sets its coefficients, A^-1, alpha, and the centre and
-        #: scale of rewards. Steps update ``arm_frequencies``: moving averages of the predicted probabilities of arms
-        #: in the source and in the target.
-        self.constants = {
+        inverse_size = dimension if self.objective.needs_bonus else 0  # most terms do not need the inverses
+        #: Inputs of the losses that have no gradient, by their names in ``RunInputs``. ``set_head`` sets all of them
+        #: except "arm_frequencies", which gradient steps update.
+        self.loss_inputs = {
             "theta": torch.zeros(n_heads, dimension, device=device),
             "inverse": torch.zeros(n_heads, inverse_size, inverse_size, device=device),
             "alpha": torch.zeros((), device=device),
@@ -135,15 +139,17 @@ class Learner:
             "arm_frequencies": torch.full((2, n_arms), 1 / n_arms, device=device),
         }
         self.skill_gate = SkillGate(n_arms=n_arms, feedback=feedback)
-        #: True if weights depend on the policy's skill.
-        self.gated = bool(self.objective.gated_names) and recipe.learning.gate_exponent > 0
-        #: The factor of the weights of gated terms.
+        #: True if the weights of some terms depend on the policy's skill.
+        self.uses_gate = bool(self.objective.gated_names) and recipe.learning.gate_exponent > 0
+        #: The factor of the weights of gated terms, in [0, 1].
         self.gate = 0.0
+        #: The number of gradient steps so far.
         self.step_number = 0
         #: The number of steps of the run; schedules are fractions of it.
         self.run_steps = recipe.learning.run_steps
-        #: The number of skipped steps in this ``adapt``, the current streak of skipped steps, and the longest one (3,).
-        self.faults = torch.zeros(3, device=device)
+        #: (3,): the number of skipped steps in this call of ``adapt``, the length of the current streak of skipped
+        #: steps, and the length of the longest streak.
+        self.skip_counts = torch.zeros(3, device=device)
         n_contexts = 2 * recipe.learning.batch * self.contexts_per_round
         #: True if steps on the CPU use more than one thread.
         self.needs_threads = needs_threads(self.encoder, context_shape=feature_shape, contexts=n_contexts)
@@ -152,7 +158,7 @@ class Learner:
         #: The object that takes this learner's steps; ``_step_runners.py`` sets it.
         self.stepper: object | None = None
 
-    def _modules(self) -> dict[str, nn.Module]:
+    def _trained_modules(self) -> dict[str, nn.Module]:
         """Return the trained modules by name."""
         return {"encoder": self.encoder, "objective": self.objective}
 
@@ -173,7 +179,7 @@ class Learner:
 
     @property
     def alignment_summary(self) -> str:
-        """One line that describes the alignment between the domains, with its weights."""
+        """A line of text that describes how the domains are aligned."""
         statistics = "no normalisation by domain"
         if self.norms:
             by_domain = self.norms[0].statistics == "own"
@@ -193,9 +199,10 @@ class Learner:
     @property
     def stackable(self) -> bool:
         """True if learners of this shape can be stacked: all tensors are trained, or are statistics of a norm."""
-        trained = all(tensor.requires_grad for module in self._modules().values() for tensor in module.parameters())
-        other_buffers = [*self.own_buffers, *self.objective.buffers()]
-        return self.encoder.features.stackable and trained and not other_buffers
+        modules = self._trained_modules().values()
+        has_frozen = any(not parameter.requires_grad for module in modules for parameter in module.parameters())
+        other_buffers = [*self.other_buffers, *self.objective.buffers()]
+        return self.encoder.features.stackable and not has_frozen and not other_buffers
 
     @property
     def shape_key(self) -> str:
@@ -209,22 +216,25 @@ class Learner:
     def move_to(
         self,
         *,
-        vector: torch.Tensor,
+        parameter_vector: torch.Tensor,
         ema_vector: torch.Tensor | None,
         moments: Mapping[str, torch.Tensor],
-        constants: Mapping[str, torch.Tensor],
-        faults: torch.Tensor,
+        loss_inputs: Mapping[str, torch.Tensor],
+        skip_counts: torch.Tensor,
     ) -> None:
-        """Use these tensors for the state that steps change. They must already have the same values."""
-        self.vector.data = vector
-        self.layout.install(self._modules(), self.vector)
-        if self.ema is not None and ema_vector is not None:
+        """Use these tensors for the state that steps change. They must have the same values as the current ones."""
+        self.parameter_vector.data = parameter_vector
+        self.layout.install(self._trained_modules(), self.parameter_vector)
+        if self.ema_encoder is not None and ema_vector is not None:
             self.ema_vector = ema_vector
-            self.layout.select("encoder").install({"encoder": self.ema}, ema_vector)
-        self.moments, self.constants, self.faults = dict(moments), dict(constants), faults
+            self.layout.select("encoder").install({"encoder": self.ema_encoder}, ema_vector)
+        self.moments, self.loss_inputs, self.skip_counts = dict(moments), dict(loss_inputs), skip_counts
 
-    def schedule(self, steps: int) -> AnyArray:
-        """Return the weights of terms and the rate of the EMA for the coming steps, (steps, terms + 1)."""
+    def advance_schedule(self, steps: int) -> AnyArray:
+        """Return the weights of all terms and the rate of the EMA for the next ``steps`` steps, (steps, terms + 1).
+
+        These steps count as taken: ``step_number`` increases by ``steps``.
+        """
         step_numbers = np.arange(self.step_number, self.step_number + steps)
         weights = self.objective.compute_weights(step_numbers.tolist(), run_steps=self.run_steps, gate=self.gate)
         # The EMA encoder follows faster at the start of training.
@@ -232,53 +242,60 @@ class Learner:
         self.step_number += steps
         return np.array([*weights, 1 - decay], np.float32).T
 
-    def acting_copy(self) -> InferenceEncoder:
-        """Return a copy of the encoder that decides: the EMA encoder if there is one. Frozen parameters are shared."""
-        network = self.encoder if self.ema is None else self.ema
+    def copy_acting_encoder(self) -> InferenceEncoder:
+        """Return a copy of the encoder that decides: of the EMA encoder if there is one, else of the encoder.
+
+        Parameters that are not trained are shared with the copy.
+        """
+        network = self.encoder if self.ema_encoder is None else self.ema_encoder
         if self.stackable:
-            copied = _copy_tensors(network)
+            copied = _copy_module(network)
         else:
-            frozen = {name for name, parameter in self.encoder.named_parameters() if not parameter.requires_grad}
-            shared = {id(parameter): parameter for name, parameter in network.named_parameters() if name in frozen}
-            copied = copy.deepcopy(network, shared)
+            frozen_names = {name for name, parameter in self.encoder.named_parameters() if not parameter.requires_grad}
+            memo = {id(parameter): parameter for name, parameter in network.named_parameters() if name in frozen_names}
+            copied = copy.deepcopy(network, memo)
         return InferenceEncoder(copied, shared=self.shared, device=self.device)
 
     def set_head(
         self, theta: FloatArray, inverse: FloatArray | None, *, alpha: float, unit: tuple[float, float] = (0.0, 1.0)
     ) -> None:
-        """Copy the head's coefficients, which are constants of the losses, and set the gate by the current skill.
+        """Copy the state of the regression head into ``loss_inputs``, and set the gate by the current skill.
 
-        ``theta`` (heads, d) and ``inverse`` (heads, d, d) are the head's coefficients and A^-1, with one more feature,
-        the constant 1, if there is an intercept. ``unit`` has the centre and the scale of rewards.
+        Args:
+            theta: (heads, d), the coefficients of each regression. There is one per arm, or one for shared arms.
+            inverse: (heads, d, d), the inverse of each regression's matrix A; None if no term needs bonuses.
+            alpha: the factor of the confidence bonus.
+            unit: the centre and the scale of rewards.
         """
         coefficients = torch.from_numpy(np.ascontiguousarray(theta)).to(torch.float32)
         if self.recipe.replay.unit_theta:
             coefficients = nn.functional.normalize(coefficients, dim=1)
-        self.constants["theta"].copy_(coefficients, non_blocking=True)
+        self.loss_inputs["theta"].copy_(coefficients, non_blocking=True)
         if self.objective.needs_bonus and inverse is not None:
-            self.constants["inverse"].copy_(torch.from_numpy(inverse), non_blocking=True)
-        self.constants["alpha"].fill_(alpha)
+            self.loss_inputs["inverse"].copy_(torch.from_numpy(inverse), non_blocking=True)
+        self.loss_inputs["alpha"].fill_(alpha)
         if self.standardised:
-            self.constants["unit"].copy_(torch.tensor(unit), non_blocking=True)
-        self.gate = self.skill_gate.skill(unit[1]) ** self.recipe.learning.gate_exponent
+            self.loss_inputs["unit"].copy_(torch.tensor(unit), non_blocking=True)
+        self.gate = self.skill_gate.compute_skill(unit[1]) ** self.recipe.learning.gate_exponent
 
-    def grow(self) -> None:
+    def add_arm(self) -> None:
         """Add one arm without rounds."""
         self.n_arms += 1
-        self.skill_gate.grow()
+        self.skill_gate.add_arm()
         self.stepper = None
         if not self.shared:
             for name in ("theta", "inverse"):
-                old = self.constants[name]
-                self.constants[name] = torch.cat([old, torch.zeros_like(old[:1])])
-        self.constants["arm_frequencies"] = nn.functional.pad(self.constants["arm_frequencies"], (0, 1))
+                heads = self.loss_inputs[name]
+                self.loss_inputs[name] = torch.cat([heads, torch.zeros_like(heads[:1])])
+        self.loss_inputs["arm_frequencies"] = nn.functional.pad(self.loss_inputs["arm_frequencies"], (0, 1))
 
     def _saved_modules(self) -> dict[str, nn.Module]:
-        """Return the modules by their names in files."""
-        return self._modules() if self.ema is None else {**self._modules(), "average": self.ema}
+        """Return all modules with saved tensors, by their names in files."""
+        modules = self._trained_modules()
+        return modules if self.ema_encoder is None else {**modules, "average": self.ema_encoder}
 
     def state(self) -> dict[str, AnyArray]:
-        """Return all arrays needed to continue bit for bit."""
+        """Return all arrays that are needed to continue training with the same results, bit for bit."""
         arrays: dict[str, AnyArray] = {}
         for prefix, module in self._saved_modules().items():
             for name, tensor in module.state_dict().items():
@@ -289,69 +306,69 @@ class Learner:
         arrays["step_number"] = np.array([self.step_number], np.int64)
         arrays["run_steps"] = np.array([self.run_steps], np.int64)
         arrays.update({f"gate.{name}": array for name, array in self.skill_gate.state().items()})
-        arrays["streak"] = self.faults[1:2].cpu().numpy()
-        arrays["arm_frequencies"] = self.constants["arm_frequencies"].cpu().numpy()
+        arrays["streak"] = self.skip_counts[1:2].cpu().numpy()
+        arrays["arm_frequencies"] = self.loss_inputs["arm_frequencies"].cpu().numpy()
         return arrays
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore a state that ``state`` returned."""
 
-        def tensors(prefix: str) -> dict[str, torch.Tensor]:
+        def to_tensors(prefix: str) -> dict[str, torch.Tensor]:
             return {name: torch.from_numpy(np.array(array)) for name, array in with_prefix(prefix, state).items()}
 
         for prefix, module in self._saved_modules().items():
-            module.load_state_dict(tensors(f"{prefix}."))
-        saved = tensors("optimiser.")
+            module.load_state_dict(to_tensors(f"{prefix}."))
+        saved_moments = to_tensors("optimiser.")
         for name, moments in self.moments.items():
-            if saved[name].numel() != moments.numel():
+            if saved_moments[name].numel() != moments.numel():
                 raise InvalidInput("the file must have as many optimiser values as its network has parameters")
-            moments.copy_(saved[name].reshape(moments.shape))
-        generator = torch.from_numpy(np.array(state["generator"]))
-        if generator.shape == self.generator.get_state().shape:
-            self.generator.set_state(generator)
-        else:  # saved on another kind of device: use it as a seed
-            self.generator.manual_seed(zlib.crc32(generator.numpy().tobytes()))
+            moments.copy_(saved_moments[name].reshape(moments.shape))
+        generator_state = torch.from_numpy(np.array(state["generator"]))
+        if generator_state.shape == self.generator.get_state().shape:
+            self.generator.set_state(generator_state)
+        else:  # the state was saved on another kind of device: derive a seed from it
+            self.generator.manual_seed(zlib.crc32(generator_state.numpy().tobytes()))
         self.step_number = int(state["step_number"][0])
         self.run_steps = int(state["run_steps"][0])
         self.skill_gate.restore(with_prefix("gate.", state))
-        self.faults[1] = float(state["streak"][0])
-        self.constants["arm_frequencies"].copy_(torch.from_numpy(np.array(state["arm_frequencies"])))
+        self.skip_counts[1] = float(state["streak"][0])
+        self.loss_inputs["arm_frequencies"].copy_(torch.from_numpy(np.array(state["arm_frequencies"])))
 
     def __reduce__(self) -> tuple[Callable[..., Learner], tuple[Any, ...]]:
-        """Rebuild copies and pickles from the state: views of common tensors do not survive copying."""
+        """Make copies and pickles from the arguments and the state, because views of one vector would be separated."""
         arguments = {
             "recipe": self.recipe, "feature_shape": self.encoder.context_shape, "n_arms": self.n_arms,
             "shared": self.shared, "feedback": self.feedback, "seed": self.seed, "device": self.device,
             "standardised": self.standardised, "module": self._module, "domains": self.domains,
             "intercept": self.intercept,
         }  # fmt: skip
-        return _rebuild, (arguments, self.state(), self.cuda_graph)
+        return _rebuild_learner, (arguments, self.state(), self.cuda_graph)
 
 
-def _rebuild(arguments: dict[str, Any], state: Mapping[str, AnyArray], cuda_graph: bool) -> Learner:
-    """Return a learner with this state."""
+def _rebuild_learner(arguments: dict[str, Any], state: Mapping[str, AnyArray], cuda_graph: bool) -> Learner:
+    """Return a new learner with these arguments and this state."""
     learner = Learner(**arguments)
     learner.restore(state)
     learner.cuda_graph = cuda_graph
     return learner
 
 
-def _copy_tensors(module: _Module) -> _Module:
-    """Return a copy of a module with its own parameters and buffers, in half the time of ``copy.deepcopy``."""
+def _copy_module(module: _Module) -> _Module:
+    """Return a copy of a module and its tensors, in half the time of ``copy.deepcopy``."""
     copied = copy.copy(module)
     copied._parameters = {
         name: None if tensor is None else nn.Parameter(tensor.detach().clone(), requires_grad=False)
         for name, tensor in module._parameters.items()
     }
     copied._buffers = {name: None if tensor is None else tensor.clone() for name, tensor in module._buffers.items()}
-    copied._modules = {name: None if part is None else _copy_tensors(part) for name, part in module._modules.items()}
+    copied._modules = {name: None if part is None else _copy_module(part) for name, part in module._modules.items()}
     return copied
 
 
-def _other_buffers(encoder: nn.Module, ema: nn.Module | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return buffers that training may change and that belong to no ``DomainNorm``, of the encoder and of its EMA.
+def _find_other_buffers(encoder: nn.Module, ema: nn.Module | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the buffers that training may change and that belong to no ``DomainNorm``: of the encoder, and of its EMA.
 
-    Buffers of norms that always use their running statistics are ignored: there may be hundreds.
+    Buffers of batch norms that always use their running statistics are ignored, because there may be hundreds.
     """
     buffers: list[torch.Tensor] = []
     ema_buffers: list[torch.Tensor] = []
@@ -364,10 +381,10 @@ def _other_buffers(encoder: nn.Module, ema: nn.Module | None) -> tuple[list[torc
 
 
 def _initialise_gaussian(network: nn.Module) -> None:
-    """Draw weights from a normal distribution with variance 2 / inputs, and set biases to 0."""
+    """Draw the weights of each layer from a normal distribution with variance 2 / inputs, and set biases to 0."""
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
-            inputs = module.weight[0].numel()
-            nn.init.normal_(module.weight, std=math.sqrt(2 / inputs))
+            n_inputs = module.weight[0].numel()
+            nn.init.normal_(module.weight, std=math.sqrt(2 / n_inputs))
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

@@ -1,4 +1,7 @@
-"""Define the settings of a neural policy, as frozen dataclasses that JSON and TOML can represent."""
+"""Define the settings of a neural policy as frozen dataclasses that JSON and TOML can represent.
+
+A ``Recipe`` has all settings, in groups: ``EncoderSettings``, ``LearningSettings`` and ``ReplaySettings``.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,14 @@ CUSTOM = "custom"
 class EncoderSettings:
     """The settings of an encoder: the network, its options, and the dense layers after it."""
 
-    #: A registered name, or "auto".
+    #: The registered name of the network; "auto" is "conv" for images and "mlp" for other contexts.
     name: str = "auto"
-    #: Arguments of the network.
+    #: The keyword arguments of the network.
     options: dict[str, Any] = field(default_factory=dict)
+    #: The dense layers after the network.
     dense: DenseSettings = field(default_factory=DenseSettings)
-    #: "framework" initialises weights as PyTorch does, "gaussian" with variance 2 / inputs and without a bias, as in
-    #: the Neural-LinUCB paper.
+    #: "framework" initialises weights as PyTorch does. "gaussian" draws them from a normal distribution with variance
+    #: 2 / inputs and sets biases to 0, as in the Neural-LinUCB paper.
     initialisation: str = "framework"
 
     def __post_init__(self) -> None:
@@ -42,25 +46,26 @@ class LearningSettings:
 
     #: The learning rate of Adam.
     learning_rate: float = 1e-3
-    #: The default number of steps of ``adapt``.
+    #: The default number of gradient steps of ``adapt``.
     steps: int = 64
-    #: The minimum number of steps of a run whose length is known: short runs take more steps per episode, at most 32.
+    #: The minimum number of steps of a run. If ``steps`` per episode give fewer, each episode takes more, at most 32.
     min_run_steps: int = 0
-    #: The number of source rounds per step, and of target contexts per step.
+    #: The number of source rounds per step, and of target contexts per step. With several domains, it is the number of
+    #: each domain.
     batch: int = 64
-    #: The decay of the exponential moving average (EMA) of the encoder, which decides and gives pseudo-labels. With 0
-    #: there is no average, and the encoder itself decides.
+    #: The decay of the exponential moving average (EMA) of the encoder. This average, the EMA encoder, decides and
+    #: gives pseudo-labels. With 0 there is no average, and the encoder itself does both.
     ema_decay: float = 0.99
     #: The augmentation of images.
     augmentation: Augmentation = field(default_factory=Augmentation)
-    #: The factor between predicted rewards and logits.
+    #: Logits are predicted rewards times ``scale``.
     scale: float = 10.0
-    #: Weights of the target terms and of "regression_error" are multiplied by ``skill ** gate_exponent``, see
-    #: ``_skill_gate.py``. At full weight from the start, these terms would prevent the learning that they depend on.
+    #: The weights of target terms and of "regression_error" are multiplied by ``skill ** gate_exponent``
+    #: (``_skill_gate.py``). At full weight from the start, these terms would prevent the learning that they depend on.
     gate_exponent: float = 0.0
     #: True if pseudo-labels are corrected so that each arm is as frequent in the target as in the source.
     match_arm_frequencies: bool = False
-    #: The number of gradient steps of a run, unless ``plan`` sets it. Schedules are fractions of it.
+    #: The number of gradient steps of a run, of which the schedules of weights are fractions. ``plan`` replaces it.
     run_steps: int = 19_200
 
     def __post_init__(self) -> None:
@@ -83,12 +88,12 @@ class LearningSettings:
 class ReplaySettings:
     """The settings of the replay buffers from which steps draw their batches."""
 
-    #: "all": steps draw from every stored round; "last": from the latest ``batch`` rounds, as in Algorithm 1.
+    #: "all": every step draws from all stored rounds. "last": it uses the latest ``batch`` rounds, as in Algorithm 1.
     sampling: str = "all"
-    #: The maximum number of stored rounds, and of stored target contexts. If there are more, a uniform sample is
-    #: stored; with ``sampling`` "last", the latest ones.
+    #: The maximum number of stored rounds of a domain, and of stored contexts of a target. If there are more, a uniform
+    #: sample is stored, or the latest ones if ``sampling`` is "last".
     capacity: int = 200_000
-    #: True if losses use the coefficients of each head scaled to unit norm.
+    #: True if losses use the head's coefficients for each arm scaled to unit norm, as in the paper.
     unit_theta: bool = False
 
     def __post_init__(self) -> None:
@@ -115,7 +120,7 @@ class Recipe:
     alpha: float = 1.0
 
     def settings(self) -> dict[str, Any]:
-        """Return the recipe as JSON types, for ``recipe_from``."""
+        """Return the recipe as a mapping of JSON types, from which ``recipe_from`` builds it again."""
         return asdict(self)
 
     def fingerprint(self) -> str:
@@ -128,23 +133,26 @@ class Recipe:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def with_weights(self, **weights: Weight | float) -> Recipe:
-        """Return a copy with these weights of some terms; 0 removes a term."""
+        """Return a copy with other weights of the named terms; a weight of 0 removes a term."""
         new_weights = {
             name: weight if isinstance(weight, Weight) else Weight(float(weight)) for name, weight in weights.items()
         }
         return replace(self, weights={**self.weights, **new_weights})
 
     def source_only(self) -> Recipe:
-        """Return a copy with the source terms only, which is Neural-LinUCB."""
+        """Return a copy with only the source terms: the recipe of Neural-LinUCB."""
         source_weights = {name: weight for name, weight in self.weights.items() if name.startswith("source_")}
         return replace(self, weights=source_weights)
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
-        """Return a copy with changed settings. ``changes`` has names and groups as in ``settings()``.
+        """Return a copy with changed settings.
 
-        A weight may be a number, which keeps the term's schedule, or a mapping with some fields of ``Weight``. A
-        weight of 0 removes the term. A new network starts without the options of the previous one. An unknown name
-        raises an error that suggests the nearest name.
+        Args:
+            changes: new values, with the names and groups of ``settings()``. A weight may be a number, which keeps the
+                term's schedule, or a mapping with some fields of ``Weight``. A weight of 0 removes the term. Another
+                ``encoder.name`` starts without the options of the previous network.
+
+        An unknown name raises an error that suggests the nearest name.
         """
         settings = self.settings()
         changes = dict(changes)
@@ -162,7 +170,10 @@ class Recipe:
 
 
 def _merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """Return settings with ``changes``, group by group. Only options of a network may be new names."""
+    """Return a copy of ``settings`` with ``changes``. ``group`` is the dotted name of these settings, for errors.
+
+    Only the group "encoder.options" may get new names.
+    """
     merged = dict(settings)
     for name, value in changes.items():
         path = f"{group}.{name}" if group else name
@@ -184,7 +195,7 @@ def _merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any], grou
 
 
 def recipe_from(settings: Mapping[str, Any]) -> Recipe:
-    """Return the recipe from the result of ``Recipe.settings``. An unknown name raises an error."""
+    """Return the recipe with these settings, the result of ``Recipe.settings``. An unknown name raises an error."""
     for name in settings:
         if name not in {field_.name for field_ in fields(Recipe)}:
             raise InvalidInput(f"a recipe has no setting {name!r}")
@@ -194,7 +205,7 @@ def recipe_from(settings: Mapping[str, Any]) -> Recipe:
         encoder, learning = dict(settings.get("encoder", {})), dict(settings.get("learning", {}))
         if "dense" in encoder:
             encoder["dense"] = DenseSettings(**encoder["dense"])
-        if "options" in encoder:  # JSON has only lists, networks take tuples
+        if "options" in encoder:  # JSON has only lists, but networks take tuples
             options = encoder["options"].items()
             encoder["options"] = {name: tuple(value) if isinstance(value, list) else value for name, value in options}
         if "augmentation" in learning:

@@ -1,7 +1,11 @@
 """Run gradient steps, eagerly or from a recorded CUDA graph.
 
-A graph holds addresses. If a tensor that it reads has moved (a buffer that grew) or a part of the step is new (the
-first target context), the step is recorded again. If recording fails, steps run eagerly, with a warning.
+Policies call ``take_steps``. It finds or builds the ``Stepper`` of the learners, whose ``StepRunner`` repeats the
+``GradientStep``.
+
+A CUDA graph contains the addresses of tensors. If a tensor has moved (because a buffer grew), or if the step has a new
+part (because of the first target context), the step is recorded again. If recording fails, steps run eagerly, with a
+warning.
 """
 
 from __future__ import annotations
@@ -23,29 +27,31 @@ from daband.neural.learning._replay_buffer import ReplayBuffers
 from daband.neural.learning._stacked_runs import Stack
 from daband.neural.learning._torch_settings import one_thread, single_precision, tf32_matmul
 
-#: The number of steps before recording, in which the libraries choose their kernels and allocate their workspace.
+#: The number of eager steps before recording, in which the libraries choose kernels and allocate their workspace.
 _WARM_UP_STEPS = 3
 #: The number of steps from one measurement to the next.
-_MEASURE_EVERY = 16
+_STEPS_PER_MEASUREMENT = 16
 
-#: A function that takes a step in place; its argument is True if the step is measured.
+#: A function that takes one step, and measures it if its argument is True.
 Step = Callable[[bool], None]
 
 
 class StepRunner:
-    """Runs gradient steps eagerly or from CUDA graphs: one graph for steps that are measured, one for other steps."""
+    """Runs gradient steps, eagerly or from CUDA graphs. One graph is for measured steps, one for all other steps."""
 
     def __init__(self, step: Step, recorder: CudaRecorder | None = None) -> None:
         self._step = step
         self._recorder = recorder
+        #: The functions that replay a recorded step, by whether the step is measured.
         self._replays: dict[bool, Callable[[], None]] = {}
+        #: The number of warm-up steps so far.
         self._warm_ups = 0
         #: True if steps run eagerly: without a recorder, or after recording has failed.
-        self.eager = recorder is None
+        self.is_eager = recorder is None
 
     def run(self, measure: bool) -> None:
-        """Take one step; with a recorder the first steps warm up before a step is recorded."""
-        if self._recorder is not None and measure not in self._replays and not self.eager:
+        """Take one step, and measure it if ``measure``. With a recorder, the first steps are warm-ups for recording."""
+        if self._recorder is not None and measure not in self._replays and not self.is_eager:
             if self._warm_ups < _WARM_UP_STEPS:
                 self._warm_ups += 1
                 self._recorder.warm_up(lambda: self._step(measure))
@@ -53,12 +59,12 @@ class StepRunner:
             try:
                 self._replays[measure] = self._recorder.record(lambda: self._step(measure))
             except RuntimeError as error:
-                self.eager = True
+                self.is_eager = True
                 warnings.warn(
                     f"the gradient step cannot be recorded as a CUDA graph, so steps run eagerly: {error}", stacklevel=2
                 )
         replay = self._replays.get(measure)
-        if replay is None or self.eager:
+        if replay is None or self.is_eager:
             self._step(measure)
         else:
             replay()
@@ -70,14 +76,14 @@ class StepRunner:
 
 
 class CudaRecorder:
-    """Records CUDA graphs. ``generators`` are the random generators that recorded work may use."""
+    """Records CUDA graphs. ``generators`` are the random generators that a recorded function may use."""
 
     def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
         self._generators = generators
-        self._collected = False
+        self._has_collected_garbage = False
 
     def warm_up(self, work: Callable[[], None]) -> None:
-        """Run ``work`` on a separate stream, as torch recommends before recording."""
+        """Run the function ``work`` on a separate stream, as torch recommends before recording."""
         # Recording also uses a separate stream, so it can reuse memory that is allocated here.
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -87,11 +93,11 @@ class CudaRecorder:
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """Record ``work`` without running it, and return a function that replays it, or raise RuntimeError."""
-        if not self._collected:
+        if not self._has_collected_garbage:
             # Graphs of policies that are no longer used hold device memory until their reference cycle is collected.
             # Once is enough: it takes a tenth of a second, and steps are recorded often.
             gc.collect()
-            self._collected = True
+            self._has_collected_garbage = True
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
             graph.register_generator_state(generator)
@@ -107,7 +113,7 @@ class CudaRecorder:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection in this block: freed events and pinned memory would end a recording."""
+    """Disable garbage collection in this block, because freeing events or pinned memory would end a recording."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -120,16 +126,20 @@ def _without_garbage_collection() -> Iterator[None]:
 def take_steps(
     learners: Sequence[Learner], steps: int, buffers: Sequence[ReplayBuffers], *, committee: bool = False
 ) -> list[dict[str, float]]:
-    """Take ``steps`` gradient steps for each learner on its buffers, and return the mean measurements of each learner.
+    """Take gradient steps for one or several learners, and return the mean measurements of each learner by name.
 
-    Several learners must be stackable. They stay stacked until a call has one of them with other learners. With
-    ``committee``, the pseudo-labels of every learner are the mean predictions of all EMA encoders.
+    Args:
+        learners: the learners. Several learners must be stackable. They stay stacked until a later call combines one of
+            them with other learners.
+        steps: the number of steps.
+        buffers: the replay buffers of each learner.
+        committee: the mean predictions of all EMA encoders are the pseudo-labels of every learner.
     """
     return _find_stepper(learners, committee).take(steps, buffers)
 
 
 def _find_stepper(learners: Sequence[Learner], committee: bool) -> Stepper:
-    """Return the stepper of these learners, or a new one if they were not stacked like this before."""
+    """Return the stepper that the learners already share, or a new one."""
     learners = list(learners)
     stepper = learners[0].stepper
     is_reusable = isinstance(stepper, Stepper) and stepper.is_valid_for(learners, committee)
@@ -137,7 +147,7 @@ def _find_stepper(learners: Sequence[Learner], committee: bool) -> Stepper:
 
 
 class Stepper:
-    """The gradient steps of a stack of learners, which agree in everything except seed, data and values of weights."""
+    """Takes the gradient steps of a stack of learners (``Stack``)."""
 
     @single_precision()
     def __init__(self, learners: Sequence[Learner], committee: bool = False) -> None:
@@ -145,11 +155,11 @@ class Stepper:
         first = self.stack.first
         learning = first.recipe.learning
         self._shape = BatchShape(
-            rounds=learning.batch,
+            segment_rounds=learning.batch,
             contexts_per_round=first.contexts_per_round,
             context_shape=first.encoder.context_shape,
             augmentation=learning.augmentation,
-            latest=first.recipe.replay.sampling == "last",
+            uses_latest=first.recipe.replay.sampling == "last",
             uses_target=first.uses_target,
             standardised=first.standardised,
             committee=committee,
@@ -159,6 +169,7 @@ class Stepper:
         self._recorder = CudaRecorder([learner.generator for learner in learners])
         self.runner = self._make_runner(self.step)
         self._draw_runner = self._make_runner(lambda _: self._draw_block())
+        #: The addresses of the buffers from which ``step.batches`` was built.
         self._addresses: tuple[object, ...] = ()
         for learner in self.stack.learners:
             learner.stepper = self
@@ -169,65 +180,68 @@ class Stepper:
         return StepRunner(step, self._recorder if uses_graphs else None)
 
     def is_valid_for(self, learners: Sequence[Learner], committee: bool) -> bool:
-        """Return True if the tensors of these learners are still the rows of this stack."""
+        """Return True if this stepper can take the next steps of these learners: their tensors are still its rows."""
         is_same_stack = self.stack.learners == learners and all(learner.stepper is self for learner in learners)
         return is_same_stack and self._cuda_graph == learners[0].cuda_graph and self._shape.committee == committee
 
     @single_precision()
     def take(self, steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:
-        """Take ``steps`` steps, and return for each learner the means of the measurements.
+        """Take ``steps`` steps on the buffers of each learner, and return each learner's mean measurements by name.
 
-        Every sixteenth step measures, including the last: measuring takes about a sixth of the operations of a small
-        network's step. Skipped steps are not in the means. The device is read once, at the end.
+        Only every sixteenth step and the last one are measured, because measuring takes about a sixth of the operations
+        of a small network's step. Skipped steps are not in the means. The device is read once, at the end.
         """
         batches = self._refresh_batches(buffers)
-        first, faults = self.stack.first, self.stack.faults
+        first, skip_counts = self.stack.first, self.stack.skip_counts
         self.step.totals.zero_()
-        faults[:, 0].zero_()
-        faults[:, 2].zero_()
+        skip_counts[:, 0].zero_()
+        skip_counts[:, 2].zero_()
         try:
             with nullcontext() if first.needs_threads else one_thread(), tf32_matmul():
-                for start in range(0, steps, batches.block):
-                    self._take_block(batches, min(batches.block, steps - start), steps_left=steps - start)
+                for start in range(0, steps, batches.block_steps):
+                    self._take_block(batches, min(batches.block_steps, steps - start), steps_left=steps - start)
         except torch.OutOfMemoryError as error:
-            batch, runs = self._shape.rounds, self.stack.runs
+            batch, runs = self._shape.segment_rounds, self.stack.runs
             raise DeviceOutOfMemory(
                 f"the device ran out of memory with batch={batch}; try LearningSettings(batch={max(1, batch // 2)})"
                 + ("" if runs == 1 else f", or fewer than {runs} stacked runs")
             ) from error
-        measurements = torch.cat([faults[:, ::2], self.step.totals], dim=1)
+        measurements = torch.cat([skip_counts[:, ::2], self.step.totals], dim=1)
         return [self._average(*row) for row in measurements.cpu().tolist()]
 
     def _take_block(self, batches: Batches, steps: int, *, steps_left: int) -> None:
-        """Draw batches and take ``steps`` steps. ``take`` has ``steps_left`` steps left, including these."""
+        """Draw batches, and take ``steps`` of the ``steps_left`` steps that ``take`` has left."""
         step = self.step
-        is_recorded = steps == batches.block and batches.recordable
+        is_recorded = steps == batches.block_steps and batches.is_recordable
         batches.load(steps, partial(self._draw_runner.run, False) if is_recorded else None)
-        schedules = np.stack([learner.schedule(steps) for learner in self.stack.learners], axis=1)
+        schedules = np.stack([learner.advance_schedule(steps) for learner in self.stack.learners], axis=1)
         step.schedule[:steps].copy_(torch.from_numpy(schedules), non_blocking=True)
         step.position.zero_()
         self.stack.first.encoder.train()
         for remaining in range(steps_left, steps_left - steps, -1):
-            self.runner.run(remaining % _MEASURE_EVERY == 1 or remaining == 1)
+            self.runner.run(remaining % _STEPS_PER_MEASUREMENT == 1 or remaining == 1)
 
     def _draw_block(self) -> None:
         """Draw the batches of a full block."""
         assert self.step.batches is not None
-        self.step.batches.draw(self.step.batches.block)
+        self.step.batches.draw(self.step.batches.block_steps)
 
     def _refresh_batches(self, buffers: Sequence[ReplayBuffers]) -> Batches:
-        """Return the batches. Make new ones, and discard recordings, if buffers moved or got their first contexts."""
-        parts_by_run = [run_buffers.parts().values() for run_buffers in buffers]
-        if len({tuple(part.kind for part in run_parts) for run_parts in parts_by_run}) > 1:
-            raise InvalidInput("buffers of stacked runs must hold the same kinds of contexts")
+        """Return the batches, built again if buffers have moved or have their first contexts.
+
+        Recorded steps are then discarded.
+        """
+        buffers_by_run = [run_buffers.by_segment().values() for run_buffers in buffers]
+        if len({tuple(buffer.stack_key for buffer in run_buffers) for run_buffers in buffers_by_run}) > 1:
+            raise InvalidInput("buffers of stacked runs must hold the same kinds of contexts; train them separately")
         addresses = tuple(
-            (id(part), part.kind, None if part.on_host else part.contexts.data_ptr())
-            for run_parts in parts_by_run
-            for part in run_parts
+            (id(buffer), buffer.stack_key, None if buffer.on_host else buffer.contexts.data_ptr())
+            for run_buffers in buffers_by_run
+            for buffer in run_buffers
         )
         if self.step.batches is None or addresses != self._addresses:
             generators = [learner.generator for learner in self.stack.learners]
-            units = [learner.constants["unit"] for learner in self.stack.learners]
+            units = [learner.loss_inputs["unit"] for learner in self.stack.learners]
             self.step.batches = Batches(buffers, self._shape, generators, units)
             self.runner.discard_recordings()
             self._draw_runner.discard_recordings()
@@ -235,7 +249,7 @@ class Stepper:
         return self.step.batches
 
     def _average(self, skipped: float, worst_streak: float, n_measured: float, *totals: float) -> dict[str, float]:
-        """Return the means of ``n_measured`` measurements, by name, and the numbers of skipped steps."""
-        named_totals = zip(self.step.measured_names, totals, strict=False)
-        means = {name: total / n_measured for name, total in named_totals if n_measured}
+        """Return the means of ``totals`` over ``n_measured`` steps by name, with the two counts of skipped steps."""
+        totals_by_name = zip(self.step.measurement_names, totals, strict=False)
+        means = {name: total / n_measured for name, total in totals_by_name if n_measured}
         return {**means, "skipped_steps": skipped, "worst_streak": worst_streak}

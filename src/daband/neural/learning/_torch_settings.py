@@ -1,8 +1,8 @@
-"""Choose devices, and set torch's number types and CPU threads for gradient steps.
+"""Choose devices, and set torch's precision and number of CPU threads for gradient steps.
 
-Numbers are float32, on tensor cores if available. The number of threads follows a fixed rule, so that the same
-machine gives the same bits. More threads are not always faster: with small networks they have too little work, spin
-while they wait for one another, and on a busy machine make a step several times as long.
+Gradient steps use float32, and TF32 on GPUs that have it. The number of threads follows a fixed rule, so that results
+on the same machine are equal bit for bit. More threads are not always faster. With small networks they have too little
+work and wait for one another, and on a busy machine this makes a step several times as long.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import nn
 
 from daband.errors import InvalidInput
 
-#: The minimum number of multiplications of a forward pass for several threads.
-_MIN_THREADED_WORK = 1e9
+#: The minimum number of multiplications in a forward pass for which several threads are used.
+_MIN_THREADED_MULTIPLICATIONS = 1e9
 #: Environment variables by which users set the number of threads.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: The number of threads when daband was imported.
@@ -27,9 +27,9 @@ _DEFAULT_THREADS = torch.get_num_threads()
 
 @contextmanager
 def single_precision() -> Iterator[None]:
-    """Make new tensors float32 in this block or decorated function, for any default type of torch."""
+    """Make new tensors float32 in this block or decorated function, whatever torch's default dtype is."""
     previous = torch.get_default_dtype()
-    if previous == torch.float32:  # the usual case touches nothing that other threads see
+    if previous == torch.float32:  # usually true; then nothing changes that other threads could see
         yield
         return
     torch.set_default_dtype(torch.float32)
@@ -41,7 +41,10 @@ def single_precision() -> Iterator[None]:
 
 @contextmanager
 def tf32_matmul() -> Iterator[None]:
-    """Use TF32 for matrix products on a GPU in this block if its convolutions use it. The head stays in float64."""
+    """Use TF32 for matrix products on a GPU in this block, if torch uses it for convolutions.
+
+    The head is not affected: its regressions are computed in float64.
+    """
     previous = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     try:
@@ -53,17 +56,17 @@ def tf32_matmul() -> Iterator[None]:
 def needs_threads(network: nn.Module, *, context_shape: tuple[int, ...], contexts: int) -> bool:
     """Return True if a forward pass over ``contexts`` contexts is enough work for more than one thread.
 
-    Multiplications are counted as if every convolution gave a map of the context's size, which is accurate enough to
-    distinguish small networks from large ones.
+    Multiplications are counted as if the output of every convolution had the size of the context. This is accurate
+    enough to distinguish small networks from large ones.
     """
     positions = math.prod(context_shape[1:])
-    work_per_context = sum(weight.numel() * (positions if weight.ndim > 2 else 1) for weight in network.parameters())
-    return work_per_context * contexts >= _MIN_THREADED_WORK
+    multiplications = sum(weight.numel() * (positions if weight.ndim > 2 else 1) for weight in network.parameters())
+    return multiplications * contexts >= _MIN_THREADED_MULTIPLICATIONS
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread in this block, unless the user chose a number, in torch or in the environment."""
+    """Use one thread in this block, unless the user set the number of threads, in torch or in the environment."""
     previous = torch.get_num_threads()
     if previous == 1 or previous != _DEFAULT_THREADS or any(os.environ.get(name) for name in _THREAD_VARIABLES):
         yield
@@ -75,15 +78,15 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(previous)
 
 
-def device_named(name: str) -> torch.device:
-    """Return the device of this name; "auto" is a GPU if available."""
+def find_device(name: str) -> torch.device:
+    """Return the torch device with this name; "auto" is a GPU if available, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name) if isinstance(name, str) else None
     except RuntimeError:
         device = None
-    if device is None or device.type == "meta":  # holds no numbers
+    if device is None or device.type == "meta":  # a "meta" device stores no values
         raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInput(f"device={name!r} is not available: torch finds no CUDA device; use device='auto'")
@@ -92,7 +95,7 @@ def device_named(name: str) -> torch.device:
     return device
 
 
-def gpu_name(device: str) -> str | None:
-    """Return the model name of the GPU of a device setting; None for a CPU."""
-    torch_device = device_named(device)
+def find_gpu_name(device: str) -> str | None:
+    """Return the model name of the GPU that a device setting selects; None for a CPU."""
+    torch_device = find_device(device)
     return torch.cuda.get_device_name(torch_device) if torch_device.type == "cuda" else None
