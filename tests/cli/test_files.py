@@ -94,6 +94,19 @@ def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
     assert "Please check: spent: its median is" in told.partition("Chosen:")[2]  # again beside the verdict
 
 
+def test_numbers_are_in_the_stated_unit_or_in_that_of_the_reward_column(market):
+    told = daband("choose", *FILES, "--incumbent", "mail", "--set", "episodes=2", "--out", "units", cwd=market)
+    assert " euros over always mail is expected" in told
+    assert "euros over always mail (standard error" in daband("assess", "units", cwd=market)
+    assert "kroner over always mail" in daband("assess", "units", "--unit", "kroner", cwd=market)
+    daband("audit", "units", "--budget", "3", "--out", "units.csv", cwd=market)
+    questions = (market / "units.csv").read_text().replace(",\n", ",1\n").replace("reward,1", "reward")
+    (market / "units.csv").write_text(questions)
+    told = daband("audit", "units", "--answers", "units.csv", cwd=market)
+    assert "kroner over always mail" in told
+    assert "Mean kroner in the target: " in told
+
+
 def test_fit_log_takes_a_table(market):
     import daband as library
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,11 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
     return saved_policy
 
 
+def name_unit(unit: str, pair_options: Mapping[str, Any]) -> str:
+    """Return the stated unit of the rewards, or else the name of the reward column, or "" if the pair has none."""
+    return unit or str(pair_options.get("reward") or "")
+
+
 def begin_audit(
     folder: str | Path, *, budget: int, seed: int = 0, confidence: float = 0.95, incumbent: Any = None
 ) -> Audit:
@@ -128,7 +134,7 @@ def begin_audit(
         rule=saved_policy.rule,
         seed=seed,
         arm_names=pair.class_names,
-        unit="" if assessment is None else assessment.unit,
+        unit=name_unit("" if assessment is None else assessment.unit, saved_policy.pair_options),
     )
 
 
@@ -208,7 +214,7 @@ class AssessedRun:
     assessment: Assessment
 
 
-def assess_runs(folder: str | Path, *, incumbent: Any = None) -> list[AssessedRun]:
+def assess_runs(folder: str | Path, *, incumbent: Any = None, unit: str = "") -> list[AssessedRun]:
     """Assess every finished run of a folder, and write ``assessment.json`` into each.
 
     The assessment of a choice is kept, because it may be based on target rewards. It is repeated only for another
@@ -218,6 +224,7 @@ def assess_runs(folder: str | Path, *, incumbent: Any = None) -> list[AssessedRu
     Args:
         folder: a run, a choice, or a folder of runs.
         incumbent: the policy used today, as in ``daband.assess``.
+        unit: unit of the rewards; by default the name of the reward column.
     """
     folder = Path(folder)
     assessed_runs: list[AssessedRun] = []
@@ -233,6 +240,8 @@ def assess_runs(folder: str | Path, *, incumbent: Any = None) -> list[AssessedRu
         except (InvalidInput, NotFitted) as error:
             errors_by_run[spec.label] = error
             continue
+        assessment = replace(assessment, unit=name_unit(unit or assessment.unit, spec.pair_options))
+        assessment.save(path / "assessment.json")
         assessed_runs.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
     if not assessed_runs:
         for first_reason in errors_by_run.values():
@@ -244,11 +253,11 @@ def assess_runs(folder: str | Path, *, incumbent: Any = None) -> list[AssessedRu
 
 
 def _assess_run(path: Path, spec: RunSpec, incumbent: Any) -> Assessment:
-    """Assess a run, and write the assessment into its folder."""
+    """Return the assessment of a run."""
     pair = load(spec.pair, **spec.pair_options)
     if pair.source_test is None:
         raise InvalidInput(f"the pair {pair.name!r} has no held-out source rounds; set source_test=0.1")
-    assessment = assess(
+    return assess(
         load_policy(path / "policy.safetensors"),
         source=pair.source_test,
         target=pair.target,
@@ -256,5 +265,3 @@ def _assess_run(path: Path, spec: RunSpec, incumbent: Any) -> Assessment:
         rule=spec.rule,
         arm_names=pair.class_names,
     )
-    assessment.save(path / "assessment.json")
-    return assessment

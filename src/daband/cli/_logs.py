@@ -229,7 +229,7 @@ def evaluate_log_command(
             f"{number:.{decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)
         )
         print_line(
-            f"{estimate.estimator}: {value}, {100 * confidence:g}% interval {low} to {high}, from "
+            f"{estimate.estimator}: mean {reward} {value}, {100 * confidence:g}% interval {low} to {high}, from "
             f"{estimate.rounds:,} rounds (an effective sample of {estimate.effective_sample_size:,.0f}) in the "
             f"{estimate.domain}"
         )

@@ -24,6 +24,7 @@ from daband.bench._policy_folders import (
     begin_audit,
     finish_audit,
     finish_choice,
+    name_unit,
     policy_folder,
 )
 from daband.bench._settings import load_experiment
@@ -48,7 +49,7 @@ Incumbent = Annotated[
     str | None,
     typer.Option(help="Today's decisions: an arm, or a column of the target (--id). Default: the source's best arm."),
 ]
-Unit = Annotated[str, typer.Option(help="Unit of the rewards, for the sentences, e.g. euros.")]
+Unit = Annotated[str, typer.Option(help="Unit of the rewards in sentences, e.g. euros. Default: the reward column.")]
 
 
 def assess_command(
@@ -73,7 +74,7 @@ def assess_command(
         _assess_saved(folder, name, incumbent, unit)
         return
     with console.status(_SCORING_TEXT):
-        runs = assess_runs(folder, incumbent=incumbent)
+        runs = assess_runs(folder, incumbent=incumbent, unit=unit)
     if len(runs) > 1:
         console.print(_assessment_table(runs))
     first_runs = {(run.spec.pair, run.spec.method, run.spec.variant): run for run in reversed(runs)}
@@ -109,7 +110,7 @@ def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str
             target=pair.target,
             incumbent=incumbent,
             arm_names=pair.class_names,
-            unit=unit,
+            unit=name_unit(unit, options),
         )
     print_line(str(assessment))
 
@@ -192,7 +193,8 @@ def _print_audit(audit: Audit, folder: Path, questions: Path | None = None) -> N
     if audit.answered:
         print_line(audit.sentence)
         limits = f"{as_text(audit.value)} [{as_text(audit.value_low)}, {as_text(audit.value_high)}]"
-        print_line(f"Mean reward in the target: {limits}, over {audit.contexts:,} contexts.", style="dim")
+        unit = audit.unit or "reward"
+        print_line(f"Mean {unit} in the target: {limits}, over {audit.contexts:,} contexts.", style="dim")
     if audit.answered < audit.budget:
         file = questions or audit.questions
         print_line(f"{audit.answered} of {audit.budget} questions are answered: {file}")
@@ -243,7 +245,7 @@ def choose_command(
                     device=device,
                     quick=quick,
                     directory=out_folder,
-                    unit=unit,
+                    unit=name_unit(unit, spec.pair_options),
                     progress=progress,
                 )
         except KeyboardInterrupt as stopped:

@@ -114,7 +114,7 @@ class Assessment:
     @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
-        over = f"{self._unit}over {self.incumbent}"
+        over = f"{self.unit} over {self.incumbent}".lstrip()
         if self.rewards:
             limits = f"[{as_text(self.low)}, {as_text(self.high)}]"
             is_unproven = self.verdict == DEPLOY and self.low_90 <= 0.0
@@ -138,21 +138,19 @@ class Assessment:
     @property
     def reasons(self) -> list[str]:
         """The reasons for the verdict, one sentence each."""
-        unit = self._unit.rstrip()
-        source = f"{as_text(self.source_advantage, sign=True)} {unit}".rstrip()
+        unit = f" {self.unit}" if self.unit else ""
+        source = f"{as_text(self.source_advantage, sign=True)}{unit}"
         reasons = [
             f"On {self.source_rounds:,} held-out source rounds the policy gains {source} over {self.incumbent} "
-            f"(standard error {as_text(self.source_error)}); its mean reward is {as_text(self.source_value)}.",
+            f"(standard error {as_text(self.source_error)}); its mean reward is {as_text(self.source_value)}{unit}.",
             f"It differs from the incumbent on {self.disagreement:.0%} of {self.target_contexts:,} target contexts.",
         ]
         if self.disagreement:
             reasons.insert(1, self.reference)
         if self.disagreement > 0 and self.source_advantage > 0:
             loss = as_text(self.source_advantage / self.disagreement)
-            reasons[-1] += (
-                f" The incumbent is better only if the whole advantage vanishes: {loss} {unit}".rstrip()
-                + " for each of these contexts."
-            )
+            vanishes = f"{loss}{unit} for each of these contexts"
+            reasons[-1] += f" The incumbent is better only if the whole advantage vanishes: {vanishes}."
         if self.new_arms:
             farthest = max(self.new_arms, key=self.new_arms.__getitem__)
             names = [*self.new_arms][:_MAX_NAMED_ARMS]
@@ -167,7 +165,7 @@ class Assessment:
             )
         if self.value is not None:
             limits = f"[{as_text(self.value_low)}, {as_text(self.value_high)}]"
-            reasons.append(f"Target rewards give a mean reward of {as_text(self.value)} {limits}.")
+            reasons.append(f"Target rewards give a mean reward of {as_text(self.value)} {limits}{unit}.")
         reasons.append(
             f"A classifier tells the domains apart for {self.classifier_accuracy:.0%} of contexts (50% is guessing); "
             f"{self.outside_support:.0%} of target contexts are far from every source context."
@@ -222,11 +220,6 @@ class Assessment:
         if self.low_90 > 0.0 and (self.rewards or not self.doubts):
             return replace(self, verdict=DEPLOY)
         return self if is_early and self.verdict else replace(self, verdict=COLLECT)
-
-    @property
-    def _unit(self) -> str:
-        """The unit with a space after it, or an empty text."""
-        return f"{self.unit} " if self.unit else ""
 
     @property
     def _action(self) -> str:
