@@ -97,6 +97,9 @@ def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
 def test_numbers_are_in_the_stated_unit_or_in_that_of_the_reward_column(market):
     told = daband("choose", *FILES, "--incumbent", "mail", "--set", "episodes=2", "--out", "units", cwd=market)
     assert " euros over always mail is expected" in told
+    error = json.loads((market / "units/assessment.json").read_text())["source_error"]
+    assert "┃ in the source ┃ standard error ┃" in told
+    assert f"│ {error:.3f} │" in told
     assert "euros over always mail (standard error" in daband("assess", "units", cwd=market)
     assert "kroner over always mail" in daband("assess", "units", "--unit", "kroner", cwd=market)
     daband("audit", "units", "--budget", "3", "--out", "units.csv", cwd=market)

@@ -97,6 +97,8 @@ def test_the_incumbent_is_named_everywhere():
     rows = {row["candidate"]: row for row in choice.table}
     difference = rows["linucb"]["source_advantage"] - rows["constant"]["source_advantage"]
     assert difference == pytest.approx(rows["linucb"]["source_value"] - rows["constant"]["source_value"])
+    assert rows[choice.candidate]["source_error"] == choice.assessment.source_error
+    assert len({row["source_error"] for row in choice.table}) == len(LINEAR)
     default = daband.choose(pair, candidates=LINEAR, episodes=4, episode_length=32)
     assert default.table[0]["source_advantage"] == 0.0  # the constant arm is the incumbent
 

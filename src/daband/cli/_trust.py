@@ -322,7 +322,7 @@ def _format_duration(seconds: float) -> str:
 
 def _candidate_table(pair: str, choice: Choice) -> Table:
     """Return a table with the advantage of each candidate."""
-    columns = {"source_advantage": "in the source"}
+    columns = {"source_advantage": "in the source", "source_error": "standard error"}
     title = f"advantage over {choice.assessment.incumbent}, greedy choices"
     title = title if pair == "files" else f"{pair}: {title}"
     if choice.rewards:
@@ -330,6 +330,6 @@ def _candidate_table(pair: str, choice: Choice) -> Table:
         title += f"; {choice.rewards} target rewards"
     table = new_table(title, texts=["candidate"], numbers=list(columns.values()))
     for row in choice.table:
-        cells = (as_text(row[column], sign=True) for column in columns)
+        cells = (as_text(row[column], sign=column != "source_error") for column in columns)
         table.add_row(escape(row["candidate"]), *cells, style="bold" if row["chosen"] else "")
     return table

@@ -269,10 +269,8 @@ def build_assessment(
     """
     rewards = rounds.get_rewards(choices.source_arms)
     gains = rewards - rounds.get_incumbent_rewards(incumbent)
-    n = len(gains)
     scale = estimate_reward_deviation(rounds, choices)
-    # The variance of a few similar rounds may be near 0, so one more round with the usual variance is added.
-    error = math.sqrt((float(gains.var()) * n + scale**2) / (n + 1) / max(n - 1, 1))
+    error = estimate_gain_error(gains, scale)
     forecast = reference_class().of_kind(infer_kind(policy.context_shape)).forecast(float(gains.mean()), error, scale)
     incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
     disagreement = float((choices.target_arms != incumbent_arms).mean())
@@ -307,7 +305,7 @@ def build_assessment(
         source_advantage=float(gains.mean()),
         source_error=error,
         source_value=float(rewards.mean()),
-        source_rounds=n,
+        source_rounds=len(gains),
         target_contexts=len(sample.contexts),
         disagreement=disagreement,
         kind=infer_kind(policy.context_shape),
@@ -347,6 +345,13 @@ def estimate_reward_deviation(rounds: SourceRounds, choices: Choices) -> float:
     """Return the standard deviation of all logged rewards. Without a log, use the rewards of the policy's choices."""
     rewards = rounds.get_rewards(choices.source_arms) if rounds.logged is None else rounds.logged.rewards
     return float(rewards.std())
+
+
+def estimate_gain_error(gains: FloatArray, scale: float) -> float:
+    """Return the standard error of the mean of gains (n,). ``scale`` is the standard deviation of rewards."""
+    n = len(gains)
+    # The variance of a few similar rounds may be near 0, so one more round with the usual variance is added.
+    return math.sqrt((float(gains.var()) * n + scale**2) / (n + 1) / max(n - 1, 1))
 
 
 def _compare_domains(policy: Policy, rounds: SourceRounds, sample: TargetContexts) -> tuple[float, float]:

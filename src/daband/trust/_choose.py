@@ -34,6 +34,7 @@ from daband.trust._assess import (
     TargetContexts,
     build_assessment,
     compute_arm_fractions,
+    estimate_gain_error,
     estimate_reward_deviation,
     prove_new_arms,
 )
@@ -180,9 +181,9 @@ class Choice:
     #: The policy's advantage over the incumbent, estimated from the source and all target rewards.
     assessment: Assessment
     #: A record per candidate, the simplest first, for greedy choices: ``candidate``, ``method``, ``settings`` and
-    #: ``components``; on held-out source rounds the ``source_advantage`` over the incumbent and the ``source_value``;
-    #: from target rewards ``advantage``, ``low`` and ``high``, which are None without target rewards;
-    #: ``target_fractions`` (how often each arm is chosen); and ``chosen``.
+    #: ``components``; on held-out source rounds the ``source_advantage`` over the incumbent, its standard error
+    #: ``source_error`` and the ``source_value``; from target rewards ``advantage``, ``low`` and ``high``, which are None
+    #: without target rewards; ``target_fractions`` (how often each arm is chosen); and ``chosen``.
     table: list[dict[str, Any]]
     #: Name of the chosen candidate.
     candidate: str
@@ -430,14 +431,15 @@ class _Comparison:
         rows = []
         for index, (candidate, choice) in enumerate(zip(candidates, self.choices, strict=True)):
             rewards = self.rounds.get_rewards(choice.source_arms)
-            incumbent_rewards = self.rounds.get_incumbent_rewards(self.incumbent)
+            gains = rewards - self.rounds.get_incumbent_rewards(self.incumbent)
             rows.append(
                 {
                     "candidate": candidate.name,
                     "method": candidate.method,
                     "settings": dict(candidate.settings),
                     "components": candidate.components,
-                    "source_advantage": float((rewards - incumbent_rewards).mean()),
+                    "source_advantage": float(gains.mean()),
+                    "source_error": estimate_gain_error(gains, estimate_reward_deviation(self.rounds, choice)),
                     "source_value": float(rewards.mean()),
                     "advantage": intervals[index].value if has_answers else None,
                     "low": intervals[index].low if has_answers else None,
