@@ -40,7 +40,7 @@ def customers(n: int, age: float) -> pl.DataFrame:
     return pl.DataFrame({
         "age": rng.normal(age, 12, n).clip(18, 90).round(),
         "spent": rng.lognormal(4, 1, n).round(2),
-        "city": rng.choice(["Oslo", "Bergen", "elsewhere"], n),
+        "channel": rng.choice(["web", "shop", "phone"], n),
     })  # fmt: skip
 
 
@@ -76,7 +76,7 @@ tests["tents"].head(5)
 # standard error.
 
 columns = daband.domains.Columns(
-    context=["age", "spent", "city"], categorical=["city"], arm="offer", reward="euros", propensity="p"
+    context=["age", "spent", "channel"], categorical=["channel"], arm="offer", reward="euros", propensity="p"
 )
 pairs, choices = {}, {}
 for product, test in tests.items():
@@ -131,5 +131,5 @@ plt.show()
 file = Path(tempfile.mkdtemp()) / "tents.daband"
 daband.export(choices["tents"].policy, file)
 deployed = daband.load_deployed(file)
-for customer in ({"age": 24, "spent": 80.0, "city": "Oslo"}, {"age": 71, "spent": 80.0, "city": "elsewhere"}):
+for customer in ({"age": 24, "spent": 80.0, "channel": "web"}, {"age": 71, "spent": 80.0, "channel": "phone"}):
     print(customer, "->", deployed.decide(customer).arm_name)

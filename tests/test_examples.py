@@ -53,3 +53,13 @@ def test_example(path, tmp_path):
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     PROMISES[path.stem](done.stdout)
+
+
+def test_the_readme_and_its_complete_example_have_the_same_columns():
+    (example,) = [path for path in EXAMPLES if path.stem == "ab_test"]
+    readme = Path(__file__).parents[1] / "README.md"
+    declared = [
+        re.search(r"Columns\(\s*(?:context=)?(\[[^]]*\]),\s*categorical=(\[[^]]*\])", path.read_text()).groups()
+        for path in (readme, example)
+    ]
+    assert declared[0] == declared[1]
