@@ -110,6 +110,20 @@ def test_numbers_are_in_the_stated_unit_or_in_that_of_the_reward_column(market):
     assert "Mean kroner in the target: " in told
 
 
+def test_no_reward_is_asked_for_the_incumbents_own_choices(market):
+    """Before: questions were asked about the same arm twice, whose difference is 0 for any answer."""
+    table = pl.read_csv(market / "old.csv").with_columns(euros=pl.col("offer") == "call").cast({"euros": pl.Float64})
+    table.write_csv(market / "one.csv")
+    files = ("--source", "one.csv", *FILES[2:], "--propensity", "p", "--set", "episodes=2", "--out", "same")
+    told = daband("choose", *files, "--budget", "5", cwd=market)
+    assert "Keep the incumbent: the policy makes the same choices as always call." in told
+    assert "Fill in" not in told
+    told = daband("audit", "same", "--budget", "5", "--out", "same.csv", cwd=market)
+    assert told.startswith("No reward is needed: the policy makes the same choices as always call on all")
+    assert "Fill in" not in told
+    assert not (market / "same.csv").exists()
+
+
 def test_fit_log_takes_a_table(market):
     import daband as library
 

@@ -86,6 +86,16 @@ def test_the_default_incumbent_is_the_arm_with_the_largest_prediction(trained):
     assert audit(trained, incumbent=None).incumbent == f"always {names[means.mean(axis=0).argmax()]}"
 
 
+def test_nothing_is_asked_if_the_incumbent_makes_the_same_choices(trained, tmp_path):
+    found = audit(trained, incumbent=trained.policy, ask=pytest.fail, directory=tmp_path / "audit")
+    assert (found.advantage, found.low, found.high, found.budget) == (0.0, 0.0, 0.0, 0)
+    assert found.finished
+    assert found.verdict == "keep the incumbent"
+    assert found.sentence.startswith("No reward is needed: the policy makes the same choices as the policy linucb on")
+    assert not (tmp_path / "audit").exists()
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
 def test_asking_stops_once_the_advantage_is_clear(trained):
     found = audit(trained, budget=400, until_clear=True)
     assert found.answered < 400

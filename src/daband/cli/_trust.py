@@ -171,7 +171,7 @@ def audit_command(
         started = read_audit(audit_folder)
     else:
         started = begin_audit(folder, budget=budget, seed=seed, confidence=confidence, incumbent=incumbent)
-    if out is not None:
+    if out is not None and started.budget:
         _copy_questions(started, out)
     _print_audit(started, folder, questions=out)
 
@@ -190,8 +190,9 @@ def _copy_questions(audit: Audit, out: Path) -> None:
 
 def _print_audit(audit: Audit, folder: Path, questions: Path | None = None) -> None:
     """Print the result of an audit so far, and the next step."""
-    if audit.answered:
+    if audit.answered or not audit.budget:
         print_line(audit.sentence)
+    if audit.answered:
         limits = f"{as_text(audit.value)} [{as_text(audit.value_low)}, {as_text(audit.value_high)}]"
         unit = audit.unit or "reward"
         print_line(f"Mean {unit} in the target: {limits}, over {audit.contexts:,} contexts.", style="dim")

@@ -60,7 +60,7 @@ class Audit:
     incumbent: str
     #: Level of the two-sided interval, which holds after any number of answers of the budget.
     confidence: float
-    #: Number of rewards that may be asked for.
+    #: Number of rewards that may be asked for; 0 if the policy and the incumbent make the same choices.
     budget: int
     #: Number of rewards so far.
     answered: int
@@ -79,11 +79,14 @@ class Audit:
     @property
     def verdict(self) -> str:
         """The verdict that follows from the interval: "deploy", "collect rewards" or "keep the incumbent"."""
-        return DEPLOY if self.low > 0.0 else KEEP if self.high < 0.0 else COLLECT
+        return DEPLOY if self.low > 0.0 else KEEP if self.high < 0.0 or not self.budget else COLLECT
 
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
+        if not self.budget:
+            same = f"the policy makes the same choices as {self.incumbent} on all {self.contexts:,} target contexts"
+            return f"No reward is needed: {same}."
         unit = f"{self.unit} " if self.unit else ""
         limits = f"[{as_text(self.low)}, {as_text(self.high)}]"
         rewards = "1 target reward" if self.answered == 1 else f"{self.answered:,} target rewards"
@@ -132,7 +135,8 @@ def audit(
     """Ask for at most ``budget`` target rewards, and estimate the policy's advantage over the incumbent.
 
     The policy does not change. The interval is for the mean over the contexts in ``target``. It holds after any number
-    of answers, and is wider before all answers have arrived.
+    of answers, and is wider before all answers have arrived. If the policy and the incumbent make the same choices, the
+    advantage is 0 and nothing is asked.
 
     Args:
         policy: the policy.
@@ -171,12 +175,13 @@ def audit(
     arms, means = decide(policy, sample.contexts, "target", rule)
     incumbent = make_constant_incumbent(int(means.mean(axis=0).argmax()), names) if incumbent is None else incumbent
     settings = {"incumbent": incumbent.name, "confidence": confidence, "rule": rule, "unit": unit}
+    incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
     questions = Questions(
-        np.stack([arms, incumbent.choose_target_arms(sample.contexts, sample.indices)]),
-        np.asarray(means, np.float64),
-        scale=_reward_deviation(policy),
-        seed=seed,
+        np.stack([arms, incumbent_arms]), np.asarray(means, np.float64), scale=_reward_deviation(policy), seed=seed
     )
+    if not len(questions.disputed):
+        unknown_value = (math.nan, -math.inf, math.inf)
+        return Audit(0.0, 0.0, 0.0, *unknown_value, incumbent.name, confidence, 0, 0, len(arms), unit)
 
     def build_survey(folder: Path | None) -> Survey:
         """Return the survey in a folder, or in memory."""

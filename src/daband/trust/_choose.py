@@ -286,9 +286,9 @@ def choose(
         first_answer=partial(_describe_first_result, pair, seed),
     )
     comparison = _Comparison.compare(pair, trained, candidates, incumbent, seed)
-    survey, chosen_index = None, comparison.preferred
-    if budget:
-        survey = comparison.build_survey(budget, folder, seed)
+    survey = comparison.build_survey(budget, folder, seed) if budget else None
+    chosen_index = comparison.preferred
+    if survey is not None:
         if survey.questions_file is not None:
             survey.add_csv(survey.questions_file)
         if ask is not None:
@@ -379,8 +379,8 @@ class _Comparison:
         preferred, evidence = _find_preferred(pair, trained, preferred, seed)
         return cls(pair, trained, rounds, sample, choices, incumbent, preferred, evidence)
 
-    def build_survey(self, budget: int, folder: Path | None, seed: int) -> Survey:
-        """Return the survey whose questions compare the candidates and the incumbent."""
+    def build_survey(self, budget: int, folder: Path | None, seed: int) -> Survey | None:
+        """Return the survey that compares the candidates and the incumbent; None if all make the same choices."""
         incumbent_arms = self.incumbent.choose_target_arms(self.sample.contexts, self.sample.indices)
         questions = Questions(
             np.stack([*(choice.target_arms for choice in self.choices), incumbent_arms]),
@@ -388,6 +388,8 @@ class _Comparison:
             scale=max(estimate_reward_deviation(self.rounds, choice) for choice in self.choices),
             seed=seed,
         )
+        if not len(questions.disputed):
+            return None
         return Survey(
             questions,
             self.sample.indices,
