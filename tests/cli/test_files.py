@@ -240,6 +240,8 @@ def _check_odd_rows(market):
     new.rename({"age": "Age"}).write_csv(market / "odd.csv")
     told = daband("decide", "v0.daband", "odd.csv", cwd=market, code=2)
     assert "odd.csv has no column 'age'; did you mean 'Age'? (its columns: customer, spent, Age, city, joined)" in told
+    new.head(0).write_csv(market / "odd.csv")
+    assert "odd.csv has no rows" in daband("decide", "v0.daband", "odd.csv", cwd=market, code=2)
     new.with_columns(pl.col("age") * 100).write_csv(market / "odd.csv", separator=";", decimal_comma=True)
     told = daband("decide", "v0.daband", "odd.csv", "--out", "odd-log.csv", cwd=market)
     assert told.count("standard deviations from the training mean") == 1

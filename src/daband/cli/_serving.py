@@ -154,6 +154,8 @@ def decide_command(
             if name not in frame.columns:
                 hint = did_you_mean(name, frame.columns)
                 raise InvalidInput(f"{rows} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
+        if not len(frame):
+            raise InvalidInput(f"{rows} has no rows")
         contexts = frame.select(deployed.columns)
     reserved = [name for name in ("arm", "propensity", "reward", "version") if name in frame.columns]
     if reserved:

@@ -131,7 +131,7 @@ class ParquetLog(LoggedDomain):
                     n_features = self._count_features(rows, path)
                 self.files.append(self._open_file(rows, path))
         if not sum(file.rows for file in self.files):
-            raise DataError("log: no file has a row")
+            raise DataError(f"the log {path} has no rows")
         per_context, remainder = divmod(n_features, self.n_arms) if shared else (n_features, 0)
         self.context_shape = (per_context,) if context_shape is None else tuple(context_shape)
         if remainder or math.prod(self.context_shape) != per_context:
