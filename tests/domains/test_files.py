@@ -534,6 +534,17 @@ def test_a_pandas_column_of_several_types_is_named():
     ]
 
 
+def test_repeated_ids_are_reported_unless_they_are_of_other_domains():
+    old, new = frames()
+    twice = pl.concat([old, old.head(7)]).with_columns(country=pl.Series(["de"] * len(old) + ["fr"] * 7))
+    _, types = infer_columns(twice, new, ColumnRoles(arm="offer", reward="euros", propensity="p", id=["row_id"]))
+    (notice,) = (one for one in find_notices(twice, new, types) if one.column == "row_id")
+    assert notice.text.startswith(f"7 of {len(old) + 7} source rows repeat an earlier row's value.")
+    assert notice.needs_decision
+    assert not any(one.column == "row_id" for one in find_notices(twice, new, types, domain="country"))
+    assert not any(one.column == "row_id" for one in find_notices(old, new, types))
+
+
 def test_what_looks_like_a_mistake_is_said():
     old, new = frames()
     weight = pl.when(pl.col("row_id") % 9 == 0).then(-999.0).otherwise(60.0 + pl.col("row_id") / 10)

@@ -220,7 +220,8 @@ def _print_columns(tables: UserTables, file_options: dict[str, Any]) -> list[Not
         print_line(f"The target has labels in {label}: half of the rows are held out for evaluation.")
     elif reward in tables.target.columns and tables.target is not tables.source:
         print_line(f"The target has rewards in {reward}, which are not used here; `daband learn` can use them later.")
-    notices = find_notices(tables.source, tables.target, tables.types, units=_split_names(file_options["units"]))
+    units, domain = _split_names(file_options["units"]), file_options.get("domain")
+    notices = find_notices(tables.source, tables.target, tables.types, units=units, domain=domain)
     for notice in notices:
         print_line(str(notice), style="yellow")
     print_line("To change roles: --category, --number, --date, --drop COLUMN, or --text COLUMN --encoder NAME.")

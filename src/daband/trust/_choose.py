@@ -182,8 +182,8 @@ class Choice:
     assessment: Assessment
     #: A record per candidate, the simplest first, for greedy choices: ``candidate``, ``method``, ``settings`` and
     #: ``components``; on held-out source rounds the ``source_advantage`` over the incumbent, its standard error
-    #: ``source_error`` and the ``source_value``; from target rewards ``advantage``, ``low`` and ``high``, which are None
-    #: without target rewards; ``target_fractions`` (how often each arm is chosen); and ``chosen``.
+    #: ``source_error`` and the ``source_value``; from target rewards ``advantage``, ``low`` and ``high``, which are
+    #: None without target rewards; ``target_fractions`` (how often each arm is chosen); and ``chosen``.
     table: list[dict[str, Any]]
     #: Name of the chosen candidate.
     candidate: str

@@ -182,7 +182,9 @@ def _load_files(
         frames = read_files(source, target, roles, domain=domain)
         if not digest:  # with a digest, the command line has printed these notices
             notes = [f"{column.name}: {column.reason}" for column in frames.types if column.notable]
-            for line in notes + find_notices(frames.source, frames.target, frames.types, units=units or ()):
+            for line in notes + find_notices(
+                frames.source, frames.target, frames.types, units=units or (), domain=domain
+            ):
                 warnings.warn(str(line), stacklevel=4)
         columns = frames.columns if transform is None else _select_columns(transform, frames.columns)
         tables: dict[str, Any] = {"source": frames.source, "target": frames.target}

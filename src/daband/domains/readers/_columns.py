@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import time
 from typing import Any
 
@@ -216,6 +216,8 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
         column = _infer_type(name, source, target)
         if name in stated:
             column = ColumnType(name, *stated[name], is_id=name in roles.id)
+        elif roles.id:
+            column = replace(column, is_id=False)
         if column.role in ("number", "category", "date", "text") and name not in target.columns:
             hint = did_you_mean(name, target.columns)
             column = ColumnType(name, "ignored", f"the target has no such column{hint}", notable=bool(hint))
@@ -331,7 +333,12 @@ def _describe_texts(parts: Sequence[pl.Series]) -> str:
 
 
 def find_notices(
-    source: pl.DataFrame, target: pl.DataFrame, types: Sequence[ColumnType], *, units: Sequence[str] = ()
+    source: pl.DataFrame,
+    target: pl.DataFrame,
+    types: Sequence[ColumnType],
+    *,
+    units: Sequence[str] = (),
+    domain: str | None = None,
 ) -> list[Notice]:
     """Return notices about possible mistakes, and about columns that may have another meaning in the target.
 
@@ -342,9 +349,18 @@ def find_notices(
     * values that differ only in capitals or spaces;
     * numbers such as -999 that may mean a missing value;
     * arms with one or two rows;
-    * propensities that are all 1.
+    * propensities that are all 1;
+    * source rows with the id of an earlier row, of the same domain if the column ``domain`` names it.
     """
     notices = []
+    ids = [column.name for column in types if column.is_id and column.name in source.columns]
+    rows_with_id = source.select([*ids, *([domain] if domain and ids else [])]).drop_nulls()
+    n_repeated = len(rows_with_id) - rows_with_id.n_unique() if ids else 0
+    if n_repeated:
+        text = (
+            f"{n_repeated:,} of {len(source):,} source rows repeat an earlier row's value. Remove rows that are there "
+        )
+        notices.append(Notice(", ".join(ids), f"{text}twice by mistake: they make errors look smaller", True))
     tables = (source,) if target is source else (source, target)
     for column in types:
         name = column.name
