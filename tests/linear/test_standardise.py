@@ -4,7 +4,7 @@ import pytest
 from daband._shift import Shift
 from daband.errors import InvalidInput, NotFitted
 from daband.linear._pca import PCA
-from daband.linear._standardise import OutlierWarning, Standardise
+from daband.linear._standardise import Standardise
 from daband.linear._transforms import shift_transform
 
 GENERATOR = np.random.default_rng(0)
@@ -37,25 +37,22 @@ def test_a_constant_column_becomes_zeros():
 
 
 @pytest.mark.parametrize("n", [50, 2000])
-def test_one_row_of_enormous_size_changes_little_and_is_said(n):
+def test_one_row_of_enormous_size_changes_little(n):
     spoilt = X[:n].copy()
     spoilt[7] = 1e9
     plain, fitted = Standardise().fit(X[:n]), Standardise().fit(spoilt)
     np.testing.assert_allclose(fitted(X[:n]), plain(X[:n]), atol=0.6 if n == 50 else 0.1)
-    with pytest.warns(OutlierWarning, match=r"1e\+09 in column \d.*clipped at 5"):
-        features = fitted(spoilt)
-    assert np.abs(features).max() <= 5.0
-    with pytest.warns(OutlierWarning):
-        assert np.isfinite(plain(np.full((1, 5), 1e300))).all()
+    assert np.abs(fitted(spoilt)).max() <= 5.0
+    assert np.isfinite(plain(np.full((1, 5), 1e300))).all()
 
 
-def test_rare_features_are_clipped_without_a_warning():
+def test_rare_features_are_clipped():
     rare = np.zeros((5000, 3))
     rare[0, 1] = 1.0
     assert np.abs(Standardise().fit(rare)(rare)).max() <= 5.0
 
 
-def test_numbers_that_were_almost_always_zero_are_clipped_without_a_warning():
+def test_numbers_that_were_almost_always_zero_are_clipped():
     features = np.concatenate([X, np.zeros((len(X), 1))], axis=1)
     features[0, 5] = 1e-6  # as a feature of a network with ReLU
     shown = np.append(X[0], 0.5)[None]

@@ -8,6 +8,6 @@ logs. ``_standardise.py``, ``_pca.py`` and ``_piecewise.py`` are the transforms.
 from daband.linear._exploration import Decision, Exploration
 from daband.linear._pca import PCA
 from daband.linear._piecewise import Piecewise
-from daband.linear._standardise import OutlierWarning, Standardise
+from daband.linear._standardise import Standardise
 
-__all__ = ["PCA", "Decision", "Exploration", "OutlierWarning", "Piecewise", "Standardise"]
+__all__ = ["PCA", "Decision", "Exploration", "Piecewise", "Standardise"]

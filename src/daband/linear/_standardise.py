@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -64,8 +63,8 @@ class StandardiseStep:
         """The number of features per context."""
         return len(self.mean if self.axes is None else self.axes) + 1
 
-    def __call__(self, rows: FloatArray, check: Callable[[FloatArray, FloatArray], None] | None = None) -> FloatArray:
-        """Return the features of rows (n, d). ``check`` is called with the rows and their values before clipping."""
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        """Return the features of rows (n, d)."""
         features = np.empty((len(rows), len(self.mean) + 1))
         features[:, -1] = 1.0
         columns = features[:, :-1]
@@ -75,8 +74,6 @@ class StandardiseStep:
                 columns /= self.deviation
         else:
             columns /= self.deviation
-        if check is not None:
-            check(rows, columns)
         low, high, scale = self._bounds
         np.maximum(columns, low, out=columns)
         np.minimum(columns, high, out=columns)
@@ -119,12 +116,6 @@ class StandardiseStep:
 
 #: Standardised columns are clipped at this many standard deviations.
 CLIP = 5.0
-#: A value further from the mean, in standard deviations, causes a warning. A single large value among n contexts is at
-#: most sqrt(n) standard deviations away, which is far less.
-_OUTLIER_DEVIATIONS = 1e4
-#: The smallest standard deviation of a column for this warning, as a fraction of the columns' median. In a column that
-#: is almost always 0, such as a ReLU feature, large values are not unusual.
-_MIN_RELATIVE_DEVIATION = 1e-3
 #: The fraction of smallest values, and of largest values, that is winsorised.
 _TAIL_FRACTION = 0.001
 #: The smallest factor of standardised columns.
@@ -133,10 +124,6 @@ _MIN_SCALE = 1.0 / 4.0
 _COLUMNS_AT_ONCE = 64
 #: Approximate maximum size (rows times columns) of each domain's sample to which principal components are fitted.
 _MAX_PCA_NUMBERS = 1 << 23
-
-
-class OutlierWarning(UserWarning):
-    """Warn that a context is so far from the others that it was clipped."""
 
 
 class Standardise:
@@ -149,7 +136,7 @@ class Standardise:
 
     Means and standard deviations are robust. The 0.1% smallest and the 0.1% largest values of each column, at least one
     each, are winsorised. The limits are the smallest and largest remaining value, extended on each side by their
-    difference. So one row of size 1e9 changes little. Such a row is clipped like any other, with an ``OutlierWarning``.
+    difference. So one row of size 1e9 changes little.
 
     ``uint8`` contexts are images, and are scaled to [0, 1] first.
 
@@ -226,12 +213,8 @@ class Standardise:
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
         """Return features (n, d + 1) of contexts (n, *C) of a domain."""
         step = self.frozen(domain)
-
-        def check(rows: FloatArray, deviations: FloatArray) -> None:
-            _warn_about_outlier(rows, deviations, step)
-
         rows = contexts.reshape(-1, len(step.mean))
-        return step(rows if rows.dtype == np.float64 else unit_scale(rows), check=check)
+        return step(rows if rows.dtype == np.float64 else unit_scale(rows))
 
     def frozen(self, domain: int = 0) -> StandardiseStep:
         """Return the fitted step for contexts of a domain."""
@@ -263,22 +246,6 @@ class Standardise:
             if self.components is not None:
                 axes = restored_array(state, "axes", np.zeros((self.components, mean.shape[1])))
             self._steps = [_make_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
-
-
-def _warn_about_outlier(rows: FloatArray, deviations: FloatArray, step: StandardiseStep) -> None:
-    """Warn if a value of rows (n, d) is extremely far from the mean. ``deviations`` are the standardised rows."""
-    if max(deviations.max(initial=0.0), -deviations.min(initial=0.0)) <= _OUTLIER_DEVIATIONS:
-        return
-    deviations = deviations * np.minimum(1.0, step.deviation / (_MIN_RELATIVE_DEVIATION * np.median(step.deviation)))
-    row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
-    if abs(deviations[row, column]) <= _OUTLIER_DEVIATIONS:
-        return
-    warnings.warn(
-        f"a context has {rows[row, column]:.4g} in column {column}, {abs(deviations[row, column]):.4g} standard "
-        f"deviations from the mean {step.mean[column]:.4g}; it is clipped at {CLIP:g}. Check where it comes from",
-        OutlierWarning,
-        stacklevel=7,
-    )
 
 
 def _make_step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:

@@ -107,6 +107,8 @@ _MAX_UNIQUE_FRACTION = 0.95
 _MAX_SHIFT = 2.0
 #: Largest fraction of target rows with new categories that is not reported.
 _MAX_NEW_FRACTION = 0.01
+#: A number farther from the median, in interquartile ranges, is reported.
+_MAX_OUTLIER_RANGES = 1e4
 #: Numbers that many tables contain in place of missing values.
 _MISSING_CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
 
@@ -348,6 +350,7 @@ def find_notices(
     * categories that only the target has;
     * values that differ only in capitals or spaces;
     * numbers such as -999 that may mean a missing value;
+    * a number that is extremely far from the others;
     * arms with one or two rows;
     * propensities that are all 1;
     * source rows with the id of an earlier row, of the same domain if the column ``domain`` names it.
@@ -365,7 +368,8 @@ def find_notices(
     for column in types:
         name = column.name
         if column.role == "number":
-            notices += _find_missing_codes(name, [read_numbers(frame, name) for frame in tables])
+            numbers = [read_numbers(frame, name) for frame in tables]
+            notices += _find_missing_codes(name, numbers) or _find_outlier(name, np.concatenate(numbers))
             if name not in units:
                 notices += _find_unit_change(name, read_numbers(source, name), read_numbers(target, name))
         if column.role == "propensity" and (source[name].drop_nulls() == 1).all():
@@ -428,6 +432,16 @@ def _find_missing_codes(name: str, parts: Sequence[Any]) -> list[Notice]:
             text = f"{code:g} is in {count:,} rows, all others are between {others.min():g} and {others.max():g}. "
             notices.append(Notice(name, f"{text}If it means a missing value, leave these cells empty", True))
     return notices
+
+
+def _find_outlier(name: str, values: Any) -> list[Notice]:
+    """Return a notice for the number that is farthest from the median, if it is extremely far."""
+    low, median, high = np.nanquantile(values, (0.25, 0.5, 0.75)) if not np.isnan(values).all() else (0.0, 0.0, 0.0)
+    distances = np.nan_to_num(np.abs(values - median))
+    if high == low or distances.max() <= _MAX_OUTLIER_RANGES * (high - low):
+        return []
+    text = f"{values[distances.argmax()]:g} is extremely far from its median, {median:g}; in training it is clipped"
+    return [Notice(name, f"{text}. Leave the cell empty if it is a mistake", True)]
 
 
 def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = None) -> Catalogue:
