@@ -553,8 +553,8 @@ def test_what_looks_like_a_mistake_is_said():
     old[3, "offer"], old[4, "income"] = "mial", 1e9
     _, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
     assert list(map(str, find_notices(old, new, types))) == [
-        "income: 1e+09 is extremely far from its median, 60; in training it is clipped. Leave the cell empty if it is a "
-        "mistake",
+        "income: 1e+09 is extremely far from its median, 60; in training it is clipped. "
+        "Leave the cell empty if it is a mistake",
         "offer: arms with fewer than 3 rows ('mial': 1). They may be chosen, although little is "
         "known about them; drop these rows if they are mistakes",
         "p: it is 1 in every row, although several arms were chosen. If probabilities were not recorded, use --drop p, "

@@ -96,8 +96,24 @@ class TestMixture:
                 "mapping with a value for each of a, b",
             ),
             (
+                {
+                    "source": rounds(),
+                    "targets": {"a": rounds()[0], "b": rounds()[0]},
+                    "target_test": {"a": rounds()},
+                },
+                "target_test has nothing for 'b'; give it for each of a, b, or omit it",
+            ),
+            (
                 {"source": rounds(), "targets": {"a": rounds()[0]}, "target_test": {"A": rounds()}},
                 r"target_test has 'A', which is not one of the targets \(a\)",
+            ),
+            (
+                {
+                    "sources": {"a": rounds(), "b": rounds()},
+                    "target": rounds()[0],
+                    "source_test": {"b": rounds()},
+                },
+                "source_test has nothing for 'a'",
             ),
             (
                 {"sources": {"a": rounds()}, "target": rounds()[0], "source_test": {"b": rounds()}},

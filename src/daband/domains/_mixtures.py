@@ -271,6 +271,12 @@ def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_
         return pairs
 
     sources, targets = read_each("source", "target", source_options), read_each("target", "source", target_options)
+    for pairs, options in ((sources, source_options), (targets, target_options)):
+        for key in (key for key, value in options.items() if isinstance(value, Mapping)):
+            missing = [domain for domain, pair in pairs.items() if getattr(pair, key) is None]
+            if missing:
+                remedy = f"give it for each of {', '.join(pairs)}, or omit it"
+                raise InvalidInput(f"{key} has nothing for {missing[0]!r}; {remedy}")
     _check_common({**sources, **targets}, "class_names")
     return join_pairs(sources, targets, name=name)
 
