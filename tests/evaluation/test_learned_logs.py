@@ -78,6 +78,25 @@ def test_an_exported_file_is_evaluated_with_its_own_exploration(tmp_path):
         daband.evaluate_log(deployed, later, rule="ucb")
 
 
+def test_a_file_of_a_pair_is_recognised_after_training(tmp_path):
+    """Before: only ``fit_log``, ``learn_log`` and the command line recorded the files that a policy learned."""
+    file, later = write(tmp_path / "week1.parquet"), write(tmp_path / "week2.parquet", seed=1)
+    roles = {"arm": "arm", "reward": "reward", "propensity": "propensity"}
+    columns = daband.domains.Columns([f"x{i}" for i in range(D)], **roles)
+    table = daband.domains.from_table(source=file, target=later, columns=columns)
+    for pair in (table, daband.domains.from_log(source=file, target=rounds(1)[0], n_arms=K, source_test=None)):
+        policy = daband.LinUCB.for_pair(pair, seed=0)
+        daband.train(policy, source=pair.source)
+        policy.save(tmp_path / "p.safetensors")
+        policy = daband.load(tmp_path / "p.safetensors")
+        with pytest.raises(InvalidInput, match="has learned the log"):
+            daband.evaluate_log(policy, file, columns=columns)
+        assert daband.evaluate_log(policy, later, columns=columns).rounds == N
+    assert daband.evaluate_log(policy, table.source_test).rounds == len(table.source_test)
+    with pytest.raises(InvalidInput, match="has learned the log"):
+        daband.evaluate_log(daband.choose(table).policy, file, columns=columns)
+
+
 def test_rounds_learned_one_by_one_are_recognised_by_their_ids(tmp_path):
     """Before: only files that ``learn_log`` had read were recognised."""
     contexts, arms, rewards, chances = rounds(0)

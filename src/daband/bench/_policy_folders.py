@@ -17,7 +17,6 @@ from daband.bench._settings import RunSpec
 from daband.domains._contract import Pair
 from daband.domains._registry import load
 from daband.errors import DataError, InvalidInput, NotFitted
-from daband.evaluation._learned_logs import mark_learned
 from daband.policies._checkpoints import load_policy, read_notes
 from daband.training._trainer import Run
 from daband.training._work_folder import as_json
@@ -170,9 +169,6 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     run_fields = {"method": row["method"], "policy": dict(row["settings"]), "components": row["components"]}
     spec = spec.model_copy(update=run_fields)
     policy = choice.policy
-    source = Path(str(spec.pair_options.get("source")))
-    if pair.feedback == "bandit" and source.is_file():  # an estimate from the same log would be too high
-        mark_learned(policy, source)
     policy.save(folder / "policy.safetensors")
     choice.assessment.save(folder / "assessment.json")
     pair_fields = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}

@@ -202,6 +202,8 @@ class LoggedDomain(FeedbackDomain):
     """The log of another policy: contexts with the chosen arm, its reward and its propensity."""
 
     _order_key = 2
+    #: Digests of the files that the rounds were read from, as in ``Policy.log_parts``.
+    log_parts: frozenset[str] = frozenset()
 
     @abstractmethod
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:

@@ -373,6 +373,7 @@ def _play_episode(phase: Phase, rounds_by_domain: ByDomain, history: History) ->
         if isinstance(rounds, LoggedRounds):
             weights = weigh_logged_rounds(policy, rounds.propensities, rounds.offered)
             policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain, weights)
+            policy.log_parts |= phase.domain.by_name[name].log_parts  # type: ignore[attr-defined]
             columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
         else:
             decision = policy.play(rounds.contexts, rounds.rewards, domain)

@@ -471,6 +471,7 @@ def _learn_held_out(policy: LogPolicy, held_out_rounds: EvaluationDomain | Logge
     for name, rounds in held_out_rounds.by_domain(0, min(len(held_out_rounds), MAX_STORED_ROUNDS), seed=seed):
         weights = weigh_logged_rounds(policy, rounds.propensities, rounds.offered)
         policy.update(rounds.contexts, rounds.arms, rounds.rewards, name or "source", weights)
+        policy.log_parts |= held_out_rounds.by_name[name].log_parts  # type: ignore[attr-defined]
 
 
 def _find_preferred(pair: Pair, trained: Sequence[Policy], preferred: int, seed: int) -> tuple[int, LogEvidence | None]:

@@ -23,7 +23,7 @@ from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
 from daband.domains.readers._columns import ColumnRoles, Columns, ColumnType, find_notices, infer_columns
 from daband.domains.readers._images import from_images
-from daband.domains.readers._reading import read_table
+from daband.domains.readers._reading import read_table, record_file
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
 
@@ -200,6 +200,8 @@ def _load_files(
             name="files",
             **options,
         )
+        if arm is not None:
+            record_file(pair.source, paths[0])
     target_name = f"{domain} {target}" if domain else paths[1].name
     return replace(pair, about=About(summary=f"{paths[0].name} to {target_name}", licence="the user's own"))
 

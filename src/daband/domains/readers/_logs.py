@@ -19,6 +19,7 @@ from daband.domains._splits import hold_out
 from daband.domains.readers._arrays import ArrayContexts, build_target_parts, check_agreement, check_n_arms
 from daband.domains.readers._columns import read_catalogue
 from daband.domains.readers._parquet_log import ParquetLog
+from daband.domains.readers._reading import compute_digests
 from daband.errors import InvalidInput
 from daband.linear._propensities import estimate_propensities
 from daband.weights import check_propensities
@@ -144,6 +145,9 @@ def from_log(
     else:
         split_log = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out, log)
         training, held_out = split_log(fraction=source_test, name=name)
+    for part in (training, held_out):
+        if isinstance(part, ParquetLog):
+            part.log_parts = frozenset(compute_digests(part.parts()).values())
     per_arm = isinstance(log, ParquetLog) and log.shared
     target_fields = build_target_parts(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm

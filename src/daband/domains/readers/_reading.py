@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from daband._arrays import BoolArray, IntArray
 from daband._files import check_path
 from daband._lazy_polars import pl
 from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, format_value, row_number
+from daband.domains._contract import Contexts
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 #: The number of bytes at the start of a CSV file from which its format is inferred.
@@ -247,6 +249,13 @@ def compute_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
             digest_by_path[part.path] = digest.hexdigest()[:32]
         digests[part] = f"{digest_by_path[part.path]}:{part.start}-{part.stop}"
     return digests
+
+
+def record_file(log: Contexts, path: str | Path) -> None:
+    """Record the file that a log was read from, so that ``evaluate_log`` rejects it once a policy has learned it."""
+    digests = compute_digests([LogPart(str(path), 0, sys.maxsize)])
+    for part in log.by_name.values():
+        part.log_parts = frozenset(digests.values())  # type: ignore[attr-defined]
 
 
 def list_log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from daband.domains.readers._logs import (
     from_log,
     warn_estimated_propensities,
 )
-from daband.domains.readers._reading import find_arm, read_offered_arms, read_table
+from daband.domains.readers._reading import find_arm, read_offered_arms, read_table, record_file
 from daband.errors import DataError, InvalidInput
 from daband.linear._propensities import estimate_propensities
 from daband.weights import check_propensities
@@ -178,6 +179,8 @@ def from_table(
     if columns.arm is not None and columns.propensity is None:
         _estimate_propensities(parts, len(classes))
     pair = from_arrays(**parts, **arguments) if columns.arm is None else from_log(**parts, **arguments)
+    if columns.arm is not None and isinstance(source, str | Path):
+        record_file(pair.source, source)
     ids = [name for name in columns.id if name in target_frame.columns]
     pair.target.table = target_frame.select([*ids, *columns.context])
     pair.target.row_names = pair.target.table.select(ids or pl.all()).to_dict(as_series=False)
