@@ -124,6 +124,36 @@ def test_no_reward_is_asked_for_the_incumbents_own_choices(market):
     assert not (market / "same.csv").exists()
 
 
+def test_todays_choices_are_a_column_that_only_the_target_has(market):
+    """Before: --id rejected the column, and audit compared with another incumbent than choose."""
+    new = pl.read_csv(market / "new.csv")
+    new.with_columns(today=pl.Series(["mail", "none"] * (len(new) // 2))).write_csv(market / "today.csv")
+    files = ("--source", "old.csv", "--target", "today.csv", *FILES[4:], "--propensity", "p", "--incumbent", "today")
+    options = ("--set", "episodes=2", "--out", "today")
+    assert "given as id (--id today)" in daband("choose", *files, *options, cwd=market, code=2)
+    told = daband("choose", *files, *options, "--id", "today", cwd=market)
+    assert "euros over the choices in column today is expected in the target" in told
+    daband("audit", "today", "--budget", "3", "--out", "today-questions.csv", cwd=market)
+    text = (market / "today-questions.csv").read_text()
+    assert text.startswith("id,context,customer,today,arm,arm_name,reward\n")
+    (market / "today-questions.csv").write_text(text.replace(",\n", ",1\n"))
+    told = daband("audit", "today", "--answers", "today-questions.csv", cwd=market)
+    assert "euros over the choices in column today" in told
+    assert "Verdict with all earlier results" in told
+
+
+def test_an_audit_against_another_incumbent_leaves_the_assessment(market):
+    daband("choose", *FILES, "--incumbent", "mail", "--set", "episodes=2", "--out", "other", cwd=market)
+    before = (market / "other/assessment.json").read_text()
+    daband("audit", "other", "--budget", "3", "--incumbent", "none", "--out", "other.csv", cwd=market)
+    (market / "other.csv").write_text((market / "other.csv").read_text().replace(",\n", ",1\n"))
+    told = daband("audit", "other", "--answers", "other.csv", cwd=market)
+    assert "3 target rewards" in told
+    assert "over always none" in told
+    assert "updated" not in told
+    assert (market / "other/assessment.json").read_text() == before
+
+
 def test_fit_log_takes_a_table(market):
     import daband as library
 

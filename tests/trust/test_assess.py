@@ -10,6 +10,7 @@ import daband
 from daband.domains.readers._arrays import ArrayEvaluation
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput
+from daband.evaluation._weighted_log import score_rounds
 from daband.trust._assessment import as_text, count_rewards_needed, read_assessment
 from daband.trust._questions import Interval
 
@@ -102,8 +103,15 @@ def test_a_log_counts_by_its_propensities(policy, pair):
     found = daband.assess(policy, source=log, target=pair.target, incumbent=1)
     assert abs(found.source_advantage - exact.source_advantage) < 3 * found.source_error
     assert found.source_error > exact.source_error  # three quarters of the rewards are of other arms
-    today = daband.assess(policy, source=log, target=pair.target, incumbent=np.ones(len(pair.target), int))
+    best, worst = (
+        int(order(score_rounds(log.read_rounds(np.arange(n)), 4).mean(axis=0))) for order in (np.argmax, np.argmin)
+    )
+    asked = {"source": log, "target": pair.target}
+    today = daband.assess(policy, **asked, incumbent=np.full(len(pair.target), worst))
     assert today.source_advantage == pytest.approx(today.source_value - table[np.arange(n), arms].mean())
+    # Before: the choice of the best arm everywhere was worth the mean of the arms that the experiment drew.
+    today = daband.assess(policy, **asked, incumbent=np.full(len(pair.target), best))
+    assert today.source_advantage == pytest.approx(daband.assess(policy, **asked, incumbent=best).source_advantage)
 
 
 def test_rewards_in_other_units(assessment, policy, pair):

@@ -122,7 +122,7 @@ def begin_audit(
     pair = saved_policy.load_pair()
     assessment = None if saved_policy.assessment_file is None else read_assessment(saved_policy.assessment_file)
     if incumbent is None and assessment is not None:
-        incumbent = assessment.incumbent_arm
+        incumbent = assessment.incumbent_column if assessment.incumbent_arm is None else assessment.incumbent_arm
     return audit(
         load_policy(saved_policy.policy_file),
         target=pair.target,
@@ -138,7 +138,9 @@ def begin_audit(
 
 
 def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = False) -> tuple[Audit, Assessment | None]:
-    """Add answers to the audit of a folder's policy, and update its assessment once it is finished.
+    """Add answers to the audit of a folder's policy, and update its assessment once the audit is finished.
+
+    An assessment of the advantage over another incumbent is not changed.
 
     Args:
         folder: the folder of a run or a choice.
@@ -148,14 +150,15 @@ def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = Fal
     saved_policy = policy_folder(folder)
     audit_folder = saved_policy.path / AUDIT_FOLDER
     result = answer_audit(audit_folder, answers, replace=replace)
-    if saved_policy.assessment_file is None or not result.finished:
+    assessment_file = saved_policy.assessment_file
+    if assessment_file is None or not result.finished or read_assessment(assessment_file).incumbent != result.incumbent:
         return result, None
     # The assessment without these rewards is kept, because answers may be added or replaced.
     earlier_file = audit_folder / "before.json"
     if not earlier_file.is_file():
-        write_bytes(earlier_file, read_bytes(saved_policy.assessment_file))
+        write_bytes(earlier_file, read_bytes(assessment_file))
     assessment = read_assessment(earlier_file).with_rewards(result.interval, result.value_interval, result.answered)
-    assessment.save(saved_policy.assessment_file)
+    assessment.save(assessment_file)
     return result, assessment
 
 

@@ -86,8 +86,9 @@ def assess(
         target: target contexts, ``pair.target`` or an array (N, *C). A domain with rewards is rejected.
         incumbent: today's decisions: an arm's name or index, a column of the target's table, an array with
             today's arm for each target context (N,), or another policy. Default: the source's best arm, which a
-            ``LogPolicy`` takes from the log that it learned. If the incumbent is a column or an array, the source
-            advantage is measured over the logged arms, or over the best arm if the source is not a log.
+            ``LogPolicy`` takes from the log that it learned. The source has no choices of a column or an array. Its
+            advantage is then measured over the logged arms or over arms drawn as often as today's choices, whichever
+            have the larger mean reward; if the source is not a log, over the best arm.
         rule: "greedy", or "ucb" to keep the exploration bonus.
         contexts: maximum number of contexts of each domain. For a source that is a log, the maximum is 20,000 rounds if
             that is more.
@@ -216,7 +217,11 @@ class SourceRounds:
     def get_incumbent_rewards(self, incumbent: Incumbent) -> FloatArray:
         """Return the estimated reward of the incumbent in each round, (N,)."""
         if incumbent.choices is not None:
-            return self.table[:, self.find_best_arm()] if self.logged is None else self.logged.rewards
+            if self.logged is None:
+                return self.table[:, self.find_best_arm()]
+            # An experiment draws other arms than today's choices, so these are compared by their frequencies as well.
+            mixed = self.table @ np.array(compute_arm_fractions(incumbent.choices, self.table.shape[1]))
+            return mixed if mixed.mean() > self.logged.rewards.mean() else self.logged.rewards
         (arms,) = apply_by_source(lambda rows, name: [incumbent.choose_arms(rows, name)], self.contexts, self.origin)
         return self.get_rewards(arms)
 
@@ -322,6 +327,7 @@ def build_assessment(
         unit=unit,
         arm_names=list(arm_names),
         new_arms=new_arms,
+        incumbent_column=incumbent.column,
     )
     return assessment.with_verdict()
 

@@ -110,6 +110,8 @@ class Assessment:
     #: the usual distance between neighbours; infinite if a feature value occurs in no arm with rewards. Empty without a
     #: catalogue.
     new_arms: dict[str, float] = field(default_factory=dict)
+    #: The target's column with the incumbent's choices; None if they are not in a column.
+    incumbent_column: str | None = None
 
     @property
     def sentence(self) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class Incumbent:
     choices: IntArray | None = None
     #: The policy that decides today; None if it is not a daband policy.
     policy: Policy | None = None
+    #: The target's column with the stored choices; None if they are not in a column.
+    column: str | None = None
 
     def choose_target_arms(self, contexts: AnyArray, indices: IntArray) -> IntArray:
         """Return the arms for the target contexts (n, *C) at these indices (n,) of the domain, (n,)."""
@@ -89,10 +91,12 @@ def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], targe
             arms = ", ".join(arm_names) or f"0 to {n_arms - 1}"
             raise InvalidInput(
                 f"incumbent={incumbent!r} is neither an arm ({arms}) nor a column of the target "
-                f"({', '.join(column_names) or 'it has no table'}); a column that is not a context can be given as id"
+                f"({', '.join(column_names) or 'it has no table'}); a column that is not a context must be "
+                f"given as id (--id {incumbent})"
             )
         name = f"the choices in column {incumbent}"
-        return _incumbent_from_choices(list(columns[incumbent]), name, n_arms, arm_names, target)
+        choices = _incumbent_from_choices(list(columns[incumbent]), name, n_arms, arm_names, target)
+        return replace(choices, column=incumbent)
     if isinstance(incumbent, Sequence | np.ndarray) or hasattr(incumbent, "__array__"):
         values = incumbent if isinstance(incumbent, Sequence) else as_numpy(incumbent, "incumbent").tolist()
         return _incumbent_from_choices(values, "today's choices", n_arms, arm_names, target)

@@ -205,7 +205,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
             reason = f"by its name; --number {names[0]} makes it a context, --drop ignores it"
             stated[names[0]] = ("propensity", reason)
     for name in stated:
-        if name not in source.columns:
+        if name not in source.columns and not (name in roles.id and name in target.columns):
             hint = did_you_mean(name, source.columns)
             raise InvalidInput(f"the source has no column {name!r}{hint} (its columns: {', '.join(source.columns)})")
     _check_outcomes(source, roles)
