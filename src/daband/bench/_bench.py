@@ -27,11 +27,7 @@ class BenchError(DabandError, RuntimeError):
 
 
 def bench(
-    specs: Sequence[RunSpec],
-    out: str | Path,
-    *,
-    jobs: int = 1,
-    on_event: Listener | None = None,
+    specs: Sequence[RunSpec], out: str | Path, *, jobs: int = 1, on_event: Listener | None = None
 ) -> list[Record]:
     """Execute every run that is not finished, ``jobs`` at a time. Write ``results.json`` after each run.
 

@@ -64,10 +64,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 data_app = typer.Typer(
-    name="data",
-    help="List pairs of domains, and check their data.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    name="data", help="List pairs of domains, and check their data.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(data_app, name="data")
 

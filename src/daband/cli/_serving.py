@@ -39,8 +39,7 @@ def export_command(
     ] = 0,
     data: Annotated[bool, typer.Option(help="Read the run's data, whose contexts monitoring compares with.")] = True,
     student: Annotated[
-        bool,
-        typer.Option("--student", help="Train one network to imitate a mixture of networks, and export it."),
+        bool, typer.Option("--student", help="Train one network to imitate a mixture of networks, and export it.")
     ] = False,
 ) -> None:
     """Write a policy to one file that decides on raw rows.
@@ -243,13 +242,11 @@ def serve_command(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A further host name that requests may use; * allows any."),
+        list[str] | None, typer.Option(metavar="NAME", help="A further host name that requests may use; * allows any.")
     ] = None,
     body_bytes: Annotated[int, typer.Option(min=1, help="The largest request body, in bytes.")] = 1 << 20,
     worker: Annotated[
-        bool,
-        typer.Option("--worker/--no-worker", help="Start the process that learns and sets default rewards."),
+        bool, typer.Option("--worker/--no-worker", help="Start the process that learns and sets default rewards.")
     ] = True,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Print the path and status of each request, without contexts.")

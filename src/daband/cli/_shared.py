@@ -183,13 +183,7 @@ def _describe_result(record: Mapping[str, Any]) -> str:
     return f"{name} unknown" if score is None else f"{name} {score:.{digits}f}"
 
 
-def run_all(
-    specs: Sequence[RunSpec],
-    out: Path,
-    *,
-    jobs: int = 1,
-    on_failure: Callable[[Records], object],
-) -> Records:
+def run_all(specs: Sequence[RunSpec], out: Path, *, jobs: int = 1, on_failure: Callable[[Records], object]) -> Records:
     """Execute runs, show progress, and return their records.
 
     If runs fail, ``on_failure`` is called with the records of the other runs before the error is raised.

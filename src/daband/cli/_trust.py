@@ -54,12 +54,10 @@ Unit = Annotated[str, typer.Option(help="Unit of the rewards in sentences, e.g. 
 
 def assess_command(
     folder: Annotated[
-        Path,
-        typer.Argument(help="A folder of a run, of runs, or of a choice; or a saved policy.", show_default=False),
+        Path, typer.Argument(help="A folder of a run, of runs, or of a choice; or a saved policy.", show_default=False)
     ],
     name: Annotated[
-        str | None,
-        typer.Option("--on", help="The data for a saved policy, instead of files: a TOML file or a preset."),
+        str | None, typer.Option("--on", help="The data for a saved policy, instead of files: a TOML file or a preset.")
     ] = None,
     incumbent: Incumbent = None,
     unit: Unit = "",
@@ -207,8 +205,7 @@ def choose_command(
     name: Name,
     incumbent: Incumbent = None,
     budget: Annotated[
-        int,
-        typer.Option(min=0, help="Target rewards to use: fill in OUT/questions.csv, then run this again."),
+        int, typer.Option(min=0, help="Target rewards to use: fill in OUT/questions.csv, then run this again.")
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the policy.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",

@@ -208,9 +208,7 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
 
 
 def allow_several_domains(
-    *,
-    by_target: Sequence[str] = ("target_test",),
-    prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    *, by_target: Sequence[str] = ("target_test",), prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> Callable[[Callable[P, Pair]], Callable[P, Pair]]:
     """Return a decorator for a reader of one ``source`` and ``target``. It adds ``sources`` and ``targets`` by name.
 

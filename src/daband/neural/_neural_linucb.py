@@ -280,13 +280,7 @@ class NeuralLinUCB(Policy):
         self.buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
 
     def _play(
-        self,
-        contexts: AnyArray,
-        rewards: FloatArray,
-        domain: int,
-        available: Mask,
-        first_round: int,
-        weights: Weights,
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
     ) -> Decision:
         contexts = self._channels_first(contexts)
         self._check_pixels(contexts)

@@ -56,12 +56,7 @@ from daband.policies._pair_defaults import (
     compute_default_ridge,
     count_joint_components,
 )
-from daband.policies._policy import (
-    Policy,
-    learn_transformed,
-    prepare_contexts,
-    score_transformed,
-)
+from daband.policies._policy import Policy, learn_transformed, prepare_contexts, score_transformed
 from daband.policies._registered import policies
 from daband.policies._ridge import Constant, LinUCB
 from daband.policies._self_training import SelfTraining
@@ -365,13 +360,7 @@ class Mixture(Policy):
             learn_transformed(member, member_features, arms, rewards, domain, weights)
 
     def _play(
-        self,
-        contexts: AnyArray,
-        rewards: FloatArray,
-        domain: int,
-        available: Mask,
-        first_round: int,
-        weights: Weights,
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
     ) -> Decision:
         members = list(self.members.values())
         in_target = self.domains.is_target(domain)

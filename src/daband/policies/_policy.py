@@ -66,14 +66,7 @@ from daband.linear._kernels import draw_key, kernels
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._transforms import Transform, as_transform, shift_transform, transform_settings
 from daband.policies._checkpoints import check_notes, restore_arrays, save_policy
-from daband.policies._incoming_rounds import (
-    MAX_NORM,
-    MAX_RAW_NORM,
-    RoundIds,
-    check_contexts,
-    check_seed,
-    check_shape,
-)
+from daband.policies._incoming_rounds import MAX_NORM, MAX_RAW_NORM, RoundIds, check_contexts, check_seed, check_shape
 from daband.policies._pair_defaults import build_policy_for_pair, get_setting_defaults
 from daband.policies._thread_locks import Locks, defer_signals
 from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
@@ -344,13 +337,7 @@ class Policy(ABC):
     # Methods that a policy may replace.
 
     def _play(
-        self,
-        contexts: AnyArray,
-        rewards: FloatArray,
-        domain: int,
-        available: Mask,
-        first_round: int,
-        weights: Weights,
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
     ) -> Decision:
         """Decide and learn round by round, and update the reward moments. Subclasses may do it faster."""
         decisions = []

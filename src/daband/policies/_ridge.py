@@ -38,10 +38,7 @@ from daband.linear._joint_ridge import JointHead
 from daband.linear._primal_ridge import MAX_SQUARED_NORM, RidgeSums
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge_head import ArmModel, RidgeHead
-from daband.policies._incoming_rounds import (
-    MAX_RAW_NORM,
-    RoundIds,
-)
+from daband.policies._incoming_rounds import MAX_RAW_NORM, RoundIds
 from daband.policies._policy import Policy, transform_contexts
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
@@ -97,13 +94,7 @@ class RidgePolicy(Policy):
         self._head.learn(self._featurise(contexts), arms, rewards, weights)
 
     def _play(
-        self,
-        contexts: AnyArray,
-        rewards: FloatArray,
-        domain: int,
-        available: Mask,
-        first_round: int,
-        weights: Weights,
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
     ) -> Decision:
         return self._head.play(
             self._featurise(contexts),

@@ -136,13 +136,7 @@ class SelfTraining(LinUCB):
         self._add_labels(contexts, arms, rewards, weights)
 
     def _play(
-        self,
-        contexts: AnyArray,
-        rewards: FloatArray,
-        domain: int,
-        available: Mask,
-        first_round: int,
-        weights: Weights,
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
     ) -> Decision:
         if domain in self._target_theta:
             return Policy._play(self, contexts, rewards, domain, available, first_round, weights)

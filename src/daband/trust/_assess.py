@@ -121,13 +121,7 @@ def assess(
         incumbent = make_constant_incumbent(best_arm, names)
     target_arms, target_means = decide(policy, sample.contexts, "target", rule)
     return build_assessment(
-        policy,
-        rounds,
-        sample,
-        Choices(arms, means, target_arms, target_means),
-        incumbent,
-        arm_names=names,
-        unit=unit,
+        policy, rounds, sample, Choices(arms, means, target_arms, target_means), incumbent, arm_names=names, unit=unit
     )
 
 

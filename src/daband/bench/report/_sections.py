@@ -337,9 +337,7 @@ def detail_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
             tables=[continued_table(pair, records)] if records else [],
         ),
         Section(
-            "Learning in the source",
-            drawings=_regret_drawings(pair, runs, "source"),
-            tables=_bound_tables(pair, runs),
+            "Learning in the source", drawings=_regret_drawings(pair, runs, "source"), tables=_bound_tables(pair, runs)
         ),
     )
     return [section for section in sections if section.drawings or section.tables]

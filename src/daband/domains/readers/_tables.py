@@ -21,10 +21,7 @@ from daband.domains._mixtures import read_several
 from daband.domains._splits import split_fraction, split_half
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns, read_catalogue
-from daband.domains.readers._logs import (
-    from_log,
-    warn_estimated_propensities,
-)
+from daband.domains.readers._logs import from_log, warn_estimated_propensities
 from daband.domains.readers._reading import find_arm, read_offered_arms, read_table, record_file
 from daband.errors import DataError, InvalidInput
 from daband.linear._propensities import estimate_propensities
