@@ -127,10 +127,10 @@ def evaluate_log(
 ) -> LogEstimate:
     """Estimate the mean reward of a policy from the log of another policy.
 
-    Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is a log, unless it is a
-    ``LogPolicy`` of ``choose``, which learns these as well. An estimate from learned rounds would be too high. A file
-    that the policy has learned is therefore an error: by ``fit_log`` or ``learn_log``, or by ``train`` or ``choose`` on
-    a pair that was made from its path. Rounds in memory are recognised only by their ids.
+    Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is a log. A
+    ``LogPolicy`` that ``choose`` returns has learned these, and needs a later log. An estimate from learned rounds
+    would be too high. A file that the policy has learned is therefore an error: by ``fit_log`` or ``learn_log``, or by
+    ``train`` or ``choose`` on a pair that was made from its path. Rounds in memory are recognised only by their ids.
 
     Args:
         policy: the policy, unchanged afterwards; an exported one (``daband.load_deployed``), with the exploration that
