@@ -10,6 +10,7 @@ import pytest
 import daband
 from daband.domains.readers._arrays import from_arrays
 from daband.errors import InvalidInput
+from daband.linear._dual_ridge import ContextStore
 from daband.policies._registered import policies
 
 SHAPE = {"context_shape": (3,), "n_arms": 3}
@@ -108,6 +109,17 @@ def test_episodes_are_their_rounds_in_turn(names, feedback):
     probe = rng.normal(size=(20, 3))
     np.testing.assert_allclose(played.decide(probe).mean, told.decide(probe).mean, atol=1e-6)
     np.testing.assert_allclose(played.decide(probe).bonus, told.decide(probe).bonus, atol=1e-6)
+
+
+def test_inner_products_of_an_episode_are_computed_once_per_regression(monkeypatch):
+    calls, products = [], ContextStore.inner_products
+    monkeypatch.setattr(ContextStore, "inner_products", lambda *args: calls.append(args) or products(*args))
+    shape = {"context_shape": (512,), "n_arms": 2}
+    policy = daband.Mixture(**shape, members={"a": daband.LinUCB(**shape), "b": daband.LinUCB(**shape, ridge=9.0)})
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        policy.play(rng.normal(size=(64, 512)), rng.random((64, 2)))
+    assert len(calls) == 2 * 2
 
 
 def test_a_single_member_with_a_small_alpha_is_exported(tmp_path):

@@ -371,8 +371,6 @@ class Mixture(Policy):
         if self.arms == "shared" or self.joint_member is not None or not regressions_decide:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
         member_features = [prepare_contexts(member, contexts, domain) for member in members]
-        pairs: Any = zip(members, member_features, strict=True)
-        regressions = [member._get_head_and_features(features, domain) for member, features in pairs]
         checksums = _compute_checksums(contexts)
         is_new = self._find_new_contexts(checksums)
         self._store_checksums(checksums)
@@ -380,12 +378,16 @@ class Mixture(Policy):
         for start in range(0, len(contexts), _BLOCK_ROUNDS):
             rows = slice(start, start + _BLOCK_ROUNDS)
             block_mask, block_weights = (None if part is None else part[rows] for part in (available, weights))
-            scores = EpisodeScores([head for head, _ in regressions], [features[rows] for _, features in regressions])
+            block: list[tuple[Any, AnyArray]] = [
+                (member, features[rows]) for member, features in zip(members, member_features, strict=True)
+            ]
+            heads_and_features = [member._get_head_and_features(features, domain) for member, features in block]
+            scores = EpisodeScores(*zip(*heads_and_features, strict=True))
             arguments: Any = scores, rewards[rows], is_new[rows], block_mask, first_round + start, block_weights
             decision = self._play_block(*arguments)
             received = rewards[rows][np.arange(len(decision.arm)), decision.arm]
-            for member, features in zip(members, member_features, strict=True):
-                learn_transformed(member, features[rows], decision.arm, received, domain, block_weights)  # type: ignore[arg-type]
+            for member, features in block:
+                learn_transformed(member, features, decision.arm, received, domain, block_weights)  # type: ignore[arg-type]
             decisions.append(decision)
         return join_decisions(decisions)
 
