@@ -260,7 +260,7 @@ def test_an_exported_policy_leaves_out_the_same_arms_as_the_policy(tmp_path):
     some = np.tile(np.arange(12) < 4, (9, 1))
     assert policy.decide(contexts, "target", available=some).arm.tolist() == [3] * 9
     assert deployed.decide(contexts, arms=some).arm.tolist() == [3] * 9
-    with pytest.raises(daband.InvalidInput, match="arms leaves no arm"):
+    with pytest.raises(daband.InvalidInput, match="arms must allow at least one arm"):
         deployed.decide(contexts, arms=np.arange(12) < 2)
 
 

@@ -192,7 +192,7 @@ def test_contexts_larger_than_those_of_the_program_are_refused_before_they_are_m
     header, arrays = read_tensor_file(tmp_path / "p", FORMAT)
     header["members"][0]["network"]["context_shape"] = [2**30, 2**30]
     written(tmp_path / "p", header, arrays)
-    with pytest.raises(daband.CheckpointError, match=r"the program takes \[\[4\]\]"):
+    with pytest.raises(daband.CheckpointError, match=r"but it takes \[\[4\]\]"):
         daband.load_deployed(tmp_path / "p")
 
 

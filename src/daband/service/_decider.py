@@ -224,7 +224,7 @@ class Decider:
         if len(requests) == 1:
             request = requests[0]
             arms = _build_mask(requests, deployed.n_arms) if request.arms is None else request.arms
-            decision = deployed.decide_with(request.row, arms, request.top, **shared_options)[0]
+            decision = deployed.decide_with_contexts(request.row, arms, request.top, **shared_options)[0]
             arm, propensity = int(decision.arm), float(decision.propensity)
             if request.arms is not None:
                 arm = deployed.arm_names.index(str(decision.arm_name))
@@ -233,7 +233,7 @@ class Decider:
         batch: Any = [request.row for request in requests]
         if isinstance(batch[0], np.ndarray):
             batch = np.stack(batch)
-        decision = deployed.decide_with(batch, _build_mask(requests, deployed.n_arms), **shared_options)[0]
+        decision = deployed.decide_with_contexts(batch, _build_mask(requests, deployed.n_arms), **shared_options)[0]
         fields = (decision.arm, decision.propensity, decision.control, decision.in_control)
         columns = (np.broadcast_to(field, len(requests)).tolist() for field in fields)
         return list(zip(*columns, strict=True)), list(decision.warnings), [()] * len(requests)

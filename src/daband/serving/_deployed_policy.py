@@ -1,4 +1,8 @@
-"""Load a policy from an exported file, and decide with it. A deployed policy never changes; threads may share it."""
+"""Load a policy from an exported file, and decide with it.
+
+``load_deployed`` reads the file and returns a ``DeployedPolicy``. Its method ``decide`` returns a ``DeployedDecision``.
+A deployed policy never changes, so threads may share it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
 #: The version of the file format that is written and read.
 EXPORT_VERSION = 7
-#: The largest number of a round.
+#: The largest ``round_number``, which must fit in 64 bits.
 _MAX_ROUND = (1 << 63) - 1
 #: Maximum number of arms in one request.
 _MAX_ARMS = 1000
@@ -54,7 +58,7 @@ class DeployedDecision(NamedTuple):
     warnings: tuple[Any, ...]
     #: The probability that a row is in the control group.
     control: float | FloatArray = 0.0
-    #: True if the row is in the control group, for which the incumbent's arm is chosen.
+    #: True if the row is in the control group, in which the incumbent is chosen.
     in_control: bool | BoolArray = False
     #: With ``top``, the names of this many arms: the chosen arm, then the others by score. A batch has a tuple per row.
     ranking: tuple[Any, ...] = ()
@@ -78,7 +82,7 @@ class DeployedPolicy:
     log_parts: frozenset[str]
     #: The arm that was always chosen before the policy was deployed; None if it is not known.
     incumbent: int | None
-    #: Converts rows to contexts.
+    #: The reader that converts rows to contexts.
     reader: RowReader = field(compare=False)
     #: Counts of reference contexts for the monitor; None if the file has none.
     reference: Reference | None = field(compare=False)
@@ -148,17 +152,18 @@ class DeployedPolicy:
             round_number: the number of the round, or of the first round of a batch. Random draws are then those of the
                 exported policy's seed for this round. By default the draws cannot be repeated.
             strict: True to raise an error for a row with warnings.
-            control: the fraction of rows in the control group, for which the file's incumbent is chosen. Propensities
-                include the control group.
+            control: the probability that a row is in the control group. For such rows, the incumbent in the file is
+                chosen (``daband.export(incumbent=)``). Propensities take the control group into account.
             new_arms: the largest fraction of rows that choose an arm without any reward, unless a row has no other arm.
-                By default it is the value in the file (``daband.export(new_arms=)``). Propensities include this limit.
+                By default it is the value in the file (``daband.export(new_arms=)``). Propensities take this limit into
+                account.
 
         A missing column, a value of the wrong type, numbers that are not finite, arrays of another shape and damaged
         images always raise an error.
         """
-        return self.decide_with(row, arms, top, round_number, strict, control, None, new_arms)[0]
+        return self.decide_with_contexts(row, arms, top, round_number, strict, control, None, new_arms)[0]
 
-    def decide_with(
+    def decide_with_contexts(
         self,
         row: Any,
         arms: Any = None,
@@ -171,7 +176,8 @@ class DeployedPolicy:
     ) -> tuple[DeployedDecision, ReadRows]:
         """Decide as ``decide`` does, and also return the contexts and warnings of the rows.
 
-        ``incumbents`` (n,) has the incumbent of each row, -1 for none, in place of the incumbent in the file.
+        Arguments are as in ``decide``. ``incumbents`` (n,) are the incumbents of the rows, -1 for none; by default, all
+        rows have the incumbent in the file.
         """
         read_rows = self.reader.read(row)
         if strict:
@@ -197,7 +203,7 @@ class DeployedPolicy:
                 mean, bonus, arm, propensity = frozen.decide_row(read_rows.contexts[0], round_number)
                 return DeployedDecision(arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]), read_rows
             mean, bonus = frozen.score(read_rows.contexts)
-        groups: list[Any] = []
+        fields: list[Any] = []  # the fields ``control`` and ``in_control`` of the decision, (n,) each
         if control:
             check_fraction("control", control, allow_one=True)
             if incumbents is None:
@@ -205,7 +211,7 @@ class DeployedPolicy:
             if indices is not None:  # an incumbent that is not in the request cannot be chosen
                 index_in_request = {int(arm): index for index, arm in enumerate(indices) if arm >= 0}
                 incumbents = np.array([index_in_request.get(int(arm), -1) for arm in incumbents])
-            choices, *groups = frozen.choose_with_control(mean, bonus, mask, round_number, control, incumbents, limit)
+            choices, *fields = frozen.choose_with_control(mean, bonus, mask, round_number, control, incumbents, limit)
         else:
             choices = frozen.choose(mean, bonus, mask, round_number, limit=limit)
         rankings = _rank_arms(frozen.exploration.optimism, mean, bonus, mask, choices, names, top)
@@ -213,18 +219,18 @@ class DeployedPolicy:
             chosen_names = tuple(names[arm] for arm, _ in choices)
             chosen_arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
             scores, warnings = frozen.to_reward_units(mean, bonus), tuple(read_rows.warnings)
-            batch = DeployedDecision(chosen_arms, chosen_names, propensities, *scores, warnings, *groups)
+            batch = DeployedDecision(chosen_arms, chosen_names, propensities, *scores, warnings, *fields)
             return batch._replace(ranking=rankings), read_rows
         (arm, propensity), (means, bonuses) = choices[0], frozen.to_reward_units(mean[0], bonus[0])
-        group = (column[0].item() for column in groups)
-        decision = DeployedDecision(arm, names[arm], propensity, means, bonuses, read_rows.warnings[0], *group)
+        control_values = (field[0].item() for field in fields)
+        decision = DeployedDecision(arm, names[arm], propensity, means, bonuses, read_rows.warnings[0], *control_values)
         return decision._replace(ranking=rankings[0]) if rankings else decision, read_rows
 
     def look_up_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:
         """Return the names, indices (-1 for a new arm) and vectors of the arms of a request.
 
-        ``arms`` are as in ``decide``. Vectors are None if no arm has features. Arms of the catalogue that are not
-        offered in the policy's domain are allowed.
+        ``arms`` are as in ``decide``. Vectors are None if no arm has features. Also arms of the catalogue that the
+        policy's domain does not offer may be given.
         """
         if isinstance(arms, str | bytes | Mapping) or not hasattr(arms, "__len__") or not 1 <= len(arms) <= _MAX_ARMS:
             raise InvalidInput(f"arms must be a list of 1 to {_MAX_ARMS:,} arms, got {repr(arms)[:80]}")
@@ -238,7 +244,7 @@ class DeployedPolicy:
             ids = [arm.get("id") if isinstance(arm, Mapping) else arm for arm in arms]
             indices = [self.arm_index(arm, "arms") for arm in ids]
             if len(set(indices)) < len(indices):
-                raise InvalidInput("arms must have each arm only once")
+                raise InvalidInput("arms must have each arm only once, but one is given twice")
             return [self.arm_names[index] for index in indices], np.array(indices), None
         names, indices, vectors = catalogue.look_up(arms)
         return names, np.array(indices), vectors
@@ -297,7 +303,7 @@ class DeployedPolicy:
         return NewArms(self.frozen.unrewarded, fraction)
 
     def _require_incumbent(self) -> int:
-        """Return the incumbent. Raise an error if the file has none."""
+        """Return the index of the incumbent. Raise an error if the file has none."""
         if self.incumbent is None:
             raise InvalidInput("control needs an incumbent: use daband.export(policy, path, incumbent=arm)")
         return self.incumbent
@@ -315,7 +321,7 @@ class DeployedPolicy:
         if self.frozen.offered is not None:
             mask = mask & self.frozen.offered
         if not mask.any(axis=1).all():
-            raise InvalidInput("arms leaves no arm to choose")
+            raise InvalidInput("arms must allow at least one arm that the domain offers in each row")
         return mask
 
     def arm_index(self, arm: Any, argument: str) -> int:
@@ -368,7 +374,7 @@ def arm_index(arm: Any, arm_names: Sequence[str], argument: str) -> int:
 
 
 def is_deployed_file(path: str | Path) -> bool:
-    """Return True if a file starts like the files that ``daband.export`` writes."""
+    """Return True if a file starts like a file that ``daband.export`` wrote."""
     with open(path, "rb") as file:
         return file.read(8 + len(FORMAT.header_start))[8:] == FORMAT.header_start
 

@@ -1,4 +1,7 @@
-"""Write a trained policy, without its training data, to one file from which it can be deployed (``export``)."""
+"""Write a trained policy to one file, without its training data. ``load_deployed`` reads the file.
+
+``export`` is the public function. The functions after it check the policy, and compute the parts of the file.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,10 @@ from daband.serving._monitor import MAX_CONTEXTS, build_reference
 
 #: The smallest standard deviation of a feature, as a fraction of its absolute mean, or of 1 if that is larger.
 _MIN_DEVIATION = 1e-9
-#: The number of contexts on which a written file is compared with the policy.
+#: The number of contexts on which the written file is compared with the policy.
 _N_CHECKED_CONTEXTS = 4
-#: The largest difference of scores, as a fraction of the largest score. Networks are written in single precision.
+#: The largest allowed difference of scores between file and policy, as a fraction of the largest score. Networks are
+#: written in single precision.
 _MAX_RELATIVE_ERROR = 1e-3
 
 
@@ -61,7 +65,7 @@ def export(
     ``min_rounds``.
 
     Args:
-        policy: a trained policy with a method ``_freeze``, which all policies of daband have.
+        policy: a trained policy.
         path: the file to write.
         pair: the ``daband.domains.Pair`` that the policy was trained on. It provides the names of arms, the table, the
             size of images and the reference.
@@ -69,8 +73,8 @@ def export(
         arm_names: a name per arm; by default ``policy.arm_names``, otherwise the pair's, otherwise "0", "1", ...
         reference: contexts of the domain that the policy will act in, (n, *C), or a domain's ``Contexts``. Their ranges
             and counts are written to the file, for warnings and for ``DeployedPolicy.monitor``. The default is the
-            contexts of the pair, or without a pair the contexts that the policy stores for replay. If it is a
-            ``DeployedPolicy``, its ranges are copied, but not its counts, because the counts depend on its predictions.
+            contexts of the pair, or without a pair the contexts that the policy stores for replay. If ``reference`` is
+            a ``DeployedPolicy``, its ranges are copied. Its counts are not, because they depend on its predictions.
         assessment: the policy's estimated quality in the target, as ``daband.assess`` returns it, or a mapping.
         incumbent: the arm, by name or index, that is always chosen today; by default the arm that the assessment
             compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve --control`` choose it for some rows.
@@ -97,7 +101,7 @@ def export(
     frozen = dataclasses.replace(frozen, new_arms=new_arms, unrewarded=unrewarded)
     if frozen.new_arms < 1.0 and unrewarded is None:
         raise InvalidInput(f"new_arms: a {frozen.policy!r} policy does not count the rewards of each arm")
-    _warn_of_unused_features(frozen)
+    _warn_about_unused_features(frozen)
     arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
     framing = getattr(policy, "framing", None)
     if pair is not None:
@@ -181,7 +185,7 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
 
 
 def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str | None = None) -> FrozenPolicy:
-    """Return the decision rule of a policy in a domain, with this epsilon and exploration rule if they are given."""
+    """Return the decision rule of a policy in a domain. ``epsilon`` and ``explore`` replace its settings if given."""
     if not callable(getattr(policy, "frozen", None)):
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
     frozen = policy.frozen(domain)
@@ -204,23 +208,23 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
 
 
 def _without_large_inverses(members: Sequence[Member]) -> tuple[Member, ...]:
-    """Return the members of a greedy policy without large matrices that are only used for bonuses.
+    """Return the members of a greedy policy without large matrices, which are only used for bonuses.
 
-    Small matrices are kept, because decisions report bonuses and a monitor counts them. The weights of the remaining
+    Small matrices remain, because decisions report bonuses and a monitor counts them. The weights of the remaining
     bonuses are scaled to the same sum.
     """
-    reduced = []
+    small_members = []
     for member in members:
         is_large = member.inverse.nbytes > LARGE_INVERSE_BYTES
-        empty = np.zeros((len(member.theta), 0, 0))
-        reduced.append(dataclasses.replace(member, inverse=empty, bonus_weight=0.0) if is_large else member)
-    old_sum, new_sum = (sum(member.bonus_weight for member in group) for group in (members, reduced))
+        no_inverse = np.zeros((len(member.theta), 0, 0))
+        small_members.append(dataclasses.replace(member, inverse=no_inverse, bonus_weight=0.0) if is_large else member)
+    old_sum, new_sum = (sum(member.bonus_weight for member in group) for group in (members, small_members))
     scale = old_sum / new_sum if new_sum > 0 else 1.0
-    scaled = [dataclasses.replace(member, bonus_weight=scale * member.bonus_weight) for member in reduced]
+    scaled = [dataclasses.replace(member, bonus_weight=scale * member.bonus_weight) for member in small_members]
     return tuple(member for member in scaled if member.weight > 0 or member.bonus_weight > 0)
 
 
-def _warn_of_unused_features(frozen: FrozenPolicy) -> None:
+def _warn_about_unused_features(frozen: FrozenPolicy) -> None:
     """Warn if arms have no reward, and the policy does not use their features."""
     catalogue, unrewarded = frozen.catalogue, frozen.unrewarded
     if catalogue is None or unrewarded is None or any(member.vectors is not None for member in frozen.members):
@@ -240,19 +244,19 @@ def _check_counts(frozen: FrozenPolicy, minimum: int) -> None:
     """Raise an error if an arm was learned from fewer rounds than ``minimum``."""
     if not minimum or frozen.counts is None:
         return
-    small_arms = np.flatnonzero(frozen.counts < minimum)
-    if len(small_arms):
+    rare_arms = np.flatnonzero(frozen.counts < minimum)
+    if len(rare_arms):
         raise InvalidInput(
-            f"min_rounds={minimum}: arm {small_arms[0]} was learned from {frozen.counts[small_arms[0]]} rounds"
-            + (f", and {len(small_arms) - 1} more from fewer than {minimum}" if len(small_arms) > 1 else "")
+            f"min_rounds={minimum}: arm {rare_arms[0]} was learned from {frozen.counts[rare_arms[0]]} rounds"
+            + (f", and {len(rare_arms) - 1} more from fewer than {minimum}" if len(rare_arms) > 1 else "")
             + "; statistics of few rounds can reveal individual rounds, so learn more rounds or remove the arm"
         )
 
 
 def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
     """Raise an error if the policy cannot have been trained on this pair."""
-    attributes = ("class_names", "table", "source", "target", "context_shape", "arms", "feature_names")
-    if not all(hasattr(pair, name) for name in attributes):
+    pair_attributes = ("class_names", "table", "source", "target", "context_shape", "arms", "feature_names")
+    if not all(hasattr(pair, name) for name in pair_attributes):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
     if pair.context_shape != frozen.context_shape or pair.arms != frozen.arms:
         raise InvalidInput(
@@ -269,7 +273,7 @@ def _image_rule(frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: s
         return {"layout": layout}
     resize, crop = framing
     if frozen.context_shape != (3, crop, crop):
-        raise InvalidInput(f"policy.framing is {framing}, and contexts have shape {frozen.context_shape}")
+        raise InvalidInput(f"policy.framing must crop to the contexts {frozen.context_shape}, got {framing}")
     return {"layout": layout, "resize": resize, "crop": crop}
 
 
@@ -279,13 +283,13 @@ def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
     data: Any = reference if is_domain else as_numpy(reference, "reference")
     if not is_domain and not (data.ndim and len(data)):
         raise InvalidInput(f"reference must have at least one row, got shape {data.shape}")
-    rows = np.sort(np.random.default_rng(len(data)).permutation(len(data))[:MAX_CONTEXTS])
-    contexts: AnyArray = data.read(rows.astype(np.int64)) if is_domain else data[rows]
+    indices = np.sort(np.random.default_rng(len(data)).permutation(len(data))[:MAX_CONTEXTS])
+    contexts: AnyArray = data.read(indices.astype(np.int64)) if is_domain else data[indices]
     if contexts.shape[1:] != frozen.row_shape:
         shape = ", ".join(map(str, frozen.row_shape))
         raise InvalidInput(f"reference must have shape (n, {shape}), got {contexts.shape}")
     if contexts.dtype.kind == "f" and not np.isfinite(contexts).all():
-        raise InvalidInput("reference has a NaN or infinite value")
+        raise InvalidInput("reference must be finite, but a row has a NaN or infinite value")
     return contexts
 
 

@@ -1,10 +1,9 @@
 """Define the decision rule of a policy as arrays, without its training data.
 
-``policy.frozen()`` returns a ``FrozenPolicy``, which has one or several ``Member`` objects. Contexts are first
-transformed by the policy's transform. Every member then computes features (the context, a transform of it, the features
-of a network, or a constant) and predicts rewards by ridge regressions on them. ``Exploration`` chooses an arm by the
-weighted mean of these predictions. ``_RowScorer`` computes the same scores for single rows, but faster. Training calls
-the same functions.
+Start with ``FrozenPolicy``, which ``policy.frozen()`` returns. It has one or several ``Member`` objects. Contexts are
+first transformed by the policy's transform. Every member then computes features (the context, a transform of it, the
+features of a network, or a constant) and predicts rewards by ridge regressions on them. ``Exploration`` chooses an arm
+by the weighted mean of these predictions. ``_RowScorer`` computes the same scores for single rows, but faster.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from daband.linear._standardise import StandardiseStep
 from daband.linear._transforms import TransformStep, load_step
 from daband.serving._numpy_networks import ConvNetwork, MlpNetwork, Network, load_network
 
-#: Larger matrices of a member, in bytes, are written in single precision.
+#: The inverse matrices of a member are *large* above this size in bytes. Large ones are written in single precision.
 LARGE_INVERSE_BYTES = 8 << 20
-#: Maximum number of weights for which ``_RowScorer`` is used. It is not faster for more.
+#: Maximum number of weights for which ``_RowScorer`` is used. With more weights it is not faster.
 _MAX_FOLDED_WEIGHTS = 1 << 20
 #: Maximum number of weights of the regressions of all arms of a catalogue for which ``_RowScorer`` is used. For more, a
 #: batch of one row is faster (measured with 100 and 1,000 arms).
 _MAX_FOLDED_ARM_WEIGHTS = 1 << 17
-#: Two scores with a smaller relative difference may be equal up to rounding in single precision.
+#: If the relative difference of two scores is smaller, it may come from rounding in single precision.
 _TIE_TOLERANCE = 1e-5
-#: The largest bias of a feature. Differences of larger numbers lose precision, even in double precision.
+#: The largest bias in the first product of ``_RowScorer``. With larger ones, differences would lose precision.
 _MAX_BIAS = 1e6
-#: The largest bias of a feature that may be computed in single precision.
+#: The largest bias for which the first product may be computed in single precision.
 _MAX_SINGLE_BIAS = 4.0
 _FLOAT64 = np.dtype(np.float64)
 #: Maximum number of weights in the regressions of all arms of a catalogue (128 MiB).
@@ -104,24 +103,24 @@ class Member:
         """Raise ``ValueError`` unless the member takes contexts of this shape and predicts ``n_heads`` rewards."""
         if len(self.theta if self.vectors is None else self.vectors) != n_heads:
             raise ValueError(f"a member has {len(self.theta)} regressions, expected {n_heads}")
-        features = math.prod(shape)
+        n_features = math.prod(shape)
         if self.transform is not None:
-            if self.transform.n_inputs != features:
-                raise ValueError(f"a transform takes {self.transform.n_inputs} numbers, contexts have {features}")
-            features = self.transform.n_features
-            shape = (features,)
+            if self.transform.n_inputs != n_features:
+                raise ValueError(f"a transform takes {self.transform.n_inputs} numbers, contexts have {n_features}")
+            n_features = self.transform.n_features
+            shape = (n_features,)
         if self.network is not None:
             self.network.check_inputs(shape)
-            features = self.network.dimension
+            n_features = self.network.dimension
         if self.vectors is not None:
-            features = joint_dimension(features, self.vectors)
+            n_features = joint_dimension(n_features, self.vectors)
             if len(self.theta) != 1 or (self.arm_factors is not None and self.arm_factors.shape != (2, n_heads)):
-                raise ValueError("a member with vectors of arms must have one regression, and factors of each arm")
-        if self.dimension != (1 if self.constant else features):
-            raise ValueError(f"a member has regressions on {self.dimension} features, and {features} features")
+                raise ValueError("a member with arm vectors must have one regression, and two factors per arm or none")
+        if self.dimension != (1 if self.constant else n_features):
+            raise ValueError(f"the regressions of a member take {self.dimension} features, but it has {n_features}")
 
     def features(self, rows: AnyArray) -> FloatArray:
-        """Return features (m, d) of contexts (m, *C)."""
+        """Return the features (n, d) of contexts (n, *C)."""
         if self.constant:
             return np.ones((len(rows), 1))
         if self.transform is not None:
@@ -131,7 +130,7 @@ class Member:
         return unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
 
     def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and bonuses of contexts (m, *C) by every regression, (m, heads) each."""
+        """Return predicted rewards and bonuses of contexts (n, *C), (n, heads) each; (n, K) with arm vectors."""
         if self.vectors is not None:
             if self._arm_regressions is None:
                 return self.score_arms(rows, np.arange(len(self.vectors)), self.vectors)
@@ -147,7 +146,7 @@ class Member:
     def _arm_regressions(self) -> tuple[FloatArray, FloatArray | None] | None:
         """The regression of each arm of the catalogue, scaled by ``arm_factors``; None if they take too much memory."""
         assert self.vectors is not None
-        n_arms, dim = len(self.vectors), self._context_size
+        n_arms, dim = len(self.vectors), self._context_dim
         if n_arms * (dim + 1) ** 2 > _MAX_ARM_WEIGHTS:
             return None
         inverse = self.inverse[0] if self.inverse.size else None
@@ -164,25 +163,28 @@ class Member:
         """
         if self.vectors is None:
             return self
-        size, transform = self._context_size, self.transform or step
-        if len(self.vectors) * size**2 > _MAX_FOLDED_ARM_WEIGHTS or self._arm_regressions is None:
+        dim, transform = self._context_dim, self.transform or step
+        if len(self.vectors) * dim**2 > _MAX_FOLDED_ARM_WEIGHTS or self._arm_regressions is None:
             return None
         if self.network is not None or not isinstance(transform, StandardiseStep):
             return None
-        constant = np.eye(size)[-1:]
-        scaled = np.concatenate([np.eye(size) / math.sqrt(size), constant])  # as ``with_constant`` does
+        constant = np.eye(dim)[-1:]
+        to_rows = np.concatenate([np.eye(dim) / math.sqrt(dim), constant])  # the matrix of ``with_constant``
         theta, matrices = self._arm_regressions
-        inverse = np.zeros((len(theta), 0, 0)) if matrices is None else scaled.T @ matrices @ scaled
-        return replace(self, theta=theta @ scaled, inverse=inverse, vectors=None, arm_factors=None)
+        inverse = np.zeros((len(theta), 0, 0)) if matrices is None else to_rows.T @ matrices @ to_rows
+        return replace(self, theta=theta @ to_rows, inverse=inverse, vectors=None, arm_factors=None)
 
     @property
-    def _context_size(self) -> int:
+    def _context_dim(self) -> int:
         """The number of context features in the products with arm features."""
         assert self.vectors is not None
         return (self.dimension - count_effects(len(self.vectors))) // self.vectors.shape[1] - 1
 
     def with_arms(self, vectors: FloatArray) -> Member:
-        """Return the member for arms with these vectors (K, m). The present arms come first; others have no rounds."""
+        """Return the member for K arms with these vectors (K, m). The present arms come first; others have no rounds.
+
+        A member without vectors predicts 0 for arms without rounds.
+        """
         if self.vectors is None:
             n_new = len(vectors) - len(self.theta)
             theta, inverse = (
@@ -203,9 +205,9 @@ class Member:
         return replace(self, theta=theta, inverse=inverse, vectors=vectors, arm_factors=arm_factors)
 
     def score_arms(self, rows: AnyArray, indices: IntArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return predictions and bonuses (m, n) of contexts (m, *C) for n arms.
+        """Return predicted rewards and bonuses (n, k) of contexts (n, *C) for k arms.
 
-        ``indices`` (n,) are the indices of the arms, -1 for new arms, and ``vectors`` (n, ...) their vectors.
+        ``indices`` (k,) are the indices of the arms, -1 for new arms, and ``vectors`` (k, m) their vectors.
         """
         if self.vectors is None:  # a regression per arm, which predicts 0 for a new arm
             mean, bonus = self.score(rows)
@@ -224,19 +226,20 @@ class Member:
 
 
 class _RowScorer:
-    """A function that scores one context with few numpy calls. Their overhead is larger than the arithmetic.
+    """A function that scores one context with few numpy calls. For one context, calls take longer than the arithmetic.
 
-    One matrix product computes the inputs of regressions and the first layers of networks, which are then clipped.
-    Another product predicts the rewards by all members, in the unit of the user. A bonus is the norm of R'z with
-    A^-1 = R R'. If there are networks, all products but the first are in single precision, like their features.
+    The *first product* multiplies the context by one matrix. It computes the features of members without a network, and
+    the first layers of all networks. They are clipped, which is also the ReLU of the layers. A second product predicts
+    the rewards by all members together, in the unit of the user. A bonus is the norm of R'z with A^-1 = R R'. If there
+    are networks, all products but the first are in single precision, like the features of networks.
 
     Args:
         members: the predictors.
         step: the transform of contexts before all members; None if there is none.
-        n_inputs: the number of values of a context, or of the feature maps of a context.
+        n_inputs: the number of values of a context, or of its feature maps.
         unit: the centre and scale of rewards.
         optimism: the factor of the bonus in a score.
-        maps: True if the inputs are feature maps, which the convolutions of a network compute.
+        inputs_are_maps: True if the inputs are feature maps, which the convolutions of a network compute.
     """
 
     def __init__(
@@ -246,20 +249,21 @@ class _RowScorer:
         n_inputs: int,
         unit: Unit,
         optimism: float,
-        maps: bool = False,
+        inputs_are_maps: bool = False,
     ) -> None:
         n_arms, n_features = len(members[0].theta), n_inputs if step is None else step.n_features
         networks = [_fold_layers(member) for member in members if member.network is not None]
         dtype: Any = np.float32 if networks else np.float64
-        # The order of the features is: networks' features, the policy's features, a 1, clipped features, first layers.
+        # One vector has all features, in this order: the features of networks, the features of the policy (if a member
+        # uses them directly), a constant 1, the features of members' transforms, and the first layers of networks.
         transformed = [member for member in members if member.transform is not None]
-        n_not_plain = len(networks) + len(transformed) + sum(member.constant for member in members)
-        n_plain = 1 + (n_features if n_not_plain < len(members) else 0)
+        n_indirect = len(networks) + len(transformed) + sum(member.constant for member in members)
+        n_direct = 1 + (n_features if n_indirect < len(members) else 0)  # with the constant
         n_encoded = sum(layers[-1].shape[1] for layers in networks)
-        encoded_start, constant_index, clipped_start = 0, n_encoded + n_plain - 1, n_encoded + n_plain
+        encoded_start, constant_index, transformed_start = 0, n_encoded + n_direct - 1, n_encoded + n_direct
         #: The weights, and the lower and upper limits, of each part of the first product.
-        first_parts = [(np.eye(n_features + 1)[:, -n_plain:], np.full(n_plain, -np.inf), np.full(n_plain, np.inf))]
-        theta = np.zeros((clipped_start + sum(member.dimension for member in transformed), n_arms))
+        first_parts = [(np.eye(n_features + 1)[:, -n_direct:], np.full(n_direct, -np.inf), np.full(n_direct, np.inf))]
+        theta = np.zeros((transformed_start + sum(member.dimension for member in transformed), n_arms))
         theta[constant_index] = unit[0]
         #: The slice of features, and R (d, r * K), of every member with a bonus.
         self._roots: list[tuple[slice, AnyArray]] = []
@@ -268,7 +272,7 @@ class _RowScorer:
             if member.network is not None:
                 start, encoded_start = encoded_start, encoded_start + size
             elif member.transform is not None:
-                start, clipped_start = clipped_start, clipped_start + size
+                start, transformed_start = transformed_start, transformed_start + size
                 first_parts.append(member.transform.clipped_linear())
             theta[start : start + size] += unit[1] * member.weight * member.theta.T
             if member.bonus_weight:
@@ -278,28 +282,31 @@ class _RowScorer:
         first_layers = [layers[0] for layers in networks]
         first_parts += [(layer, np.zeros(layer.shape[1]), np.full(layer.shape[1], np.inf)) for layer in first_layers]
         weight, self._low, self._high = (np.concatenate(parts, axis=-1) for parts in zip(*first_parts, strict=True))
-        self._range: tuple[FloatArray, FloatArray] | None = None
+        #: The limits at which inputs are clipped; None if the policy has no transform.
+        self._input_range: tuple[FloatArray, FloatArray] | None = None
         if step is not None:  # the step is linear in this range, and its last feature is 1
             clip_range, slope = step.clip * step.deviation, step.scale / step.deviation
-            self._range = step.mean - clip_range, step.mean + clip_range
+            self._input_range = step.mean - clip_range, step.mean + clip_range
             bias = weight[-1] + weight[-2] - (step.mean * slope) @ weight[:-2]
             weight = np.vstack([slope[:, None] * weight[:-2], bias])
         max_bias = np.abs(weight[-1]).max()
         if not max_bias < _MAX_BIAS:
             raise ValueError("differences of large numbers would lose precision")
-        # Clipped numbers near zero, and maps of convolutions, are in single precision from the start.
-        is_single = networks and (step is not None or maps) and max_bias < _MAX_SINGLE_BIAS
+        # Clipped numbers near zero, and feature maps, are in single precision from the start.
+        is_single = networks and (step is not None or inputs_are_maps) and max_bias < _MAX_SINGLE_BIAS
         self._weight, self._low, self._high = (
             array.astype(np.float32 if is_single else np.float64) for array in (weight, self._low, self._high)
         )
         self._theta, self._n_encoded = theta.astype(dtype), n_encoded
+        #: The layers of each network after the first one.
         self._layers = [[layer.astype(dtype) for layer in layers[1:]] for layers in networks]
-        lengths = [root.shape[1] // n_arms for _, root in self._roots]
+        n_squares = [root.shape[1] // n_arms for _, root in self._roots]
         #: A matrix that adds the squares of each member, and leaves the mean unchanged.
-        self._square_sums = np.repeat(np.eye(1 + len(lengths), dtype=dtype), [1, *lengths], axis=1)
+        self._square_sums = np.repeat(np.eye(1 + len(n_squares), dtype=dtype), [1, *n_squares], axis=1)
         #: A matrix from the mean and the members' bonuses to means, bonuses and scores.
-        self._combination = np.ones((3, 1 + len(lengths)))
+        self._combination = np.ones((3, 1 + len(n_squares)))
         self._combination[0, 1:], self._combination[1, 0], self._combination[2, 1:] = 0.0, 0.0, optimism
+        #: Scoring functions that no thread is using. Each has its own working arrays.
         self._free_scorers: list[Callable[[AnyArray], FloatArray]] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -322,56 +329,57 @@ class _RowScorer:
         dtype, n_encoded, n_arms = theta.dtype, self._n_encoded, theta.shape[1]
         row, features = np.ones(len(weight), weight.dtype), np.empty(n_encoded + weight.shape[1], dtype)
         context, first_features = row[:-1], features[n_encoded:]
-        first: AnyArray = first_features if weight.dtype == dtype else np.empty(len(first_features))
-        clipped = np.empty(len(context))
+        # The result of the first product. It is copied to ``first_features`` if that has another precision.
+        first_result: AnyArray = first_features if weight.dtype == dtype else np.empty(len(first_features))
+        clipped_inputs = np.empty(len(context))
         layers, encoded_parts, index = [], [], 0
-        hidden = features[len(features) - sum(len(network[0]) for network in self._layers) :]
+        first_layers = features[len(features) - sum(len(network[0]) for network in self._layers) :]
         for network in self._layers:
-            inputs, hidden = hidden[: len(network[0])], hidden[len(network[0]) :]
+            layer_inputs, first_layers = first_layers[: len(network[0])], first_layers[len(network[0]) :]
             for layer in network:
                 is_last = layer is network[-1]
                 outputs = features[index : index + layer.shape[1]] if is_last else np.empty(layer.shape[1], dtype)
-                layers.append((inputs.dot, layer, outputs, not is_last))
-                inputs = outputs
-            encoded_parts.append((inputs, np.empty((), dtype)))
-            index += len(inputs)
+                layers.append((layer_inputs.dot, layer, outputs, not is_last))
+                layer_inputs = outputs
+            encoded_parts.append((outputs, np.empty((), dtype)))
+            index += len(outputs)
         products, roots, index = np.empty((square_sums.shape[1], n_arms), dtype), [], n_arms
         for part, root in self._roots:
             roots.append((features[part].dot, root, products.reshape(-1)[index : index + root.shape[1]]))
             index += root.shape[1]
-        mean, squares, stacked = products[0], products[1:], np.empty((len(square_sums), n_arms), dtype)
-        bonuses, input_range, low, high = stacked[1:], self._range, self._low, self._high
+        mean, squares, mean_and_bonuses = products[0], products[1:], np.empty((len(square_sums), n_arms), dtype)
+        bonuses, input_range, low, high = mean_and_bonuses[1:], self._input_range, self._low, self._high
         has_low, has_high = (bool(np.isfinite(limit).any()) for limit in (low, high))
-        predict, apply_first = features[: len(theta)].dot, row.dot
+        multiply_features, multiply_row = features[: len(theta)].dot, row.dot
         maximum, minimum, multiply, divide, sqrt = np.maximum, np.minimum, np.multiply, np.divide, np.sqrt
 
         def score(inputs: AnyArray) -> FloatArray:
             if input_range is None:
                 context[:] = inputs
             else:
-                maximum(inputs, input_range[0], out=clipped)
-                context[:] = minimum(clipped, input_range[1], out=clipped)
-            apply_first(weight, first)
+                maximum(inputs, input_range[0], out=clipped_inputs)
+                context[:] = minimum(clipped_inputs, input_range[1], out=clipped_inputs)
+            multiply_row(weight, first_result)
             if has_low:
-                maximum(first, low, out=first)
+                maximum(first_result, low, out=first_result)
             if has_high:
-                minimum(first, high, out=first)
-            if first is not first_features:
-                first_features[:] = first
-            for product, layer, outputs, is_hidden in layers:
-                product(layer, outputs)
+                minimum(first_result, high, out=first_result)
+            if first_result is not first_features:
+                first_features[:] = first_result
+            for multiply_inputs, layer, outputs, is_hidden in layers:
+                multiply_inputs(layer, outputs)
                 if is_hidden:
                     maximum(outputs, _ZERO, out=outputs)
             for encoded, norm in encoded_parts:
                 norm[...] = max(math.sqrt(encoded.dot(encoded)), 1e-12)
                 divide(encoded, norm, encoded)
-            for product, root, outputs in roots:
-                product(root, outputs)
-            predict(theta, mean)
+            for multiply_part, root, outputs in roots:
+                multiply_part(root, outputs)
+            multiply_features(theta, mean)
             multiply(squares, squares, squares)
-            square_sums.dot(products, stacked)
+            square_sums.dot(products, mean_and_bonuses)
             sqrt(bonuses, bonuses)
-            return combination.dot(stacked)
+            return combination.dot(mean_and_bonuses)
 
         return score
 
@@ -380,14 +388,14 @@ _ZERO = np.zeros((), np.float32)
 
 
 def _fold_layers(member: Member) -> list[FloatArray]:
-    """Return the matrices of a network's layers. Raise ``ValueError`` if it is not a perceptron of contexts."""
+    """Return the matrices of the layers of a member's network. Raise ``ValueError`` unless it is an ``MlpNetwork``."""
     if not isinstance(member.network, MlpNetwork) or member.transform is not None:
-        raise ValueError("the network is not a perceptron on contexts")
+        raise ValueError("the member has another network than a perceptron, or a transform before it")
     return member.network.fold_layers()
 
 
 class FrozenParts(NamedTuple):
-    """The result of a policy's ``_freeze``, i.e. the fields of a ``FrozenPolicy`` that depend on the type of policy."""
+    """The result of a policy's ``_freeze``: those fields of a ``FrozenPolicy`` that depend on the type of policy."""
 
     members: tuple[Member, ...]
     counts: IntArray | None = None
@@ -406,9 +414,9 @@ class NewArms(NamedTuple):
 
     def exclude(self, mean: FloatArray, available: Mask) -> BoolArray:
         """Return a mask (n, K) of the available arms with rewards. If a row has none, it has all available arms."""
-        allowed = np.ones(mean.shape, np.bool_) if available is None else available
-        rewarded = allowed & ~self.arms
-        return np.where(rewarded.any(axis=1, keepdims=True), rewarded, allowed)
+        is_available = np.ones(mean.shape, np.bool_) if available is None else available
+        is_rewarded = is_available & ~self.arms
+        return np.where(is_rewarded.any(axis=1, keepdims=True), is_rewarded, is_available)
 
 
 #: The fields that the header of a file contains without a conversion, and their types.
@@ -465,13 +473,13 @@ class FrozenPolicy:
     def __post_init__(self) -> None:
         draw_key(self.seed)  # raises an error if this is not a seed
         if not self.context_shape or any(size < 1 for size in self.context_shape) or self.n_arms < 1:
-            raise ValueError(f"contexts of shape {self.context_shape} and {self.n_arms} arms")
+            raise ValueError(f"context_shape and n_arms must be positive, got {self.context_shape} and {self.n_arms}")
         if self.arms not in ("disjoint", "shared"):
-            raise ValueError(f"arms are {self.arms!r}")
+            raise ValueError(f"arms must be 'disjoint' or 'shared', got {self.arms!r}")
         if not (math.isfinite(self.reward_unit[0]) and 0.0 < self.reward_unit[1] < math.inf):
-            raise ValueError(f"reward_unit is {self.reward_unit}")
+            raise ValueError(f"reward_unit must be a finite centre and a positive scale, got {self.reward_unit}")
         if not self.max_norm > 0 or math.isinf(self.max_norm) or self.rounds_learned < 0:
-            raise ValueError(f"max_norm is {self.max_norm}, rounds_learned {self.rounds_learned}")
+            raise ValueError(f"max_norm must be > 0, rounds_learned >= 0, got {self.max_norm}, {self.rounds_learned}")
         shape = self.context_shape
         if self.transform is not None:
             if self.transform.n_inputs != math.prod(shape):
@@ -575,20 +583,20 @@ class FrozenPolicy:
         """The scorer of single rows; None if the policy has other transforms or networks, or too many weights."""
         step, n_inputs = self.transform, math.prod(self.context_shape)
         convolutions = self._convolutions
-        converted = [member.with_arm_regressions(step) for member in self.members]
-        members = [member for member in converted if member is not None]
+        converted_members = [member.with_arm_regressions(step) for member in self.members]
+        members = [member for member in converted_members if member is not None]
         if len(members) < len(self.members) or (self.layout is not None and convolutions is None):
             return None
         if convolutions is not None:
-            members, n_inputs = [replace(members[0], network=convolutions.dense_layers())], convolutions.inputs
-        size = sum(n_inputs * member.dimension + member.inverse.size for member in members)
-        if self.arms == "shared" or self.n_arms < 2 or size > _MAX_FOLDED_WEIGHTS:
+            members, n_inputs = [replace(members[0], network=convolutions.dense_layers())], convolutions.n_inputs
+        n_weights = sum(n_inputs * member.dimension + member.inverse.size for member in members)
+        if self.arms == "shared" or self.n_arms < 2 or n_weights > _MAX_FOLDED_WEIGHTS:
             return None
         if step is not None and not (isinstance(step, StandardiseStep) and step.axes is None):
             return None
         try:
-            has_maps = convolutions is not None
-            return _RowScorer(members, step, n_inputs, self.reward_unit, self.exploration.optimism, has_maps)
+            inputs_are_maps = convolutions is not None
+            return _RowScorer(members, step, n_inputs, self.reward_unit, self.exploration.optimism, inputs_are_maps)
         except (ValueError, np.linalg.LinAlgError):  # LinAlgError: rounding left an inverse not positive definite
             return None
 
@@ -628,8 +636,8 @@ class FrozenPolicy:
         all_arms = self.exploration.probabilities(mean, bonus, available=available, unit=unit)
         if limit is None:
             return all_arms
-        rewarded = self.exploration.probabilities(mean, bonus, available=limit.exclude(mean, available), unit=unit)
-        return limit.fraction * all_arms + (1.0 - limit.fraction) * rewarded
+        old_arms = self.exploration.probabilities(mean, bonus, available=limit.exclude(mean, available), unit=unit)
+        return limit.fraction * all_arms + (1.0 - limit.fraction) * old_arms
 
     def choose_with_control(
         self,

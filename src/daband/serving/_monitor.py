@@ -1,4 +1,4 @@
-"""Detect when arriving contexts or preferred arms differ from training, by a test that is valid at any time.
+"""Detect when arriving contexts or preferred arms differ from training, by tests that are valid at any time.
 
 Every summary score of a ``Reference`` has its own test. As long as arriving contexts are exchangeable with the
 reference contexts, the smoothed conformal p-values of their bins are independent and uniform (Vovk, Gammerman, Shafer:
@@ -31,9 +31,9 @@ from daband.errors import InvalidInput
 MAX_CONTEXTS = 4096
 #: Minimum number of reference contexts.
 MIN_CONTEXTS = 64
-#: The number of bins of a score that has few equal values.
+#: The number of bins of a score, if few contexts have equal scores.
 _REFERENCE_BINS = 10
-#: The distance of an edge beyond the smallest or largest value v, divided by 1 + abs(v).
+#: An edge below the smallest or above the largest value v is this far from it, times 1 + abs(v).
 _EDGE_MARGIN = 1e-9
 #: Contexts with more features are monitored by the policy's predictions only.
 _MAX_FEATURES = 256
@@ -123,7 +123,7 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
 
 
 def load_reference(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]) -> Reference | None:
-    """Return the reference with the fields in a file's header and its arrays; None if the file has none."""
+    """Return the reference in a file, from the entry of its header and from its arrays; None if the file has none."""
     if header is None:
         return None
     return Reference(tuple(header["names"]), arrays["edges"], arrays["counts"], arrays["arms"])
@@ -151,7 +151,7 @@ def _bin_edges(values: FloatArray) -> FloatArray:
 
 #: The number of bins of p-values that gamblers bet on.
 _P_VALUE_BINS = 10
-#: The count that each bin starts with (Krichevsky, Trofimov).
+#: The count that each bin of p-values starts with (the estimator of Krichevsky and Trofimov).
 _PRIOR_COUNT = 0.5
 #: The round in which the second gambler starts. Further gamblers start in rounds that are larger powers of two.
 _FIRST_RESTART_ROUND = 64
@@ -246,7 +246,9 @@ class Monitor:
         else:
             levels = [2 * level for level in levels]
         self._names = tuple(names)
+        #: The logarithm of the capital at which each test raises an alarm.
         self._threshold = -np.log(levels)
+        #: The number of contexts in each bin so far, with the reference contexts, (tests, bins).
         self._counts: IntArray = np.concatenate(counts)
         self._rounds = 0
         #: The round of each test's alarm; 0 without an alarm.
@@ -266,7 +268,7 @@ class Monitor:
 
     def decide(self, row: Any, **options: Any) -> Any:
         """Return the decision of ``DeployedPolicy.decide`` for a row or a batch, and update the tests."""
-        decision, read_rows = self.deployed.decide_with(row, **options)
+        decision, read_rows = self.deployed.decide_with_contexts(row, **options)
         means, bonuses = np.atleast_2d(decision.mean), np.atleast_2d(decision.bonus)
         if options.get("arms") is not None:  # the reference has the scores of all arms
             means, bonuses = self.deployed.frozen.score_in_reward_units(read_rows.contexts)
@@ -330,16 +332,16 @@ class Monitor:
         """Update the tests with one round: the bin of every score, (J,), and uniform random numbers, (J,)."""
         # The smoothed conformal p-value is the fraction of contexts so far, including this one, in higher bins, plus a
         # uniform random part of the fraction in the same bin.
-        counts = self._counts[self._indices, bins]
-        above = self._totals - self._counts.cumsum(axis=1)[self._indices, bins]
-        self._counts[self._indices, bins] = counts + 1
+        n_same = self._counts[self._indices, bins]
+        n_higher = self._totals - self._counts.cumsum(axis=1)[self._indices, bins]
+        self._counts[self._indices, bins] = n_same + 1
         self._totals += 1
-        p_values = (above + uniforms * (counts + 1)) / self._totals
+        p_values = (n_higher + uniforms * (n_same + 1)) / self._totals
         p_value_bins = np.minimum((p_values * _P_VALUE_BINS).astype(np.int64), _P_VALUE_BINS - 1)
-        bets = self._bin_counts[:, self._indices, p_value_bins]
-        total_bets = self._rounds_played + _P_VALUE_BINS * _PRIOR_COUNT
-        self._log_capital += np.log((bets + _PRIOR_COUNT) * _P_VALUE_BINS / total_bets)
-        self._bin_counts[:, self._indices, p_value_bins] = bets + 1
+        bin_counts = self._bin_counts[:, self._indices, p_value_bins]
+        total_counts = self._rounds_played + _P_VALUE_BINS * _PRIOR_COUNT
+        self._log_capital += np.log((bin_counts + _PRIOR_COUNT) * _P_VALUE_BINS / total_counts)
+        self._bin_counts[:, self._indices, p_value_bins] = bin_counts + 1
         self._rounds_played += 1
         self._rounds += 1
         evidence = self._evidence()
@@ -353,12 +355,12 @@ class Monitor:
             self._log_capital = np.concatenate([self._log_capital, np.zeros((1, len(bins)))])
 
     def _evidence(self) -> FloatArray:
-        """Return the logarithm of the weighted mean of all gamblers' capital for every test, (tests,)."""
+        """Return the evidence of every test, (tests,): the logarithm of the weighted mean of all gamblers' capital."""
         gamblers = np.arange(1.0, len(self._log_capital) + 1.0)
         weights = 1.0 / (gamblers * (gamblers + 1.0))
-        reserved = 1.0 / (len(gamblers) + 1.0)  # the weight of gamblers who have not started, whose capital is 1
-        largest = np.maximum(self._log_capital.max(axis=0), 0.0)
-        mixture = weights @ np.exp(self._log_capital - largest) + reserved * np.exp(-largest)
+        reserved_weight = 1.0 / (len(gamblers) + 1.0)  # of gamblers who have not started, whose capital is 1
+        largest = np.maximum(self._log_capital.max(axis=0), 0.0)  # subtracted, so that nothing overflows
+        mixture = weights @ np.exp(self._log_capital - largest) + reserved_weight * np.exp(-largest)
         return np.log(mixture) + largest
 
 

@@ -4,12 +4,13 @@ A deployed policy decides on one row at a time. For one row, calling a framework
 norms are folded into the layers before them when the policy is frozen (``freeze_encoder``), and convolutions are matrix
 products of patches. Nothing here is trained, and torch is not imported.
 
-Convolutions use the Toom-Cook multiplication of polynomials (Winograd's minimal filtering). ``_TILE_ROWS`` rows of the
-result are coefficients of a product of two polynomials. They are computed from the values of both polynomials at
-side + _TILE_ROWS - 1 points, where side is the side of the kernel. For a 5 x 5 kernel, this takes 8 products of rows
-instead of 20. The rounding error is about three times as large.
+``load_network`` returns an ``MlpNetwork``, ``ConvNetwork``, ``TreeNetwork`` or ``OnnxNetwork``. The functions after it
+compute convolutions.
 
-``load_network`` returns a ``MlpNetwork``, ``ConvNetwork``, ``TreeNetwork`` or ``OnnxNetwork``.
+Convolutions use the Toom-Cook multiplication of polynomials (Winograd's minimal filtering). ``_TILE_ROWS`` rows of the
+result, called a tile, are coefficients of a product of two polynomials. They are computed from the values of both
+polynomials at side + _TILE_ROWS - 1 points, where side is the side of the kernel. For a 5 x 5 kernel, this takes 8
+products of rows instead of 20. The rounding error is about three times as large.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
 
 Float32Array = npt.NDArray[np.float32]
 
-#: The number that pixels of type uint8 are divided by.
+#: The largest value of a byte. Pixels of type uint8 are divided by it.
 _MAX_BYTE = np.float32(255.0)
 _ZERO = np.float32(0.0)
 #: Maximum number of patches that are multiplied at a time, so that they and their products stay in the cache.
@@ -49,18 +50,18 @@ class Network(Protocol):
     dimension: int
 
     @property
-    def settings(self) -> Mapping[str, Any]: ...
+    def settings(self) -> Mapping[str, Any]:
+        """The settings in JSON types, with the kind of network."""
 
     @property
-    def arrays(self) -> Mapping[str, AnyArray]: ...
+    def arrays(self) -> Mapping[str, AnyArray]:
+        """The weights, by name."""
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         """Return the features (n, d) of contexts (n, *C), as float64."""
-        ...
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         """Raise ``ValueError`` if the network does not take contexts of this shape."""
-        ...
 
 
 class _DenseNetwork:
@@ -70,7 +71,7 @@ class _DenseNetwork:
         self.settings, self.arrays = settings, arrays
         n_layers = int(settings["layers"])
         if not 1 <= n_layers <= len(arrays):
-            raise ValueError(f"the number of layers is {n_layers}")
+            raise ValueError(f"the number of layers must be 1 to {len(arrays)}, got {n_layers}")
         #: The weights (inputs, outputs) and biases of each layer. Products with a row read them in memory order.
         self.layers: list[tuple[Float32Array, Float32Array]] = []
         for number in range(n_layers):
@@ -79,10 +80,10 @@ class _DenseNetwork:
             if weight.ndim != 2 or bias.shape != (len(weight),) or 0 in weight.shape:
                 raise ValueError(f"a layer has weights {weight.shape} and biases {bias.shape}")
             if self.layers and len(self.layers[-1][1]) != weight.shape[1]:
-                outputs = len(self.layers[-1][1])
-                raise ValueError(f"a layer has {weight.shape[1]} inputs, but the layer before it has {outputs} outputs")
+                n_outputs = len(self.layers[-1][1])
+                raise ValueError(f"a layer takes {weight.shape[1]} numbers, the layer before it returns {n_outputs}")
             self.layers.append((np.ascontiguousarray(weight.T), np.ascontiguousarray(bias)))
-        self.inputs, self.dimension = len(self.layers[0][0]), len(self.layers[-1][1])
+        self.n_inputs, self.dimension = len(self.layers[0][0]), len(self.layers[-1][1])
 
     def dense_features(self, rows: Float32Array) -> FloatArray:
         """Return features (n, d) of norm 1 for inputs of the first layer, (n, inputs)."""
@@ -107,12 +108,12 @@ class MlpNetwork(_DenseNetwork):
         super().__init__(settings, arrays)
         self._scale, self._shift = arrays.get("input_scale"), arrays.get("input_shift")
         for name, array in (("input_scale", self._scale), ("input_shift", self._shift)):
-            if array is not None and (array.shape != (self.inputs,) or not np.isfinite(array).all()):
-                raise ValueError(f"{name} has shape {array.shape}, expected ({self.inputs},), or is not finite")
+            if array is not None and (array.shape != (self.n_inputs,) or not np.isfinite(array).all()):
+                raise ValueError(f"{name} has shape {array.shape}, expected ({self.n_inputs},), or is not finite")
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
-        if math.prod(shape) != self.inputs:
-            raise ValueError(f"the network takes {self.inputs} numbers, contexts have shape {shape}")
+        if math.prod(shape) != self.n_inputs:
+            raise ValueError(f"the network takes {self.n_inputs} numbers, contexts have shape {shape}")
 
     def fold_layers(self) -> list[FloatArray]:
         """Return a matrix (inputs + 1, m) per layer, with the bias as the last row and the input scale folded in.
@@ -123,14 +124,15 @@ class MlpNetwork(_DenseNetwork):
         if len(self.layers) < 2:
             raise ValueError("a network with a single layer cannot be folded")
         matrices: list[FloatArray] = []
-        rows = self.inputs + 1
+        n_rows = self.n_inputs + 1
         for weight, bias in self.layers:
-            inputs, outputs = weight.shape
-            matrix = np.zeros((rows, outputs if len(matrices) + 1 == len(self.layers) else (outputs // 8 + 1) * 8))
-            matrix[:inputs, :outputs], matrix[inputs, :outputs] = weight, bias
-            matrix[inputs, outputs : outputs + 1] = 1.0
+            n_in, n_out = weight.shape
+            is_last = len(matrices) + 1 == len(self.layers)
+            matrix = np.zeros((n_rows, n_out if is_last else (n_out // 8 + 1) * 8))
+            matrix[:n_in, :n_out], matrix[n_in, :n_out] = weight, bias
+            matrix[n_in, n_out : n_out + 1] = 1.0  # the last layer has no such column
             matrices.append(matrix)
-            rows = matrix.shape[1]
+            n_rows = matrix.shape[1]
         if self._scale is not None and self._shift is not None:
             matrices[0][-1] += self._shift @ matrices[0][:-1]
             matrices[0][:-1] *= self._scale[:, None]
@@ -154,7 +156,8 @@ class ConvNetwork(_DenseNetwork):
         #: The size to which maps are averaged after the convolutions; None if they are not averaged.
         self._pooled_size = tuple(int(size) for size in settings["pooled"]) if settings["pooled"] else None
         if not 1 <= int(settings["convolutions"]) <= len(arrays):
-            raise ValueError(f"the number of convolutions is {settings['convolutions']}")
+            raise ValueError(f"the number of convolutions must be 1 to {len(arrays)}, got {settings['convolutions']}")
+        #: The evaluated kernel (``_evaluate_kernel``) and the bias of each convolution.
         self._kernels = []
         for index in range(int(settings["convolutions"])):
             weight, bias = arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"]
@@ -185,8 +188,8 @@ class ConvNetwork(_DenseNetwork):
             ):
                 raise ValueError(f"maps of {height} x {width} cannot be averaged to {self._pooled_size}")
             height, width = self._pooled_size
-        if channels * height * width != self.inputs:
-            raise ValueError(f"maps have {channels * height * width} numbers, layers take {self.inputs}")
+        if channels * height * width != self.n_inputs:
+            raise ValueError(f"maps have {channels * height * width} numbers, layers take {self.n_inputs}")
 
     def dense_layers(self) -> MlpNetwork:
         """Return the layers after the convolutions as a network, which takes the result of ``compute_maps``."""
@@ -225,12 +228,12 @@ class TreeNetwork:
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         self.settings, self.arrays = settings, arrays
-        self._inputs = int(settings["inputs"])
+        self._n_inputs = int(settings["inputs"])
         self._feature, self._children, self._roots = (arrays[name] for name in ("feature", "children", "roots"))
         self._threshold, self._value, self._base = (arrays[name] for name in ("threshold", "value", "base"))
-        nodes = len(self._feature)
+        n_nodes = len(self._feature)
         self._depth = int(arrays["depth"][0])
-        limits = {"feature": self._inputs, "children": nodes, "roots": nodes}
+        limits = {"feature": self._n_inputs, "children": n_nodes, "roots": n_nodes}
         for name, limit in limits.items():
             array = arrays[name]
             if array.dtype != np.int64 or (array.size and not 0 <= array.min() <= array.max() < limit):
@@ -238,16 +241,18 @@ class TreeNetwork:
         for name in ("threshold", "value", "base"):
             if arrays[name].dtype != np.float64 or not np.isfinite(arrays[name]).all():
                 raise ValueError(f"{name} of the trees must be finite numbers")
-        sizes = self._feature.shape, self._threshold.shape, self._value.shape, self._children.shape[1:]
-        if set(sizes) != {(nodes,)} or len(self._children) != 2 or not nodes or not 0 < self._depth <= _MAX_DEPTH:
-            raise ValueError(f"trees of {sizes} nodes and a depth of {self._depth}")
+        shapes = self._feature.shape, self._threshold.shape, self._value.shape, self._children.shape[1:]
+        if set(shapes) != {(n_nodes,)} or len(self._children) != 2 or not n_nodes:
+            raise ValueError(f"the arrays of the trees must have the same number of nodes, got shapes {shapes}")
+        if not 0 < self._depth <= _MAX_DEPTH:
+            raise ValueError(f"the depth of the trees must be 1 to {_MAX_DEPTH}, got {self._depth}")
         if self._roots.ndim != 2 or self._base.shape != (len(self._roots),):
             raise ValueError(f"roots have shape {self._roots.shape}, base {self._base.shape}")
         self.dimension = len(self._roots) + 1
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
-        if math.prod(shape) != self._inputs:
-            raise ValueError(f"the trees take {self._inputs} numbers, contexts have shape {shape}")
+        if math.prod(shape) != self._n_inputs:
+            raise ValueError(f"the trees take {self._n_inputs} numbers, contexts have shape {shape}")
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         rows = contexts.reshape(len(contexts), -1)
@@ -286,7 +291,7 @@ class OnnxNetwork:
         self._program = OnnxProgram(bytes(arrays["program"]), single=bool(settings["single"]))
         input_shapes = [shape[1:] for _, shape in self._program.inputs]
         if input_shapes != [list(self._shape)]:  # checked before arrays of this size are allocated
-            raise ValueError(f"the header has contexts of shape {self._shape}, the program takes {input_shapes}")
+            raise ValueError(f"the program must take contexts of shape {self._shape}, but it takes {input_shapes}")
         self.dimension = self(np.zeros((1, *self._shape))).shape[1]
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
@@ -329,23 +334,27 @@ def _toom_cook_matrices(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the powers 0..degree - 1 of n points, (n, degree). The last row is for the point at infinity."""
         return np.vstack([_POINTS[: n - 1, None] ** np.arange(degree), np.eye(degree)[-1]])
 
-    outputs, inputs = vandermonde(_TILE_ROWS).T, np.linalg.inv(vandermonde(n)).T
-    return np.ascontiguousarray(outputs), vandermonde(side), np.ascontiguousarray(inputs)
+    output_matrix, input_matrix = vandermonde(_TILE_ROWS).T, np.linalg.inv(vandermonde(n)).T
+    return np.ascontiguousarray(output_matrix), vandermonde(side), np.ascontiguousarray(input_matrix)
 
 
 @functools.lru_cache(maxsize=64)
 def _row_transforms(side: int, height: int) -> tuple[Float32Array, Float32Array]:
-    """Return the matrices for rows before the products, (n * tiles, height), and after them, (_TILE_ROWS, n)."""
-    after, _, tile_matrix = _toom_cook_matrices(side)
-    tiles = -(-(height - side + 1) // _TILE_ROWS)
-    before = np.zeros((len(tile_matrix), tiles, tiles * _TILE_ROWS + side - 1), np.float32)
-    for tile in range(tiles):
-        before[:, tile, tile * _TILE_ROWS : tile * _TILE_ROWS + len(tile_matrix)] = tile_matrix
-    return np.ascontiguousarray(before[:, :, :height]).reshape(-1, height), after.astype(np.float32)
+    """Return the matrices that all tiles of maps with this height are multiplied by, before and after the products.
+
+    They are the matrix B for each tile, (n * tiles, height), and the matrix S, (_TILE_ROWS, n); see
+    ``_toom_cook_matrices``.
+    """
+    output_matrix, _, tile_matrix = _toom_cook_matrices(side)
+    n_tiles = -(-(height - side + 1) // _TILE_ROWS)
+    input_matrix = np.zeros((len(tile_matrix), n_tiles, n_tiles * _TILE_ROWS + side - 1), np.float32)
+    for tile in range(n_tiles):
+        input_matrix[:, tile, tile * _TILE_ROWS : tile * _TILE_ROWS + len(tile_matrix)] = tile_matrix
+    return np.ascontiguousarray(input_matrix[:, :, :height]).reshape(-1, height), output_matrix.astype(np.float32)
 
 
 def _evaluate_kernel(weight: Float32Array) -> Float32Array:
-    """Return a kernel (K, C, side, side) evaluated at all n points, (n, side * C, K)."""
+    """Return the columns of a kernel (K, C, side, side), as polynomials evaluated at all n points, (n, side * C, K)."""
     n_outputs, _, side, _ = weight.shape
     kernel = np.tensordot(_toom_cook_matrices(side)[1], weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
     return np.ascontiguousarray(kernel.reshape(len(kernel), -1, n_outputs), np.float32)
@@ -354,25 +363,25 @@ def _evaluate_kernel(weight: Float32Array) -> Float32Array:
 def _convolve_and_pool(maps: Float32Array, kernel: Float32Array) -> Float32Array:
     """Return the 2x2 max-pooled convolution (H', W', K) of maps (H, W, C) with a kernel from ``_evaluate_kernel``."""
     height, width, channels = maps.shape
-    (points, patch_length, n_outputs), side = kernel.shape, len(kernel) - _TILE_ROWS + 1
-    rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # after pooling
-    output = np.empty((-(-rows // 2), 2, columns, n_outputs), np.float32)
-    strips_per_step = max(1, _MAX_PATCHES // (2 * _TILE_ROWS * columns))
-    for start in range(0, len(output), strips_per_step):
-        pooled = output[start : start + strips_per_step]
-        tiles = len(pooled)
-        part = maps[_TILE_ROWS * start : _TILE_ROWS * (start + tiles) + side - 1].reshape(-1, width * channels)
-        before, after = _row_transforms(side, len(part))
-        strips: Float32Array = before @ part
+    (n_points, patch_length, n_outputs), side = kernel.shape, len(kernel) - _TILE_ROWS + 1
+    n_rows, n_columns = (height - side + 1) // 2, (width - side + 1) // 2  # after pooling
+    output = np.empty((-(-n_rows // 2), 2, n_columns, n_outputs), np.float32)  # a tile has two rows after pooling
+    tiles_per_step = max(1, _MAX_PATCHES // (2 * _TILE_ROWS * n_columns))
+    for start in range(0, len(output), tiles_per_step):
+        pooled = output[start : start + tiles_per_step]
+        n_tiles = len(pooled)
+        rows = maps[_TILE_ROWS * start : _TILE_ROWS * (start + n_tiles) + side - 1].reshape(-1, width * channels)
+        input_matrix, output_matrix = _row_transforms(side, len(rows))
+        strips: Float32Array = input_matrix @ rows
         # A row of a patch is contiguous in memory, because the channels of a pixel and the pixels of a row are.
-        shape, strip_bytes = (points, tiles, 2 * columns, patch_length), 4 * width * channels
-        strides = (tiles * strip_bytes, strip_bytes, 4 * channels, 4)
+        shape, strip_bytes = (n_points, n_tiles, 2 * n_columns, patch_length), 4 * width * channels
+        strides = (n_tiles * strip_bytes, strip_bytes, 4 * channels, 4)
         patches: Float32Array = np.ndarray(shape, np.float32, strips, 0, strides)
-        products = patches.reshape(points, -1, patch_length) @ kernel
-        convolved = (after @ products.reshape(points, -1)).reshape(2, 2, tiles, columns, 2, n_outputs)
+        products = patches.reshape(n_points, -1, patch_length) @ kernel
+        convolved = (output_matrix @ products.reshape(n_points, -1)).reshape(2, 2, n_tiles, n_columns, 2, n_outputs)
         row_maxima = np.maximum(convolved[:, 0], convolved[:, 1])
         np.maximum(row_maxima[:, :, :, 0], row_maxima[:, :, :, 1], out=pooled.swapaxes(0, 1))
-    return output.reshape(-1, columns, n_outputs)[:rows]
+    return output.reshape(-1, n_columns, n_outputs)[:n_rows]
 
 
 def _average_pool(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:

@@ -1,4 +1,7 @@
-"""Convert the rows that ``decide`` accepts to contexts: mappings, pandas or polars frames, arrays, and image files."""
+"""Convert the rows that ``decide`` accepts to contexts: mappings, pandas or polars frames, arrays, and image files.
+
+Start with ``RowReader.read``, which calls one method for each kind of row.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from daband.errors import InvalidInput
 
 _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 _BYTE_TYPES = (bytes, bytearray, memoryview)
+#: The square of the distance from the training mean, in standard deviations, above which a number causes a warning.
 _FAR_SQUARED = FAR_DEVIATIONS * FAR_DEVIATIONS
 #: If a floating-point pixel is larger, pixels are assumed to be in 0..255 instead of 0..1.
 _MAX_PIXEL = 2.0
@@ -25,9 +29,9 @@ _MAX_PIXEL = 2.0
 _MAX_CROP_RATIO = 16
 #: Maximum number of features for which ``math.hypot`` takes less time than ``np.errstate``.
 _MAX_FAST_FEATURES = 64
-#: Smaller distances can be squared without an overflow.
+#: Distances up to this size, in standard deviations, can be squared and summed without an overflow.
 _MAX_FAST_DISTANCE = 1e100
-#: Maximum number of features of a row that have their own warning. One more warning has the number of the others.
+#: Maximum number of features of a row that have their own warning. One further warning counts the remaining ones.
 _MAX_WARNINGS = 8
 
 
@@ -44,12 +48,12 @@ class ImageRule:
 
     def __post_init__(self) -> None:
         if self.layout not in ("channels_first", "channels_last", "grey"):
-            raise ValueError(f"the layout of images is {self.layout!r}")
+            raise ValueError(f"layout must be channels_first, channels_last or grey, got {self.layout!r}")
         if (self.resize is None) != (self.crop is None):
             raise ValueError("resize and crop must be given together")
         resize, crop = self.resize or 1, self.crop or 1
         if not 1 <= crop <= resize <= _MAX_CROP_RATIO * crop:
-            raise ValueError(f"images cannot be resized to {self.resize} and cropped to {self.crop}")
+            raise ValueError(f"crop must be 1 to resize, and at least resize / 16, got {self.crop} and {self.resize}")
 
 
 class ReadRows(NamedTuple):
@@ -94,11 +98,12 @@ class RowReader:
         self._max_norm = max_norm
         self.ranges = ranges
         self._inverse_scale: FloatArray | None = None
+        #: The mean and the inverse standard deviation of each feature, if ``_find_warnings`` may use its fast path.
         self._fast_ranges: tuple[FloatArray, FloatArray] | None = None
         if ranges is not None:
             centre, scale = ranges
             if centre.shape != scale.shape or centre.ndim != 1 or np.prod(shape) % len(centre) or not (scale > 0).all():
-                raise ValueError(f"ranges have shapes {centre.shape} and {scale.shape}, rows {shape}")
+                raise ValueError(f"ranges of shapes {centre.shape} and {scale.shape} do not fit rows of shape {shape}")
             self._inverse_scale = 1.0 / scale
             with np.errstate(over="ignore"):
                 max_distance = float(((max_norm + np.abs(centre)) * self._inverse_scale).max())
@@ -130,7 +135,7 @@ class RowReader:
             if self._is_file_or_text(row[0]):
                 return _read_batch(self._read_file_or_text, row)
         if isinstance(row, str):
-            raise InvalidInput(f"row must be a mapping, an array or image bytes, got the text {row[:40]!r}")
+            raise InvalidInput(f"row must be a mapping, an array or the bytes of an image, got the text {row[:40]!r}")
         return self._read_array(as_numpy(row, "row"))
 
     def _is_file_or_text(self, row: Any) -> bool:
@@ -183,7 +188,7 @@ class RowReader:
         return _read_batch(lambda context: (context, self._find_warnings(context)), rows)._replace(contexts=rows)
 
     def _describe_shape(self, shape: tuple[int, ...]) -> str:
-        """Return the error message for an array with another shape than rows."""
+        """Return the error message for an array of this shape, which is neither a row nor a batch."""
         if 0 in shape:
             return "the batch has no rows"
         batch_shape = ", ".join(["n", *map(str, self.shape)])
@@ -206,17 +211,17 @@ class RowReader:
                 return ()
         with np.errstate(over="ignore", invalid="ignore"):  # the checks find overflows
             self._check_size(flat)
-            brightness = self._brightness_warning(flat)
-            if brightness:
-                return brightness
+            brightness_warnings = self._check_brightness(flat)
+            if brightness_warnings:
+                return brightness_warnings
             if self.ranges is None or self._inverse_scale is None:
                 return ()
             if len(flat) != len(self._inverse_scale):  # one context per arm
                 flat = flat.reshape(-1, len(self._inverse_scale))
             is_far = np.abs(flat - self.ranges[0]) * self._inverse_scale > FAR_DEVIATIONS
-        return self._far_warnings(flat, is_far) if is_far.any() else ()
+        return self._describe_far_values(flat, is_far) if is_far.any() else ()
 
-    def _brightness_warning(self, flat: AnyArray) -> tuple[RowWarning, ...]:
+    def _check_brightness(self, flat: AnyArray) -> tuple[RowWarning, ...]:
         """Return a warning if floating-point pixels of an image seem to be in 0..255 instead of 0..1; otherwise ()."""
         if self.images is None:
             return ()
@@ -241,7 +246,7 @@ class RowReader:
                 f"the row has a norm of {norm:g}, the largest that the policy accepts is {self._max_norm:g}"
             )
 
-    def _far_warnings(self, flat: AnyArray, is_far: AnyArray) -> tuple[RowWarning, ...]:
+    def _describe_far_values(self, flat: AnyArray, is_far: AnyArray) -> tuple[RowWarning, ...]:
         """Return warnings about features that are far from their training mean; ``is_far`` is True for them."""
         assert self.ranges is not None
         centre, scale = self.ranges
@@ -249,8 +254,8 @@ class RowReader:
         for cell in np.argwhere(is_far)[:_MAX_WARNINGS]:
             index, value = int(cell[-1]), float(flat[tuple(cell)])
             name, distance = self._feature_name(index), abs(value - centre[index]) / scale[index]
-            place = f"{distance:.3g} standard deviations from the training mean, {centre[index]:g}"
-            warnings.append(RowWarning("far_outside", name, f"{name} is {value:g}, {place}"))
+            description = f"{distance:.3g} standard deviations from the training mean, {centre[index]:g}"
+            warnings.append(RowWarning("far_outside", name, f"{name} is {value:g}, {description}"))
         n_more = int(is_far.sum()) - len(warnings)
         if n_more > 0:
             warnings.append(RowWarning("far_outside", "", f"{n_more} more numbers are far from their training mean"))
