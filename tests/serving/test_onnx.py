@@ -311,7 +311,7 @@ def test_a_service_takes_images_and_learns_from_its_log(folders, tmp_path):
         shared = log.execute("SELECT content_shared, state_shared FROM models WHERE number = 1").fetchone()
     encoder = sum(array.nbytes for array in policy.table.arrays().values())
     assert min(shared) >= encoder  # it is stored once, with the file
-    (tmp_path / "q.daband").write_bytes(store.model_content(1))
+    (tmp_path / "q.daband").write_bytes(store.read_content(1))
     learned = daband.load_deployed(tmp_path / "q.daband")
     assert learned.rounds_learned == policy.rounds_learned + 6
     assert learned.decide(pair.target.row_names["image"][0]).arm in (0, 1)
