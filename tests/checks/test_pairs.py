@@ -169,7 +169,7 @@ def noisy(contexts):
             {"source": ArraySource(CONTEXTS, GENERATOR.random((N, 3)))},
             "exactly one arm must have reward 1",
         ),
-        (check_order, {"target": Stuck(CONTEXTS)}, "two seeds gave one order"),
+        (check_order, {"target": Stuck(CONTEXTS)}, "two seeds gave the same order"),
         (check_order, {"target": Repeating(CONTEXTS)}, "does not show every context once"),
     ],
 )

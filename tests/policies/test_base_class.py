@@ -7,11 +7,11 @@ from daband.checks._policies import (
     N_ARMS,
     SHAPE,
     assert_close_predictions,
+    create_policy,
+    draw_contexts,
     fingerprint,
-    new_policy,
-    random_contexts,
     reload_policy,
-    trained_policy,
+    train_policy,
 )
 from daband.errors import InvalidInput
 from daband.policies._registered import policies
@@ -31,8 +31,8 @@ def assert_refused(policy, call, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_round_ids_count_once(name):
     """A second update for a round id is rejected, in the same batch, later, and after reloading."""
-    policy = trained_policy(policies.get(name), "disjoint")
-    contexts = random_contexts(np.random.default_rng(9), 2, "disjoint")
+    policy = train_policy(policies.get(name), "disjoint")
+    contexts = draw_contexts(np.random.default_rng(9), 2, "disjoint")
     for candidate in (policy, reload_policy(policy)):
         for ids in (["a", "new"], ["new", "new"], np.array([7, 100])):
             assert_refused(candidate, lambda p, ids=ids: p.update(contexts, [0, 1], [0.5, 0.5], ids=ids), "ids")
@@ -42,7 +42,7 @@ def test_round_ids_count_once(name):
 def test_bad_input_changes_nothing(name):
     """Bad input raises an error that names the argument, and leaves the policy unchanged, to the bit."""
     nan = float("nan")
-    good = random_contexts(np.random.default_rng(12), 3, "disjoint")
+    good = draw_contexts(np.random.default_rng(12), 3, "disjoint")
 
     def spoiled(value):
         contexts = good.copy()
@@ -72,7 +72,7 @@ def test_bad_input_changes_nothing(name):
         ("contexts", lambda p: p.observe_target(spoiled(nan))),
         ("steps", lambda p: p.adapt(steps=-1)),
     ]
-    policy = trained_policy(policies.get(name), "disjoint")
+    policy = train_policy(policies.get(name), "disjoint")
     for named, call in cases:
         assert_refused(policy, call, named)
 
@@ -93,8 +93,8 @@ def test_bad_sizes_are_refused(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_duplicates_can_be_skipped(name):
     """``on_duplicate="skip"`` ignores and returns rounds that were learned, and learns the others."""
-    contexts = random_contexts(np.random.default_rng(16), 4, "disjoint")
-    policy, other = new_policy(policies.get(name), "disjoint"), new_policy(policies.get(name), "disjoint")
+    contexts = draw_contexts(np.random.default_rng(16), 4, "disjoint")
+    policy, other = create_policy(policies.get(name), "disjoint"), create_policy(policies.get(name), "disjoint")
     assert policy.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"]) == []
     skipped = policy.update(contexts, [0, 1, 2, 2], [0.5, 1.0, 0.2, 0.2], ids=["a", "b", "c", "c"], on_duplicate="skip")
     assert skipped == ["a", "b", "c"], skipped
@@ -109,8 +109,8 @@ def test_duplicates_can_be_skipped(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_repr_says_what_it_is(name):
     """``repr`` names the class, the sizes, and the numbers of decided and learned rounds."""
-    policy = new_policy(policies.get(name), "disjoint")
-    contexts = random_contexts(np.random.default_rng(18), 5, "disjoint")
+    policy = create_policy(policies.get(name), "disjoint")
+    contexts = draw_contexts(np.random.default_rng(18), 5, "disjoint")
     policy.update(contexts, policy.select(contexts).arm, np.full(5, 0.5))
     for part in (type(policy).__name__, "n_arms=4", "5 rounds decided", "5 learned", "source"):
         assert part in repr(policy), f"{part!r} is not in {policy!r}"
@@ -120,9 +120,9 @@ def test_repr_says_what_it_is(name):
 @pytest.mark.parametrize("name", ["constant", "linucb"])
 def test_sums_teach_what_rounds_teach(name, arms):
     """A policy that learns by sums learns the same from sums of parts, in any order, as by ``update``."""
-    expected, policy = new_policy(policies.get(name), arms), new_policy(policies.get(name), arms)
+    expected, policy = create_policy(policies.get(name), arms), create_policy(policies.get(name), arms)
     rng = np.random.default_rng(15)
-    contexts, chosen, reward = random_contexts(rng, 40, arms), rng.integers(0, N_ARMS, 40), rng.random(40)
+    contexts, chosen, reward = draw_contexts(rng, 40, arms), rng.integers(0, N_ARMS, 40), rng.random(40)
     weights = rng.uniform(0.1, 2.0, 40)
     if not policy.prepared:
         policy.prepare(contexts)

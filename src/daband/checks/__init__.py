@@ -1,6 +1,7 @@
-"""Conformance checks that every policy, term or pair must pass, including custom ones.
+"""Check that a policy, a term of the training objective or a pair satisfies the requirements of its interface.
 
-``check_term`` needs torch, and is imported when it is first used.
+All policies, terms and pairs of daband pass these checks, and custom ones must pass them as well. ``check_term`` needs
+torch, and is imported when it is first used.
 """
 
 import importlib

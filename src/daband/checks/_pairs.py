@@ -12,8 +12,8 @@ from daband.errors import InvalidInput
 #: The checks of a pair, in the order in which they run.
 PAIR_CHECKS = Checks()
 
-#: Number of contexts of each domain that are checked.
-_SAMPLE_SIZE = 64
+#: Maximum number of contexts of each domain that are checked.
+_MAX_CHECKED_CONTEXTS = 64
 #: Maximum number of source contexts that ``source_test`` is compared with.
 _MAX_COMPARED_CONTEXTS = 20_000
 
@@ -21,15 +21,15 @@ _MAX_COMPARED_CONTEXTS = 20_000
 @PAIR_CHECKS.add
 def check_names(pair: Pair) -> None:
     """Check that there are at least two arms with unique names, and that every domain has the same number of arms."""
-    _require(pair.n_arms >= 2, f"a pair needs two arms or more, got {pair.n_arms}")
+    _require(pair.n_arms >= 2, f"a pair must have at least two arms, got {pair.n_arms}")
     _require(len(pair.class_names) == pair.n_arms, f"{len(pair.class_names)} class names for {pair.n_arms} arms")
     _require(len(set(pair.class_names)) == pair.n_arms, f"class names are not unique: {pair.class_names}")
-    for name, domain in _domains(pair):
+    for name, domain in _list_domains(pair):
         n_arms = getattr(domain, "n_arms", pair.n_arms)
-        _require(n_arms == pair.n_arms, f"{name} has {n_arms} arms, the pair {pair.n_arms}")
+        _require(n_arms == pair.n_arms, f"{name} has {n_arms} arms, but the pair has {pair.n_arms}")
     if pair.feature_names:
         size = int(np.prod(pair.context_shape))
-        _require(len(pair.feature_names) == size, f"{len(pair.feature_names)} feature names for {size} numbers")
+        _require(len(pair.feature_names) == size, f"{len(pair.feature_names)} feature names for {size} features")
 
 
 @PAIR_CHECKS.add
@@ -37,7 +37,7 @@ def check_shapes(pair: Pair) -> None:
     """Check that all contexts have the same type, and the pair's shape, or (K, *shape) with shared arms."""
     expected_shape = (pair.n_arms, *pair.context_shape) if pair.arms == "shared" else pair.context_shape
     dtypes = {}
-    for name, batch in _batches(pair):
+    for name, batch in _read_batches(pair):
         _require(
             batch.shape[1:] == expected_shape,
             f"{name} contexts have shape {batch.shape[1:]}, expected {expected_shape}",
@@ -46,35 +46,35 @@ def check_shapes(pair: Pair) -> None:
         _require(has_valid_type, f"{name} contexts are {batch.dtype}, not uint8 or floats")
         dtypes[name] = batch.dtype
     _require(len(set(dtypes.values())) == 1, f"contexts are of different types: {dtypes}")
-    for name, domain in _domains(pair):
+    for name, domain in _list_domains(pair):
         _require(domain.context_shape == pair.context_shape, f"{name}.context_shape is {domain.context_shape}")
 
 
 @PAIR_CHECKS.add
 def check_finite_contexts(pair: Pair) -> None:
     """Check that no context has a NaN or an infinite number."""
-    for name, batch in _batches(pair):
+    for name, batch in _read_batches(pair):
         _require(np.isfinite(batch).all(), f"{name} has a context that is not finite")
 
 
 @PAIR_CHECKS.add
 def check_reward_values(pair: Pair) -> None:
     """Check that rewards are finite, and that with one-hot feedback one arm has reward 1 and all others 0."""
-    tables: list[tuple[str, AnyArray]] = []
-    for name, domain in _domains(pair):
+    reward_tables: list[tuple[str, AnyArray]] = []
+    for name, domain in _list_domains(pair):
         if isinstance(domain, EvaluationDomain):
-            tables.append((name, domain.read_expected(0, min(_SAMPLE_SIZE, len(domain)))))
+            reward_tables.append((name, domain.read_expected(0, min(_MAX_CHECKED_CONTEXTS, len(domain)))))
         elif isinstance(domain, RewardDomain):
-            rounds = domain.rounds(0, min(_SAMPLE_SIZE, len(domain)), seed=0)
-            tables.append((name, rounds.rewards))
+            rounds = domain.rounds(0, min(_MAX_CHECKED_CONTEXTS, len(domain)), seed=0)
+            reward_tables.append((name, rounds.rewards))
             if rounds.expected is not None:
-                tables.append((f"{name} expected", rounds.expected))
+                reward_tables.append((f"{name} expected", rounds.expected))
         elif isinstance(domain, LoggedDomain):
-            log = domain.rounds(0, min(_SAMPLE_SIZE, len(domain)), seed=0)
+            log = domain.rounds(0, min(_MAX_CHECKED_CONTEXTS, len(domain)), seed=0)
             _require(((log.propensities > 0) & (log.propensities <= 1)).all(), f"{name} propensities must be in (0, 1]")
             _require(((log.arms >= 0) & (log.arms < pair.n_arms)).all(), f"{name} has an arm out of range")
             _require(np.isfinite(log.rewards).all(), f"{name} has a reward that is not finite")
-    for name, table in tables:
+    for name, table in reward_tables:
         _require(table.ndim == 2 and table.shape[1] == pair.n_arms, f"{name} rewards have shape {table.shape}")
         _require(np.isfinite(table).all(), f"{name} has a reward that is not finite")
         if pair.feedback == "one_hot":
@@ -84,17 +84,17 @@ def check_reward_values(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_order(pair: Pair) -> None:
-    """Check that a pass has every context once, that the seed sets the order, and that too many rounds are an error."""
-    for name, domain in _domains(pair):
+    """Check that a pass shows every context once, that the seed sets the order, and that rounds are limited."""
+    for name, domain in _list_domains(pair):
         if isinstance(domain, EvaluationDomain):
             continue
         n = len(domain)
         order = domain.order(0, n, seed=0)
         _require((np.sort(order) == np.arange(n)).all(), f"a pass of {name} does not show every context once")
-        _require((order == domain.order(0, n, seed=0)).all(), f"{name}: one seed gave two orders")
+        _require((order == domain.order(0, n, seed=0)).all(), f"{name}: the same seed gave two different orders")
         if n > 20:
-            _require((order != domain.order(0, n, seed=1)).any(), f"{name}: two seeds gave one order")
-        n_rows = min(n, _SAMPLE_SIZE)
+            _require((order != domain.order(0, n, seed=1)).any(), f"{name}: two seeds gave the same order")
+        n_rows = min(n, _MAX_CHECKED_CONTEXTS)
         batch = domain.batch(0, n_rows, seed=3)
         halves = np.concatenate([domain.batch(0, n_rows // 2, seed=3), domain.batch(n_rows // 2, n_rows, seed=3)])
         _require((batch == halves).all(), f"{name}: a batch differs from its two halves")
@@ -109,13 +109,13 @@ def check_order(pair: Pair) -> None:
 def check_source_test(pair: Pair) -> None:
     """Check that ``source_test`` has rounds that training does not use.
 
-    Rounds have no ids, so contexts are compared. The source may repeat contexts. Then a similar fraction of
-    ``source_test`` may also be in the source.
+    Rounds have no ids, so contexts are compared. If the source repeats contexts, a similar fraction of ``source_test``
+    may also be in the source.
     """
     if pair.source_test is None:
         return
-    source_hashes = [hash(row.tobytes()) for row in _first_contexts(pair.source, _MAX_COMPARED_CONTEXTS)]
-    test_hashes = {hash(row.tobytes()) for row in _first_contexts(pair.source_test, _SAMPLE_SIZE)}
+    source_hashes = [hash(row.tobytes()) for row in _read_contexts(pair.source, _MAX_COMPARED_CONTEXTS)]
+    test_hashes = {hash(row.tobytes()) for row in _read_contexts(pair.source_test, _MAX_CHECKED_CONTEXTS)}
     repeated_fraction = 1.0 - len(set(source_hashes)) / len(source_hashes)
     common_fraction = len(test_hashes & set(source_hashes)) / len(test_hashes)
     message = (
@@ -143,19 +143,19 @@ def _require(condition: bool | np.bool_, message: str) -> None:
         raise AssertionError(message)
 
 
-def _domains(pair: Pair) -> list[tuple[str, Contexts | EvaluationDomain]]:
-    """Return the names and the domains of the pair, without domains that are None."""
+def _list_domains(pair: Pair) -> list[tuple[str, Contexts | EvaluationDomain]]:
+    """Return the name and the domain of each field of the pair that is not None."""
     names = ("source", "target", "target_test", "target_labelled", "source_test")
     return [(name, domain) for name in names if (domain := getattr(pair, name)) is not None]
 
 
-def _batches(pair: Pair) -> list[tuple[str, AnyArray]]:
-    """Return the name and the first contexts of each domain."""
-    return [(name, _first_contexts(domain, _SAMPLE_SIZE)) for name, domain in _domains(pair)]
+def _read_batches(pair: Pair) -> list[tuple[str, AnyArray]]:
+    """Return the name and the first contexts of each domain, (B, *C)."""
+    return [(name, _read_contexts(domain, _MAX_CHECKED_CONTEXTS)) for name, domain in _list_domains(pair)]
 
 
-def _first_contexts(domain: Contexts | EvaluationDomain, n: int) -> AnyArray:
-    """Return at most ``n`` contexts of a domain."""
+def _read_contexts(domain: Contexts | EvaluationDomain, n: int) -> AnyArray:
+    """Return at most ``n`` contexts of a domain, (B, *C)."""
     if isinstance(domain, EvaluationDomain):
         return domain.read(0, min(n, len(domain)))
     return domain.batch(0, min(n, len(domain)), seed=0)

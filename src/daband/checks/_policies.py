@@ -1,10 +1,10 @@
-"""Check policies. Each check takes a function that returns a new policy of given sizes.
+"""Check policies: ``check_policy`` runs every function that is registered in ``POLICY_CHECKS``.
 
     from daband.checks import check_policy
-    check_policy(lambda **sizes: MyPolicy(**sizes))
+    check_policy(lambda **settings: MyPolicy(**settings))
 
-A check raises an ``AssertionError`` that describes the problem. daband's tests run all of them on every registered
-policy.
+Each check takes a function that returns a new policy for given settings. It raises an ``AssertionError`` that describes
+the problem. daband's tests run all checks on every registered policy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from daband.policies._policy import Policy, RewardedDecision
 POLICY_CHECKS = Checks()
 T = TypeVar("T")
 
-
 #: A function that returns a new policy, called with the keywords ``context_shape``, ``n_arms``, ``arms`` and ``seed``.
 #: The same arguments must give the same policy.
 MakePolicy: TypeAlias = Callable[..., Policy]
@@ -55,33 +54,33 @@ def _with_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[
 
 
 def _offers_shared_arms(make: MakePolicy) -> bool:
-    """Return True if a policy has a setting ``arms``; a class without one has only disjoint arms."""
+    """Return True if policies have a setting ``arms``. A class without it has only disjoint arms."""
     return not isinstance(make, type) or "arms" in get_setting_defaults(make)
 
 
-def random_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:
-    """Return uniform draws from [-1, 1]: (n, 3), or (n, n_arms, 3) for shared arms."""
+def draw_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:
+    """Return contexts with uniform draws from [-1, 1]: (n, 3), or (n, n_arms, 3) for shared arms."""
     shape = (n, *SHAPE) if arms == "disjoint" else (n, n_arms, *SHAPE)
     return rng.uniform(-1.0, 1.0, shape)
 
 
-def new_policy(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
+def create_policy(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
     """Return a policy that has learned nothing."""
     arm_settings = {"arms": arms} if _offers_shared_arms(make) else {}
     return make(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, **arm_settings)
 
 
-def trained_policy(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
+def train_policy(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
     """Return a policy that has played rounds, received late rewards, observed the target and adapted."""
     rng = np.random.default_rng(5)
-    policy = new_policy(make, arms, seed)
-    policy.play(random_contexts(rng, 12, arms), rng.random((12, N_ARMS)))
-    late_contexts = random_contexts(rng, 5, arms)
+    policy = create_policy(make, arms, seed)
+    policy.play(draw_contexts(rng, 12, arms), rng.random((12, N_ARMS)))
+    late_contexts = draw_contexts(rng, 5, arms)
     policy.update(late_contexts, policy.select(late_contexts).arm, rng.random(5), ids=["a", "b", 7, 8, 9])
-    for _ in range(9):  # and round by round, which may use other code
-        single_context = random_contexts(rng, 1, arms)
+    for _ in range(9):  # single rounds, which may use other code
+        single_context = draw_contexts(rng, 1, arms)
         policy.update(single_context, policy.select(single_context).arm, rng.random(1))
-    policy.observe_target(random_contexts(rng, 6, arms))
+    policy.observe_target(draw_contexts(rng, 6, arms))
     policy.adapt(steps=2)
     return policy
 
@@ -100,7 +99,7 @@ def reload_policy(policy: Policy) -> Policy:
 
 
 def fingerprint(policy: Policy) -> bytes:
-    """Return the content of the file that a policy saves."""
+    """Return the content of the file that a policy saves. Two policies with the same content are equal."""
     return _read_saved(policy, Path.read_bytes)
 
 
@@ -123,9 +122,9 @@ def assert_close(left: AnyArray, right: AnyArray, name: str, *, rtol: float = 1e
 
 @_with_both_arm_models
 def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
-    """Check that decisions have the documented shapes, valid arms, and probabilities within (0, 1]."""
-    policy = trained_policy(make, arms)
-    decision = policy.select(random_contexts(np.random.default_rng(0), 7, arms))
+    """Check that decisions have the documented shapes, valid arms, and propensities in (0, 1]."""
+    policy = train_policy(make, arms)
+    decision = policy.select(draw_contexts(np.random.default_rng(0), 7, arms))
     assert decision.arm.shape == (7,), decision.arm.shape
     assert decision.arm.dtype == np.int64, decision.arm.dtype
     assert decision.propensity.shape == (7,), decision.propensity.shape
@@ -139,9 +138,9 @@ def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
 @_with_both_arm_models
 def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
     """Check that ``probabilities`` is a distribution over available arms that agrees with ``decide``'s propensity."""
-    contexts = random_contexts(np.random.default_rng(13), 9, arms)
+    contexts = draw_contexts(np.random.default_rng(13), 9, arms)
     mask = np.array([True, False, True, True])
-    for policy in (new_policy(make, arms), trained_policy(make, arms)):
+    for policy in (create_policy(make, arms), train_policy(make, arms)):
         before = fingerprint(policy)
         probabilities, decision = (
             policy.probabilities(contexts, available=mask),
@@ -157,52 +156,52 @@ def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
 @_with_both_arm_models
 def check_weights_count_rounds(make: MakePolicy, arms: str) -> None:
     """Check that a round of weight 2 counts as two rounds, weight 0 as none, and weight 1 changes nothing."""
-    if new_policy(make, arms).weights_are_importance:
+    if create_policy(make, arms).weights_are_importance:
         return
     rng = np.random.default_rng(14)
-    contexts, played_arms, reward = random_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
+    contexts, played_arms, reward = draw_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
     weights = np.repeat([1.0, 2.0, 0.0], 8)
     counts = weights.astype(np.int64)
-    weighted, repeated = new_policy(make, arms), new_policy(make, arms)
+    weighted, repeated = create_policy(make, arms), create_policy(make, arms)
     weighted.update(contexts, played_arms, reward, weights=weights)
     repeated.update(contexts.repeat(counts, axis=0), played_arms.repeat(counts), reward.repeat(counts))
     if not weighted.order_matters:
         assert_close(weighted.decide(contexts).mean, repeated.decide(contexts).mean, "means of weighted rounds")
     assert weighted.rounds_learned == 24, weighted.rounds_learned
-    plain, ones = new_policy(make, arms), new_policy(make, arms)
-    plain.update(contexts, played_arms, reward)
-    ones.update(contexts, played_arms, reward, weights=np.ones(24))
-    assert_close_predictions(plain.decide(contexts), ones.decide(contexts), "rounds of weight 1")
-    played = [new_policy(make, arms).play(contexts, rng.random((24, N_ARMS)), weights=weights) for _ in range(2)]
-    assert np.isfinite(played[0].mean).all()
+    unweighted, weighted_by_1 = create_policy(make, arms), create_policy(make, arms)
+    unweighted.update(contexts, played_arms, reward)
+    weighted_by_1.update(contexts, played_arms, reward, weights=np.ones(24))
+    assert_close_predictions(unweighted.decide(contexts), weighted_by_1.decide(contexts), "rounds of weight 1")
+    played_decision = create_policy(make, arms).play(contexts, rng.random((24, N_ARMS)), weights=weights)
+    assert np.isfinite(played_decision.mean).all(), "play with weights gives means that are not finite"
 
 
 @_with_both_arm_models
 def check_same_seed_same_choices(make: MakePolicy, arms: str) -> None:
     """Check that two policies with the same seed make the same choices; seed 0 is a seed like any other."""
-    contexts = random_contexts(np.random.default_rng(1), 40, arms)
+    contexts = draw_contexts(np.random.default_rng(1), 40, arms)
     for seed in (0, 3):
-        first, second = trained_policy(make, arms, seed), trained_policy(make, arms, seed)
-        assert_same(first.select(contexts).arm, second.select(contexts).arm, f"seed {seed}")
+        first_policy, second_policy = train_policy(make, arms, seed), train_policy(make, arms, seed)
+        assert_same(first_policy.select(contexts).arm, second_policy.select(contexts).arm, f"seed {seed}")
 
 
 @POLICY_CHECKS.add
 def check_ties_follow_the_seed(make: MakePolicy) -> None:
-    """Check that ties before learning follow the seed: not always the lowest arm, and not the same for all seeds."""
-    contexts = random_contexts(np.random.default_rng(2), 30, "disjoint")
-    choices = [new_policy(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
+    """Check that ties before learning depend on the seed: not always one arm, and not the same arms for all seeds."""
+    contexts = draw_contexts(np.random.default_rng(2), 30, "disjoint")
+    choices = [create_policy(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
     for seed, arms in enumerate(choices):
         remedy = "break ties by a draw from the seed and the round"
         assert len(np.unique(arms)) > 1, f"seed {seed} gives every tied context to arm {arms[0]}; {remedy}"
-    assert any((choices[0] != other).any() for other in choices[1:]), "seeds 0 to 3 break every tie alike"
+    assert any((choices[0] != seed_choices).any() for seed_choices in choices[1:]), "seeds 0 to 3 break ties equally"
 
 
 @_with_both_arm_models
 def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
-    """Check that ``decide`` leaves every number of the policy unchanged."""
-    policy = trained_policy(make, arms)
+    """Check that ``decide`` does not change the policy."""
+    policy = train_policy(make, arms)
     before = fingerprint(policy)
-    policy.decide(random_contexts(np.random.default_rng(3), 9, arms), "target")
+    policy.decide(draw_contexts(np.random.default_rng(3), 9, arms), "target")
     assert fingerprint(policy) == before, "decide changed the policy"
 
 
@@ -210,10 +209,10 @@ def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
 def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
     """Check that selecting for a batch equals selecting for its contexts one by one."""
     for domain in ("source", "target"):
-        contexts = random_contexts(np.random.default_rng(4), 10, arms)
-        batch = trained_policy(make, arms).select(contexts, domain)
-        one_by_one = trained_policy(make, arms)
-        singles = [one_by_one.select(contexts[i : i + 1], domain) for i in range(10)]
+        contexts = draw_contexts(np.random.default_rng(4), 10, arms)
+        batch = train_policy(make, arms).select(contexts, domain)
+        policy = train_policy(make, arms)
+        singles = [policy.select(contexts[i : i + 1], domain) for i in range(10)]
         joined = join_decisions(singles)
         assert_close_predictions(batch, joined, "a batch and its singles")
         assert_same(batch.arm, joined.arm, "arms")
@@ -221,16 +220,16 @@ def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
 
 @_with_both_arm_models
 def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
-    """Check that ``play`` makes the same choices as ``select`` and ``update`` in turn."""
+    """Check that ``play`` makes the same choices as a loop of ``select`` and ``update``."""
     rng = np.random.default_rng(6)
-    contexts, rewards = random_contexts(rng, 20, arms), rng.random((20, N_ARMS))
+    contexts, rewards = draw_contexts(rng, 20, arms), rng.random((20, N_ARMS))
     mask = rng.random((20, N_ARMS)) < 0.7
     mask[np.arange(20), rng.integers(0, N_ARMS, 20)] = True
-    played = trained_policy(make, arms).play(contexts, rewards, available=mask)
-    policy = trained_policy(make, arms)
+    played = train_policy(make, arms).play(contexts, rewards, available=mask)
+    policy = train_policy(make, arms)
     for i in range(20):
         decision = policy.select(contexts[i : i + 1], available=mask[i])
-        assert decision.arm[0] == played.arm[i], f"round {i}: {decision.arm[0]} by turns, {played.arm[i]} in play"
+        assert decision.arm[0] == played.arm[i], f"round {i}: {decision.arm[0]} by select, {played.arm[i]} by play"
         assert abs(decision.propensity[0] - played.propensity[i]) < 1e-8
         policy.update(contexts[i : i + 1], decision.arm, rewards[i, decision.arm])
 
@@ -238,8 +237,8 @@ def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
 @_with_both_arm_models
 def check_masks_are_obeyed(make: MakePolicy, arms: str) -> None:
     """Check that an unavailable arm is never chosen, and that the only available arm has propensity 1."""
-    policy = trained_policy(make, arms)
-    contexts = random_contexts(np.random.default_rng(7), 50, arms)
+    policy = train_policy(make, arms)
+    contexts = draw_contexts(np.random.default_rng(7), 50, arms)
     assert (policy.select(contexts, available=[True, False, True, False]).arm % 2 == 0).all()
     decision = policy.select(contexts, available=[False, False, True, False])
     assert (decision.arm == 2).all()
@@ -253,57 +252,57 @@ def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
     Unless ``order_matters``, their order does not change predictions.
     """
     rng = np.random.default_rng(8)
-    contexts, played_arms, reward = random_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
-    rewarded = rng.permutation(16)[:11]
-    at_once, by_turns = new_policy(make, arms), new_policy(make, arms)
-    at_once.update(contexts[rewarded], played_arms[rewarded], reward[rewarded])
-    for i in rewarded[::-1]:
-        by_turns.update(contexts[i : i + 1], played_arms[i : i + 1], reward[i : i + 1])
-    probe = random_contexts(rng, 5, arms)
-    assert at_once.rounds_learned == by_turns.rounds_learned == 11
-    if not at_once.order_matters:
-        assert_close_predictions(at_once.decide(probe), by_turns.decide(probe), "rewards at once and by turns")
+    contexts, played_arms, reward = draw_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
+    rewarded_rounds = rng.permutation(16)[:11]
+    batch_policy, single_policy = create_policy(make, arms), create_policy(make, arms)
+    batch_policy.update(contexts[rewarded_rounds], played_arms[rewarded_rounds], reward[rewarded_rounds])
+    for i in rewarded_rounds[::-1]:
+        single_policy.update(contexts[i : i + 1], played_arms[i : i + 1], reward[i : i + 1])
+    probe = draw_contexts(rng, 5, arms)
+    assert batch_policy.rounds_learned == single_policy.rounds_learned == 11
+    if not batch_policy.order_matters:
+        assert_close_predictions(batch_policy.decide(probe), single_policy.decide(probe), "a batch and single rounds")
 
 
 @_with_both_arm_models
 def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
     """Check that a loaded policy continues exactly as the saved one, through more learning."""
-    policy = trained_policy(make, arms)
+    policy = train_policy(make, arms)
     loaded = reload_policy(policy)
     assert type(loaded) is type(policy)
     assert fingerprint(loaded) == fingerprint(policy), "saving a loaded policy gives another file"
     rng = np.random.default_rng(10)
-    contexts, rewards = random_contexts(rng, 30, arms), rng.random((30, N_ARMS))
+    contexts, rewards = draw_contexts(rng, 30, arms), rng.random((30, N_ARMS))
     first, second = policy.play(contexts, rewards), loaded.play(contexts, rewards)
     policy.adapt(steps=2)
     loaded.adapt(steps=2)
     assert_same(first.arm, second.arm, "arms after loading")
-    assert_same(first.mean, second.mean, "means after loading, to the bit")
-    assert fingerprint(loaded) == fingerprint(policy), "the loaded policy learned otherwise"
+    assert_same(first.mean, second.mean, "means after loading")
+    assert fingerprint(loaded) == fingerprint(policy), "the loaded policy learned something else than the saved one"
 
 
 @_with_both_arm_models
 def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
     """Check that a copy and an unpickled policy learn exactly as the original does, and independently of it."""
-    policy = trained_policy(make, arms)
+    policy = train_policy(make, arms)
     copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - pickled here
     before = fingerprint(policy)
     after = []
     for learner in (*copies, policy):
-        assert fingerprint(learner) == before, "a copy differs, or changed with another"
+        assert fingerprint(learner) == before, "a copy differs from the original, or changed when another one learned"
         rng = np.random.default_rng(11)
-        learner.play(random_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
+        learner.play(draw_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
         learner.adapt(steps=2)
         after.append(fingerprint(learner))
-    assert after[0] == after[1] == after[2], "a copy learned otherwise than the original"
+    assert after[0] == after[1] == after[2], "a copy learned something else than the original"
 
 
 @POLICY_CHECKS.add
 def check_arms_can_be_added(make: MakePolicy) -> None:
     """Check that a new arm can be chosen and learns, and that the predictions of other arms do not change."""
     rng = np.random.default_rng(11)
-    policy = trained_policy(make, "disjoint")
-    contexts = random_contexts(rng, 8, "disjoint")
+    policy = train_policy(make, "disjoint")
+    contexts = draw_contexts(rng, 8, "disjoint")
     before = policy.decide(contexts)
     assert policy.add_arm() == N_ARMS
     assert policy.n_arms == N_ARMS + 1
@@ -315,45 +314,45 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
     policy.update(contexts, choice.arm, np.ones(8))
     if not _offers_shared_arms(make):
         return
-    shared = trained_policy(make, "shared")
-    shared.add_arm()
-    decision = shared.select(random_contexts(rng, 3, "shared", N_ARMS + 1))
+    shared_policy = train_policy(make, "shared")
+    shared_policy.add_arm()
+    decision = shared_policy.select(draw_contexts(rng, 3, "shared", N_ARMS + 1))
     assert decision.mean.shape == (3, N_ARMS + 1)
 
 
 def _play_in_units(make: MakePolicy, arms: str, *, factor: float, offset: float) -> RewardedDecision:
     """Return the decisions of a policy whose rewards are multiplied by ``factor`` and moved by ``offset``."""
     rng = np.random.default_rng(20)
-    policy = new_policy(make, arms)
-    first, second = factor * rng.random((2, 60, N_ARMS)) + offset
-    policy.play(random_contexts(rng, 60, arms), first)
-    policy.observe_target(random_contexts(rng, 10, arms))
+    policy = create_policy(make, arms)
+    first_rewards, second_rewards = factor * rng.random((2, 60, N_ARMS)) + offset
+    policy.play(draw_contexts(rng, 60, arms), first_rewards)
+    policy.observe_target(draw_contexts(rng, 10, arms))
     policy.adapt(steps=2)
-    return policy.play(random_contexts(rng, 60, arms), second)
+    return policy.play(draw_contexts(rng, 60, arms), second_rewards)
 
 
 @_with_both_arm_models
 def check_units_change_no_decision(make: MakePolicy, arms: str) -> None:
     """Check that rewards times 1,000 plus 7 give the same arms, and predictions and bonuses in that unit."""
-    expected = _play_in_units(make, arms, factor=1.0, offset=0.0)
-    scaled = _play_in_units(make, arms, factor=1000.0, offset=7.0)
-    assert_same(expected.arm, scaled.arm, "arms in another unit")
+    original = _play_in_units(make, arms, factor=1.0, offset=0.0)
+    rescaled = _play_in_units(make, arms, factor=1000.0, offset=7.0)
+    assert_same(original.arm, rescaled.arm, "arms in another unit")
     # Networks compute in single precision.
-    assert_close(1000.0 * expected.mean + 7.0, scaled.mean, "means in another unit", rtol=1e-4)
-    assert_close(1000.0 * expected.bonus, scaled.bonus, "bonuses in another unit", rtol=1e-4)
+    assert_close(1000.0 * original.mean + 7.0, rescaled.mean, "means in another unit", rtol=1e-4)
+    assert_close(1000.0 * original.bonus, rescaled.bonus, "bonuses in another unit", rtol=1e-4)
 
 
 @POLICY_CHECKS.add
 def check_bonus_never_grows(make: MakePolicy) -> None:
     """Check that no bonus, in standard deviations of rewards, grows with more rounds."""
     rng = np.random.default_rng(21)
-    policy, probe = new_policy(make, "disjoint"), random_contexts(rng, 9, "disjoint")
-    before = np.full((9, N_ARMS), np.inf)
+    policy, probe = create_policy(make, "disjoint"), draw_contexts(rng, 9, "disjoint")
+    last_bonus = np.full((9, N_ARMS), np.inf)
     for _ in range(6):
-        policy.update(random_contexts(rng, 5, "disjoint"), rng.integers(0, N_ARMS, 5), 10.0 * rng.random(5))
+        policy.update(draw_contexts(rng, 5, "disjoint"), rng.integers(0, N_ARMS, 5), 10.0 * rng.random(5))
         bonus = policy.decide(probe).bonus / policy.reward_moments.scale
-        assert (bonus <= before * (1.0 + 1e-9)).all(), f"a bonus grew from {before} to {bonus}"
-        before = bonus
+        assert (bonus <= last_bonus * (1.0 + 1e-9)).all(), f"a bonus grew from {last_bonus} to {bonus}"
+        last_bonus = bonus
 
 
 @POLICY_CHECKS.add
@@ -362,8 +361,8 @@ def check_deployed_in_the_target(make: MakePolicy) -> None:
 
     A saved file and a copy have the same default domain.
     """
-    policy = trained_policy(make, "disjoint")
-    contexts = random_contexts(np.random.default_rng(15), 8, "disjoint")
+    policy = train_policy(make, "disjoint")
+    contexts = draw_contexts(np.random.default_rng(15), 8, "disjoint")
     assert_same(policy.decide(contexts).mean, policy.decide(contexts, "source").mean, "means in the source")
     policy.deploy("target")
     for deployed in (policy, reload_policy(policy), copy.deepcopy(policy)):
@@ -373,16 +372,16 @@ def check_deployed_in_the_target(make: MakePolicy) -> None:
 @POLICY_CHECKS.add
 def check_threads_count_every_round_once(make: MakePolicy) -> None:
     """Check that threads sharing a policy lose no round, learn no id twice, and learn the same as one thread."""
-    threads, rounds = 4, 20
+    n_threads, rounds_per_thread = 4, 20
     rng = np.random.default_rng(17)
-    contexts = random_contexts(rng, threads * rounds, "disjoint")
+    contexts = draw_contexts(rng, n_threads * rounds_per_thread, "disjoint")
     played_arms, reward = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))
-    policy, sequential = new_policy(make, "disjoint"), new_policy(make, "disjoint")
+    policy, sequential_policy = create_policy(make, "disjoint"), create_policy(make, "disjoint")
 
     def serve_rounds(first: int) -> int:
         """Serve the rounds of this thread, then those of the next thread. Return the number of rounds learned."""
         n_learned = 0
-        for i in [*range(first, len(contexts), threads), *range((first + 1) % threads, len(contexts), threads)]:
+        for i in [*range(first, len(contexts), n_threads), *range((first + 1) % n_threads, len(contexts), n_threads)]:
             policy.select(contexts[i : i + 1])
             row = slice(i, i + 1)
             n_learned += not policy.update(contexts[row], played_arms[row], reward[row], ids=[i], on_duplicate="skip")
@@ -391,23 +390,25 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
     switch_interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with ThreadPoolExecutor(threads) as pool:
-            n_learned = sum(pool.map(serve_rounds, range(threads)))
+        with ThreadPoolExecutor(n_threads) as pool:
+            n_learned = sum(pool.map(serve_rounds, range(n_threads)))
     finally:
         sys.setswitchinterval(switch_interval)
     assert n_learned == policy.rounds_learned == len(contexts), (n_learned, policy.rounds_learned, len(contexts))
     assert policy.rounds_decided == 2 * len(contexts), policy.rounds_decided
-    sequential.update(contexts, played_arms, reward)
+    sequential_policy.update(contexts, played_arms, reward)
     if not policy.order_matters:
-        assert_close_predictions(policy.decide(contexts), sequential.decide(contexts), "shared and sequential policies")
+        assert_close_predictions(policy.decide(contexts), sequential_policy.decide(contexts), "threads and one thread")
 
 
 def check_policy(make: MakePolicy) -> None:
     """Run every check on a policy class.
 
-    The first check that fails raises its error, usually an ``AssertionError``. A note on the error states the rule.
+    The first check that fails raises its error, usually an ``AssertionError``, with a note that states what the check
+    requires.
 
     Args:
-        make: called with keyword arguments such as ``context_shape`` and ``n_arms``; returns a new policy.
+        make: a class or function that returns a new policy. It is called with the keyword arguments ``context_shape``,
+            ``n_arms``, ``seed``, and ``arms`` if it accepts it.
     """
     POLICY_CHECKS.run(make)
