@@ -75,7 +75,7 @@ def test_impossible_rounds(start, stop):
         ({"source": (X, Y + 0.5)}, "labels must be integers"),
         ({"source": (X, Y - 1)}, "label -1"),
         ({"source": (np.where(X > 0.9, np.nan, X), Y)}, "NaN or infinite value, first in row"),
-        ({"source": (X[:0], Y[:0])}, "empty"),
+        ({"source": (X[:0], Y[:0])}, "must have at least one row"),
         ({"source": (np.array(["a", "b"]), np.array([0, 1]))}, "must hold numbers"),
         ({"target": X_TARGET[:, :3]}, r"target contexts have shape \(3,\)"),
         ({"target_test": (X_TEST, Y_TEST + 3)}, "target_test has label"),

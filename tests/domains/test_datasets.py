@@ -4,7 +4,7 @@ import pytest
 
 from daband._shift import Shift
 from daband.domains._registry import PairEntry, load, pairs
-from daband.domains.datasets._builder import Parts, declare, load_catalogue
+from daband.domains.datasets._builder import PairData, declare, load_catalogue
 from daband.errors import DataError, InvalidInput
 
 MARKETS = ("covariate", "units", "inverted", "moved", "labels")
@@ -107,7 +107,7 @@ def test_sat12_rewards_are_every_solvers_time(shared_data):
         ),
         ("market", {"n_source": 5}, "n_source must be an integer >= 100"),
         ("market/units", {"kind": "moved"}, "has no option 'kind'"),
-        ("sat12", {"source": "indu"}, "both 'indu'"),
+        ("sat12", {"source": "indu"}, "got 'indu' for both"),
         ("office31_features", {"source": "caltech"}, "domains are amazon, dslr, webcam"),
         ("natural_tables", {"table": "wages"}, "values of table are baseball-era"),
     ],
@@ -122,7 +122,7 @@ def test_a_class_without_an_example_is_told(monkeypatch):
 
     def read(*, labels=2):
         y = np.arange(8) % labels
-        return Parts({"source": (x, y), "target": x, "target_test": (x, y)})
+        return PairData({"source": (x, y), "target": x, "target_test": (x, y)})
 
     monkeypatch.setitem(load_catalogue(), "declared here", {"summary": "of a test", "class_names": ["a", "b", "c"]})
     declare("declared here", read=read)

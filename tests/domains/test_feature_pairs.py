@@ -99,7 +99,7 @@ def test_wrong_domains(name):
     with pytest.raises(InvalidInput, match="domains are"):
         load(name, source="moon")
     source = {"amazon": "books", "handwritten": "mnist", "office_caltech": "amazon", "warfarin": "white"}[name]
-    with pytest.raises(InvalidInput, match="are both"):
+    with pytest.raises(InvalidInput, match="must be different domains"):
         load(name, target=source)
 
 

@@ -151,14 +151,14 @@ def test_a_written_log_is_read_back(tmp_path, kind):
     ("text", "says"),
     [
         ("0:1:x | a:1\n", "a label is action:cost:probability"),
-        ("shared a:1\n", r"line 1: no \|"),
-        ("shared |User:x a:1\n0:1:0.5 | b:1\n", "line 1: 'x' is not a factor of the namespace User"),
+        ("shared a:1\n", r"line 1 must have a \|"),
+        ("shared |User:x a:1\n0:1:0.5 | b:1\n", "line 1: 'x', the factor of User, is not a number"),
         ("shared | a:1\n| b:1\n", "no event in the format 'vw'"),
-        ("shared | arm:1\n0:1:0.5 | b:1\n", "called 'arm'"),
-        ('{"c": 1, "_label_cost": 1}\n', "line 1: not an event of dsjson"),
-        ('{"eventId": "a"}\n{"eventId"\n', "line 2: not a JSON object"),
-        ('{"actions": []}\n', "needs its eventId"),
-        ('{"eventId": "a", "actions": [], "rewardActionId": "x", "ranking": []}\n', "event a: not a rank call"),
+        ("shared | arm:1\n0:1:0.5 | b:1\n", "'arm' has a reserved name"),
+        ('{"c": 1, "_label_cost": 1}\n', "line 1 is not an event of dsjson"),
+        ('{"eventId": "a"}\n{"eventId"\n', "line 2 is not a JSON object"),
+        ('{"actions": []}\n', "must have a text as eventId"),
+        ('{"eventId": "a", "actions": [], "rewardActionId": "x", "ranking": []}\n', "event a is not a rank call"),
     ],
 )
 def test_damaged_logs_have_clear_errors(tmp_path, text, says):

@@ -69,7 +69,7 @@ def test_discrete_observations_become_vectors():
         ("Pendulum-v1", {}, "env must be an environment with a Discrete action space, got Box"),
         (Match(seeded=False), {}, "different observations"),
         (Match(), {"feedback": "some"}, "feedback must be"),
-        (Match(), {"target_test": "CartPole-v1"}, "target_test has 2 actions, env has 3"),
+        (Match(), {"target_test": "CartPole-v1"}, "target_test has 2 actions, but env has 3"),
     ],
 )
 def test_unsuitable_environments_are_rejected(env, given, message):

@@ -205,7 +205,7 @@ class TestReaders:
         """Before: the half of the labelled target that was held out was in neither part."""
         frame = self.frame().with_columns(offer=pl.when(pl.col("country") != "cz").then("offer"))
         columns = Columns(context=("age", "town"), categorical=("town",), label="offer")
-        with pytest.warns(UserWarning, match="other labels are not used"):
+        with pytest.warns(UserWarning, match="labels of the others are not used"):
             pair = from_table(source=frame, domain="country", targets=["pl", "cz"], columns=columns)
         assert pair.target_test is None
         assert len(pair.target) == frame["country"].is_in(["pl", "cz"]).sum()

@@ -53,7 +53,7 @@ def test_nothing_held_out(nothing):
 def test_rounds_of_ones_own():
     pair = from_arrays(source=(X[:40], Y[:40]), source_test=(X[40:], Y[40:]), target=X)
     assert (len(pair.source), len(pair.source_test)) == (40, 20)
-    with pytest.raises(InvalidInput, match=r"source_test contexts have shape \(3,\), source contexts \(4,\)"):
+    with pytest.raises(InvalidInput, match=r"source_test contexts have shape \(3,\), but source contexts \(4,\)"):
         from_arrays(source=(X, Y), source_test=(X[:, :3], Y), target=X)
 
 

@@ -133,5 +133,5 @@ def test_wrong_options_are_named(options, message):
 
 
 def test_more_rounds_than_contexts_says_how_many_there_are():
-    with pytest.raises(InvalidInput, match="160 rounds; ask for fewer rounds or set passes=2"):
+    with pytest.raises(InvalidInput, match="160 rounds; use fewer rounds or set passes=2"):
         load("synthetic", tiny=True).source.rounds(0, 161, seed=0)

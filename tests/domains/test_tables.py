@@ -310,11 +310,13 @@ def test_target_rows_without_labels_in_the_table_of_all_domains():
     assert pair.target_test is None
     assert len(pair.target) == 40
     some = everything.with_columns(offer=pl.when(pl.int_range(pl.len()) < 50).then("offer"))
-    with pytest.warns(UserWarning, match="30 of 40 target rows have no offer, so other labels are not used"):
+    with pytest.warns(
+        UserWarning, match="30 of 40 target rows have no offer, so the labels of the others are not used"
+    ):
         pair = from_table(source=some, domain="market", targets=["new"], columns=COLUMNS)
     assert pair.target_test is None
     some = frame(seed=1).with_columns(offer=pl.when(pl.int_range(pl.len()) < 10).then("offer"))
-    with pytest.warns(UserWarning, match="other labels are not used.$"):  # nobody is told to give what he gave
+    with pytest.warns(UserWarning, match="labels of the others are not used.$"):  # nobody is told to give what he gave
         from_table(source=frame(), target=some, target_test=frame(seed=2), columns=COLUMNS)
 
 

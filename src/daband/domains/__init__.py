@@ -1,4 +1,7 @@
-"""Domains: sources and targets of contexts and rewards, research pairs by name, and readers for users' data."""
+"""Provide pairs of domains: sources with rewards and targets with contexts.
+
+``load`` returns a research pair by its name. The functions ``from_...`` build pairs from users' data.
+"""
 
 from daband._shift import Shift
 from daband._table_transform import TableTransform

@@ -1,4 +1,4 @@
-"""The data that training and evaluation may read from a domain.
+"""Define which data training and evaluation can read from a domain.
 
 Four types separate the data, so that training cannot see target rewards:
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Rounds:
     """Rounds of a reward domain: contexts, and the reward of each arm.
 
-    Only the training loop has all rewards. A policy observes the reward of the arm it chose.
+    Only the training loop has the rewards of all arms. A policy gets the reward of the arm that it chose.
     """
 
     #: Contexts, (B, *C).
@@ -52,11 +52,11 @@ class Rounds:
         return len(self.contexts)
 
     def chosen_rewards(self, arms: IntArray) -> FloatArray:
-        """Return the reward of one arm per round, (B,)."""
+        """Return the rewards (B,) of the given arms (B,), one per round."""
         return self.rewards[np.arange(len(self.rewards)), arms]
 
     def regret(self, arms: IntArray) -> FloatArray:
-        """Return the expected regret of each choice (B,) against the best arm, (B,); NaN if it is not known."""
+        """Return the expected regret (B,) of the given arms (B,) against the best arms; NaN if it is not known."""
         if self.expected is None:
             return np.full(len(self.contexts), np.nan)
         rows = np.arange(len(self.expected))
@@ -75,7 +75,7 @@ class LoggedRounds:
     rewards: FloatArray
     #: Probability with which the logging policy chose each arm, (B,).
     propensities: FloatArray
-    #: The arms that could be chosen, (B, K); None if all could.
+    #: Mask of the arms that could be chosen, (B, K); None if all could.
     offered: BoolArray | None = None
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class Contexts(ABC):
 
     #: Shape C of one context.
     context_shape: tuple[int, ...]
-    #: Number of times that each context may be shown; every pass has its own order.
+    #: The number of passes over the contexts; every pass has its own order.
     passes: int = 1
     #: For contexts read from image files: the side in pixels after resizing, and the side of the centre crop.
     framing: tuple[int, int] | None = None
@@ -102,7 +102,7 @@ class Contexts(ABC):
     row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
     #: The user's rows (a polars frame) without labels and rewards; None if the contexts do not come from a table.
     table: Any = None
-    #: Part of the seed of the order; it differs by type, so that source and target have different orders.
+    #: A part of the seed of the order. It differs by class, so that source and target have different orders.
     _order_key: int = 0
 
     @abstractmethod
@@ -123,25 +123,25 @@ class Contexts(ABC):
         return len(self) * self.passes
 
     def check_rounds(self, start: int, stop: int) -> None:
-        """Raise an error if these rounds do not exist."""
+        """Raise an error if a round from ``start`` to ``stop - 1`` does not exist."""
         if not 0 <= start <= stop:
             raise InvalidInput(f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}")
         if stop > self.rounds_available:
             raise InvalidInput(
-                f"round {stop} was asked for, but {len(self)} contexts shown {self.passes} time(s) give "
-                f"{self.rounds_available} rounds; ask for fewer rounds or set passes={-(-stop // max(len(self), 1))}"
+                f"{stop} rounds are needed, but {len(self)} contexts shown {self.passes} time(s) give "
+                f"{self.rounds_available} rounds; use fewer rounds or set passes={-(-stop // max(len(self), 1))}"
             )
 
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
         """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1``, (stop - start,)."""
         self.check_rounds(start, stop)
-        chunks = []
+        index_blocks = []
         while start < stop:
             pass_number, offset = divmod(start, len(self))
             end = min(stop - pass_number * len(self), len(self))
-            chunks.append(self.order_of_pass(pass_number, offset, end, seed=seed))
+            index_blocks.append(self.order_of_pass(pass_number, offset, end, seed=seed))
             start = pass_number * len(self) + end
-        return np.concatenate(chunks) if chunks else np.empty(0, dtype=np.int64)
+        return np.concatenate(index_blocks) if index_blocks else np.empty(0, dtype=np.int64)
 
     def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1`` of one pass."""
@@ -161,7 +161,7 @@ class Contexts(ABC):
         return {None: self}
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        """Return, for each component domain, its name and its part of ``batch``, or of ``rounds`` if it has rewards."""
+        """Return the name of each component domain with its part of ``batch``, or of ``rounds`` if it has rewards."""
         return [(None, self.batch(start, stop, seed=seed))]
 
 
@@ -213,7 +213,7 @@ class LoggedDomain(FeedbackDomain):
         return LoggedRounds(self.read(indices), *self.read_log(indices), offered=self.read_offered(indices))
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:  # noqa: ARG002
-        """Return the arms that could be chosen at these indices, (B, K); None if all could."""
+        """Return a mask (B, K) of the arms that could be chosen at these indices; None if all could."""
         return None
 
 
@@ -225,7 +225,9 @@ class EvaluationDomain(ABC):
     ((3, 8), (3, 3))
     """
 
+    #: Shape C of one context.
     context_shape: tuple[int, ...]
+    #: Number of arms, K.
     n_arms: int
 
     @abstractmethod
@@ -266,7 +268,7 @@ class About:
 
 @dataclass(frozen=True)
 class Pair:
-    """A source with rewards, a target with contexts, and target labels, if there are any, for the evaluator only.
+    """A source with rewards, a target with contexts, and optional target labels for the evaluator only.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> pair.context_shape, pair.n_arms, pair.feedback
@@ -298,7 +300,7 @@ class Pair:
     feedback: str = "bandit"
     #: Description for users.
     about: About = field(default_factory=lambda: About(summary=""))
-    #: A name per feature of a vector context, or empty; used in figures and diagnostics.
+    #: The name of each feature of a vector context, (d,) or empty; used in figures and diagnostics.
     feature_names: tuple[str, ...] = ()
     #: The fitted transform that turns a raw row into a context; None if the pair was not made from tables.
     table: TableTransform | None = None
@@ -341,20 +343,20 @@ class Pair:
 
 
 def gather_rows(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
-    """Return columns (B, ...) whose rows come from several parts.
+    """Return arrays (B, ...) whose rows are read from several parts.
 
     Args:
-        parts: index of the part of each row, (B,).
-        read: ``read(part, rows)`` returns the columns of one part for these rows of the result. If a part has fewer
-            columns than the others, the last columns of the others are dropped.
+        parts: the index of the part from which each row is read, (B,).
+        read: ``read(part, rows)`` returns a list of arrays from one part, for these rows of the result. If a part has
+            fewer arrays than the others, only the first arrays of the others are used.
     """
-    present = np.unique(parts) if len(parts) else [0]
-    columns = [read(int(part), np.flatnonzero(parts == part)) for part in present]
+    part_indices = np.unique(parts) if len(parts) else [0]
+    arrays_by_part = [read(int(part), np.flatnonzero(parts == part)) for part in part_indices]
     order = np.argsort(np.argsort(parts, kind="stable"), kind="stable")
-    return [np.concatenate(column)[order] for column in zip(*columns, strict=False)]
+    return [np.concatenate(arrays)[order] for arrays in zip(*arrays_by_part, strict=False)]
 
 
-@lru_cache(maxsize=32)  # source and target of ten seeds that are trained together
+@lru_cache(maxsize=32)  # enough for the sources and targets of ten seeds that are trained together
 def _draw_permutation(n: int, seed: int, pass_number: int, key: int) -> IntArray:
     """Return the random order of n contexts in one pass, (n,)."""
     order = np.random.default_rng([seed, pass_number, n, key]).permutation(n)

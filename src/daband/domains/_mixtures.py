@@ -1,8 +1,8 @@
 """Read several domains as one: the rounds of all sources, or the contexts of all targets.
 
-The component domains of a mixture are called parts. The indices of the first part come first, then those of the second,
-and so on. The part of the next round is drawn in proportion to the remaining rounds of each part. Every part keeps its
-own order, so that reading in blocks stays fast.
+The component domains of a mixture are called parts. The contexts of the first part have the first indices of the
+mixture, followed by those of the second part, and so on. The part of the next round is drawn in proportion to the
+remaining rounds of each part. Every part keeps its own order, so that reading in blocks stays fast.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _TARGET_FIELDS = ("target", "target_test", "target_labelled")
 
 
 def _locate(parts: Mapping[Any, Any], indices: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the part number of each index of a mixture, and the index within that part, each (n,)."""
-    ends = np.cumsum([0, *map(len, parts.values())])
-    part_indices = np.searchsorted(ends, indices, side="right") - 1
-    return part_indices, indices - ends[part_indices]
+    """Return the part number and the index within that part, (n,) each, for indices (n,) of a mixture."""
+    starts = np.cumsum([0, *map(len, parts.values())])
+    part_indices = np.searchsorted(starts, indices, side="right") - 1
+    return part_indices, indices - starts[part_indices]
 
 
 @lru_cache(maxsize=8)
 def _draw_parts(sizes: tuple[int, ...], entropy: tuple[int, ...]) -> IntArray:
-    """Return the part number of every round of one pass, in random order."""
+    """Return the part number of every round of one pass, in random order. ``entropy`` is the seed."""
     return np.random.default_rng(entropy).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
@@ -44,8 +44,8 @@ def _check_common(parts: Mapping[str, Any], attribute: str) -> Any:
     """Return the common value of an attribute of all parts. Raise an error if parts have different values."""
     values = {name: getattr(part, attribute) for name, part in parts.items()}
     if len(set(values.values())) > 1:
-        listed = ", ".join(f"{name} {value}" for name, value in values.items())
-        raise InvalidInput(f"all domains must have the same {attribute}, got {listed}")
+        values_text = ", ".join(f"{name} {value}" for name, value in values.items())
+        raise InvalidInput(f"all domains must have the same {attribute}, got {values_text}")
     return next(iter(values.values()))
 
 
@@ -90,12 +90,12 @@ class MixedContexts(Contexts):
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         part_indices, indices = _locate(self.parts, self.order(start, stop, seed=seed))
-        read = "read_rounds" if isinstance(self, RewardDomain | LoggedDomain) else "read"
-        indices_of = {name: indices[part_indices == number] for number, name in enumerate(self.parts)}
-        return [(name, getattr(self.parts[name], read)(rows)) for name, rows in indices_of.items() if len(rows)]
+        method = "read_rounds" if isinstance(self, RewardDomain | LoggedDomain) else "read"
+        indices_by_name = {name: indices[part_indices == number] for number, name in enumerate(self.parts)}
+        return [(name, getattr(self.parts[name], method)(rows)) for name, rows in indices_by_name.items() if len(rows)]
 
     def _gather(self, indices: IntArray, read: Callable[[Any, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
-        """Return the columns that ``read`` returns for every part, in the order of ``indices``."""
+        """Return the arrays that ``read(part, rows)`` returns for all parts, with rows in the order of ``indices``."""
         part_indices, indices = _locate(self.parts, np.asarray(indices))
         parts = list(self.parts.values())
         return gather_rows(part_indices, lambda part, rows: read(parts[part], indices[rows]))
@@ -111,8 +111,8 @@ class MixedRewards(MixedContexts, RewardDomain):
             indices, lambda part, rows: [table for table in part.read_rewards(rows) if table is not None]
         )
         no_rows = np.zeros(0, np.int64)
-        all_expected = all(part.read_rewards(no_rows)[1] is not None for part in self.parts.values())
-        return tables[0], tables[1] if all_expected else None
+        are_expected_known = all(part.read_rewards(no_rows)[1] is not None for part in self.parts.values())
+        return tables[0], tables[1] if are_expected_known else None
 
 
 class MixedLog(MixedContexts, LoggedDomain):
@@ -158,10 +158,10 @@ class MixedEvaluation(EvaluationDomain):
 
     def _split_range(self, start: int, stop: int) -> Iterator[tuple[EvaluationDomain, list[int]]]:
         """Yield each part with the start and stop of its rows that belong to a range of rows."""
-        first = 0
+        first_row = 0
         for part in self.parts.values():
-            yield part, [min(max(0, row - first), len(part)) for row in (start, stop)]
-            first += len(part)
+            yield part, [min(max(0, row - first_row), len(part)) for row in (start, stop)]
+            first_row += len(part)
 
 
 def find_part_names(domain: Any, indices: IntArray) -> AnyArray:
@@ -174,22 +174,22 @@ def mix_domains(parts: Mapping[str, Any]) -> Any:
     """Return several domains as one. A single domain is returned unchanged."""
     if len(parts) == 1:
         return next(iter(parts.values()))
-    kinds: dict[type, Callable[[Mapping[str, Any]], Any]] = {
+    mixture_types: dict[type, Callable[[Mapping[str, Any]], Any]] = {
         RewardDomain: MixedRewards,
         LoggedDomain: MixedLog,
         EvaluationDomain: MixedEvaluation,
         Contexts: MixedContexts,
     }
-    for kind, mixture in kinds.items():
-        if all(isinstance(part, kind) for part in parts.values()):
-            return mixture(parts)
-    raise InvalidInput("domains must be of one kind: all with rewards, all logs, or all with contexts only")
+    for domain_type, mixture_type in mixture_types.items():
+        if all(isinstance(part, domain_type) for part in parts.values()):
+            return mixture_type(parts)
+    raise InvalidInput("domains must be of one type: all with rewards, all logs, or all with contexts only")
 
 
 def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name: str) -> Pair:
-    """Return one pair with the sources of the pairs ``sources`` and the targets of the pairs ``targets``, by name."""
+    """Return one pair named ``name``, with the sources of the pairs ``sources`` and the targets of ``targets``."""
     pairs = [*sources.values(), *targets.values()]
-    first = pairs[0]
+    first_pair = pairs[0]
     for attribute in ("context_shape", "n_arms", "arms"):
         _check_common({**sources, **targets}, attribute)
 
@@ -198,7 +198,7 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
         return None if any(part is None for part in parts.values()) else mix_domains(parts)
 
     return replace(
-        first,
+        first_pair,
         name=name,
         **{field: mix_field(sources, field) for field in _SOURCE_FIELDS},
         **{field: mix_field(targets, field) for field in _TARGET_FIELDS},
@@ -210,11 +210,11 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
 def allow_several_domains(
     *, by_target: Sequence[str] = ("target_test",), prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> Callable[[Callable[P, Pair]], Callable[P, Pair]]:
-    """Return a decorator for a reader of one ``source`` and ``target``. It adds ``sources`` and ``targets`` by name.
+    """Return a decorator that lets a reader of one source and target also accept ``sources`` and ``targets``.
 
     Args:
-        by_target: arguments with a mapping by target name, or one value if there is only one target.
-        prepare: a function that changes the arguments if there are several domains.
+        by_target: the arguments with one value per target, as a mapping by target name.
+        prepare: a function that changes the dictionary of arguments if there are several domains.
     """
 
     def decorate(read: Callable[P, Pair]) -> Callable[P, Pair]:
@@ -222,9 +222,9 @@ def allow_several_domains(
         def reader(*args: P.args, **kwargs: P.kwargs) -> Pair:
             if kwargs.get("sources") is None and kwargs.get("targets") is None:
                 return read(*args, **kwargs)
-            bound = inspect.signature(read).bind(*args, **kwargs)
-            bound.apply_defaults()
-            return read_several(reader, prepare(bound.arguments), by_target=by_target)
+            bound_arguments = inspect.signature(read).bind(*args, **kwargs)
+            bound_arguments.apply_defaults()
+            return read_several(reader, prepare(bound_arguments.arguments), by_target=by_target)
 
         return reader
 
@@ -234,8 +234,13 @@ def allow_several_domains(
 def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_target: Sequence[str]) -> Pair:
     """Return the pair of several sources and targets.
 
-    Each domain is read separately, with the first domain of the other role. ``source_test`` is one value for all
-    sources, or a mapping by source name. ``by_target`` is as in ``allow_several_domains``.
+    Each source is read as a pair with the first target, and each target as a pair with the first source. The argument
+    ``source_test`` is one value for all sources, or a mapping by source name.
+
+    Args:
+        read: the reader of one source and target.
+        arguments: all arguments of the reader, including ``sources`` and ``targets``.
+        by_target: as in ``allow_several_domains``.
     """
     arguments = dict(arguments)
     name = arguments.pop("name")
@@ -245,16 +250,16 @@ def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_
     for role in ("source", "target"):
         single, several = arguments.pop(role), arguments.pop(f"{role}s")
         if (single is None) == (several is None):
-            raise InvalidInput(f"give either {role}, or {role}s as a mapping from a name to a {role}")
+            raise InvalidInput(f"pass either {role}, or {role}s as a mapping from a name to a {role}")
         domains[role] = {role: single} if several is None else several
         if not isinstance(domains[role], Mapping) or not domains[role]:
             raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {several!r}")
     for role, options in (("source", source_options), ("target", target_options)):
         for key, value in options.items():
-            unknown = sorted(set(value) - set(domains[role])) if isinstance(value, Mapping) else []
-            if unknown:
-                listed = ", ".join(domains[role])
-                raise InvalidInput(f"{key} has {unknown[0]!r}, which is not one of the {role}s ({listed})")
+            unknown_names = sorted(set(value) - set(domains[role])) if isinstance(value, Mapping) else []
+            if unknown_names:
+                names_text = ", ".join(domains[role])
+                raise InvalidInput(f"{key} has {unknown_names[0]!r}, which is not one of the {role}s ({names_text})")
     for key, value in target_options.items():
         if value is not None and not isinstance(value, Mapping) and len(domains["target"]) > 1:
             raise InvalidInput(f"{key} must be a mapping with a value for each of {', '.join(domains['target'])}")
@@ -287,20 +292,21 @@ def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: 
     >>> daband.domains.restrict_pair(pair, sources=["fr"], targets=["pl"]).domains.names
     ('fr', 'pl')
     """
-    current = pair.domains
-    chosen = DomainNames(
-        current.sources if sources is None else tuple(sources), current.targets if targets is None else tuple(targets)
+    known = pair.domains
+    kept = DomainNames(
+        known.sources if sources is None else tuple(sources), known.targets if targets is None else tuple(targets)
     )
     for role in ("sources", "targets"):
-        unknown = [name for name in getattr(chosen, role) if name not in getattr(current, role)]
+        names = getattr(known, role)
+        unknown = [name for name in getattr(kept, role) if name not in names]
         if unknown:
-            raise InvalidInput(f"the pair has no {unknown[0]!r} among its {role} ({', '.join(getattr(current, role))})")
+            raise InvalidInput(f"the pair has no {unknown[0]!r} among its {role} ({', '.join(names)})")
 
     def restrict(domain: Any, names: tuple[str, ...], all_names: tuple[str, ...]) -> Any:
         if domain is None or names == all_names:
             return domain
         return mix_domains({name: domain.by_name[name] for name in names})
 
-    fields = {field: restrict(getattr(pair, field), chosen.sources, current.sources) for field in _SOURCE_FIELDS}
-    fields |= {field: restrict(getattr(pair, field), chosen.targets, current.targets) for field in _TARGET_FIELDS}
-    return replace(pair, domains=chosen, **fields)
+    fields = {field: restrict(getattr(pair, field), kept.sources, known.sources) for field in _SOURCE_FIELDS}
+    fields |= {field: restrict(getattr(pair, field), kept.targets, known.targets) for field in _TARGET_FIELDS}
+    return replace(pair, domains=kept, **fields)

@@ -1,4 +1,7 @@
-"""Register pairs by name, load them, and find the data files that they need."""
+"""Register pairs by name, load them, and find the data files that they need.
+
+``register_pair`` registers a function, and ``load`` calls it. The functions after them search the data directory.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,16 @@ from daband.errors import DataError, InvalidInput, did_you_mean
 #: The maximum size of an array in memory, in bytes. Larger arrays are mapped from a file.
 _MAX_MEMORY_BYTES = 1 << 30
 #: A function that builds a pair from keyword options.
-Build = Callable[..., Pair]
-#: A function from options to options. It makes the choices that depend on the machine.
-Resolve = Callable[[dict[str, Any]], dict[str, Any]]
+BuildFunction = Callable[..., Pair]
+#: A function from options to options. It replaces options whose value depends on the files on this machine.
+ResolveFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Resource:
     """A file or folder below the data directory, and instructions to get it."""
 
-    #: The content of the file.
+    #: The content of the file, in a few words.
     description: str
     #: Possible paths below the data directory.
     paths: tuple[str, ...]
@@ -55,56 +58,57 @@ class PairEntry:
 
     #: Name of the pair.
     name: str
-    #: Builds the pair.
-    build: Build
+    #: The function that builds the pair from its options.
+    build: BuildFunction
     #: Summary, licence and citation.
     about: About
-    #: Makes the choices that depend on this machine's data.
-    resolve: Resolve | None = None
+    #: Replaces options whose value depends on the files on this machine; None if there are none.
+    resolve: ResolveFunction | None = None
     #: The files that the pair reads.
     resources: tuple[Resource, ...] = ()
 
     def resolve_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Check the options, and return them together with the options that depend on the data on this machine."""
+        """Check the options. Return them, with the values that depend on the files on this machine."""
         self.check_options(options)
         return dict(options) if self.resolve is None else self.resolve(dict(options))
 
     @property
     def ready(self) -> bool:
-        """True if the data that the pair needs are available."""
+        """True if all files that the pair needs exist."""
         return all(find_data(resource.paths) is not None for resource in self.resources if not resource.optional)
 
     def options(self) -> list[str]:
-        """Return the names of the keyword arguments that ``load`` passes on."""
+        """Return the names of the pair's options, which are keyword arguments of ``load``."""
         return list(inspect.signature(self.build).parameters)
 
     def check_options(self, names: Iterable[str]) -> None:
         """Raise an error if one of these names is not an option of the pair."""
         options = self.options()
         for name in sorted(set(names) - set(options)):
-            hint, listed = did_you_mean(name, options), ", ".join(options) or "none"
-            raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {listed})")
+            hint, options_text = did_you_mean(name, options), ", ".join(options) or "none"
+            raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {options_text})")
 
 
+#: The registered pairs by name.
 pairs: Registry[PairEntry] = Registry("pair", "daband.domains.datasets")
 
 
 def register_pair(
-    name: str, *, about: About, resolve: Resolve | None = None, resources: Sequence[Resource] = ()
-) -> Callable[[Build], Build]:
+    name: str, *, about: About, resolve: ResolveFunction | None = None, resources: Sequence[Resource] = ()
+) -> Callable[[BuildFunction], BuildFunction]:
     """Register a function that builds a pair.
 
-    The function takes keyword options, every one with a default.
+    The function takes the pair's options as keyword arguments, every one with a default.
 
     Args:
         name: the pair's name, e.g. for ``daband.domains.load``.
         about: its summary, licence and citation.
-        resolve: a function from options to options. It makes the choices that depend on the available files, so that
-            experiments can record them. By default options are unchanged.
-        resources: the files that it reads.
+        resolve: a function from options to options. It replaces those whose value depends on the available files, so
+            that experiments can record the values. By default options are unchanged.
+        resources: the files that the function reads.
     """
 
-    def register(build: Build) -> Build:
+    def register(build: BuildFunction) -> BuildFunction:
         pairs.add(name, PairEntry(name, build, about, resolve, tuple(resources)))
         return build
 
@@ -112,10 +116,10 @@ def register_pair(
 
 
 def load(name: str, **options: Any) -> Pair:
-    """Build the pair registered as ``name``.
+    """Return the pair that is registered as ``name``.
 
-    The keywords are the pair's options. Any other keyword raises an error that lists them. With ``tiny=True`` "digit",
-    "synthetic" and "warfarin" are small versions that need no data files.
+    ``options`` are the pair's options. Any other keyword raises an error that lists them. The pairs "digit",
+    "synthetic" and "warfarin" have an option ``tiny=True`` for a small version that needs no data files.
 
     >>> pair = daband.domains.load("digit", tiny=True)
     >>> pair.context_shape, pair.n_arms
@@ -130,13 +134,16 @@ def load(name: str, **options: Any) -> Pair:
 
 
 def data_directory() -> Path:
-    """Return the folder with downloaded data: ``DABAND_DATA``, else ``data`` in the cache folder. It need not exist."""
+    """Return the folder with downloaded data, which need not exist.
+
+    It is the value of the environment variable ``DABAND_DATA``, or else ``data`` in the cache folder.
+    """
     folder = os.environ.get("DABAND_DATA")
     return Path(folder).expanduser() if folder else cache_directory() / "data"
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
-    """Return an uninitialised array. Above a gigabyte it is mapped from a temporary file, deleted with the array."""
+    """Return an uninitialised array. An array above a gigabyte is mapped to a temporary file, deleted with it."""
     if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _MAX_MEMORY_BYTES:
         return np.empty(shape, dtype=dtype)
     root = cache_directory() / "arrays"
@@ -146,7 +153,7 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
 
 
 def find_data(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:
-    """Return the first of these paths below the data directory that exists, or None."""
+    """Return the first of these paths that exists below ``directory``, by default the data directory, or None."""
     root = data_directory() if directory is None else directory
     for candidate in candidates:
         if (root / candidate).exists():
@@ -155,13 +162,13 @@ def find_data(candidates: Sequence[str], *, directory: Path | None = None) -> Pa
 
 
 def require_data(candidates: Sequence[str], *, pair: str) -> Path:
-    """Return the result of ``find_data``. If nothing is found, raise an error with instructions to get the data."""
+    """Return the first of these paths that exists. If there is none, raise an error that explains how to get it."""
     path = find_data(candidates)
     if path is None:
         prefixes = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
         resources = [(f"{path}/", resource) for resource in pairs.get(pair).resources for path in resource.paths]
-        found = (resource for path, resource in resources if path.startswith(prefixes))
-        hint = next((f"To get it, {resource.instructions}. " for resource in found), "")
+        matching_resources = (resource for path, resource in resources if path.startswith(prefixes))
+        hint = next((f"To get it, {resource.instructions}. " for resource in matching_resources), "")
         raise DataError(
             f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {hint}"
             f"`daband data check {pair}` lists the files it needs; set DABAND_DATA to use another directory"
@@ -176,7 +183,7 @@ class ResourceStatus:
     resource: Resource
     #: "there", "missing" or "damaged".
     state: str
-    #: The path that was found, or the expected one.
+    #: The path of the file, or the expected path if the file is missing.
     path: Path
 
 

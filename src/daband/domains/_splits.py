@@ -16,12 +16,12 @@ from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import DataError
 
-#: The number of rounds that are read at a time.
-_BLOCK_SIZE = 4096
+#: The number of rows that are read at a time.
+_BLOCK_ROWS = 4096
 
 
 def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = None) -> tuple[IntArray, IntArray]:
-    """Split every class in two halves. Return indices (m,) for training and indices (n - m,) for evaluation.
+    """Split every class into two halves. Return indices (m,) for training and indices (n - m,) for evaluation.
 
     Args:
         labels: the class of every context, (n,).
@@ -31,8 +31,8 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
     """
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     group_ids = np.arange(len(labels)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
-    training: list[IntArray] = []
-    held_out: list[IntArray] = []
+    training_blocks: list[IntArray] = []
+    held_out_blocks: list[IntArray] = []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         groups_of_class = [
@@ -44,10 +44,10 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
             side = 0 if counts[0] <= counts[1] else 1
             sides[side].append(group_rows)
             counts[side] += len(group_rows)
-        training += sides[0]
-        held_out += sides[1]
+        training_blocks += sides[0]
+        held_out_blocks += sides[1]
     # Files are listed class by class. Both parts are shuffled, so that an index does not reveal the class.
-    return _shuffle(generator, training), _shuffle(generator, held_out)
+    return _shuffle(generator, training_blocks), _shuffle(generator, held_out_blocks)
 
 
 def split_fraction(labels: IntArray, *, fraction: float | None, name: str) -> tuple[IntArray, IntArray]:
@@ -63,17 +63,16 @@ def split_fraction(labels: IntArray, *, fraction: float | None, name: str) -> tu
     fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
     generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
     classes, class_indices, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    shuffled = generator.permutation(len(labels))
-    splittable = shuffled[sizes[class_indices[shuffled]] > 1]
-    sorted_by_class = splittable[np.argsort(labels[splittable], kind="stable")]
-    # Rows are sorted by class, and every (1 / fraction)-th row is held out, so every class loses this fraction, up to
-    # one row.
-    cumulative_counts = np.floor(np.arange(len(sorted_by_class) + 1) * fraction + 0.5)
-    held_out = np.zeros(len(labels), np.bool_)
-    held_out[sorted_by_class[np.diff(cumulative_counts) > 0]] = True
-    for label in classes[np.bincount(class_indices[held_out], minlength=len(classes)) == sizes]:
-        held_out[np.flatnonzero(labels == label)[0]] = False  # a fraction near 1 would hold out all of a small class
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    shuffled_rows = generator.permutation(len(labels))
+    splittable_rows = shuffled_rows[sizes[class_indices[shuffled_rows]] > 1]
+    rows_by_class = splittable_rows[np.argsort(labels[splittable_rows], kind="stable")]
+    # Every (1 / fraction)-th row is held out. Rows are sorted by class, so each class loses this fraction, up to a row.
+    cumulative_counts = np.floor(np.arange(len(rows_by_class) + 1) * fraction + 0.5)
+    is_held_out = np.zeros(len(labels), np.bool_)
+    is_held_out[rows_by_class[np.diff(cumulative_counts) > 0]] = True
+    for label in classes[np.bincount(class_indices[is_held_out], minlength=len(classes)) == sizes]:
+        is_held_out[np.flatnonzero(labels == label)[0]] = False  # a fraction near 1 would hold out all of a small class
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
 def _shuffle(generator: np.random.Generator, parts: list[IntArray]) -> IntArray:
@@ -82,7 +81,7 @@ def _shuffle(generator: np.random.Generator, parts: list[IntArray]) -> IntArray:
 
 
 def require_classes(labels: IntArray, class_names: Sequence[str], *, where: str) -> None:
-    """Raise an error if a class has no example; ``where`` names the data in the error."""
+    """Raise an error if a class has no example. ``where`` is the name of the data in the error message."""
     counts = np.bincount(labels, minlength=len(class_names))
     missing = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
     if missing:
@@ -126,7 +125,7 @@ class LogSubset(_Subset, LoggedDomain):
 class RewardEvaluation(EvaluationDomain):
     """A reward domain, or a subset of its rounds, as contexts with expected rewards for the evaluator.
 
-    If expected rewards are not known, realised rewards are used, which are unbiased but noisy.
+    Realised rewards, which are unbiased but noisy, are used if expected rewards are not known.
     """
 
     def __init__(self, rounds: RewardDomain, rows: IntArray | None = None) -> None:
@@ -155,14 +154,14 @@ def hold_out(domain: RewardDomain | LoggedDomain, *, fraction: float | None, nam
         fraction: the fraction of each class, or of each arm of a log, to hold out; None for nothing.
         name: name of the split, from which the seed of the draw is computed.
     """
-    blocks = [np.arange(start, min(start + _BLOCK_SIZE, len(domain))) for start in range(0, len(domain), _BLOCK_SIZE)]
+    blocks = [np.arange(start, min(start + _BLOCK_ROWS, len(domain))) for start in range(0, len(domain), _BLOCK_ROWS)]
     if isinstance(domain, LoggedDomain):
         classes = [domain.read_log(rows)[0] for rows in blocks]
     else:
         classes = [domain.read_rewards(rows)[0].argmax(axis=1) for rows in blocks]
-    training, held_out = split_fraction(np.concatenate(classes), fraction=fraction, name=name)
-    if not len(held_out):
+    training_rows, held_out_rows = split_fraction(np.concatenate(classes), fraction=fraction, name=name)
+    if not len(held_out_rows):
         return domain, None
     if isinstance(domain, LoggedDomain):
-        return LogSubset(domain, training), LogSubset(domain, held_out)
-    return RewardSubset(domain, training), RewardEvaluation(domain, held_out)
+        return LogSubset(domain, training_rows), LogSubset(domain, held_out_rows)
+    return RewardSubset(domain, training_rows), RewardEvaluation(domain, held_out_rows)

@@ -44,7 +44,7 @@ def build_policy_for_pair(policy_class: type[_P], pair: Any, settings: Mapping[s
     unknown_name = next((name for name in settings if name not in defaults and name not in _OPTIONAL_SETTINGS), None)
     if unknown_name is not None:
         setting_names = [name for name in defaults if name not in _PAIR_ATTRIBUTES]
-        hint = f"{did_you_mean(unknown_name, setting_names)} (its settings are {', '.join(setting_names)})"
+        hint = f"{did_you_mean(unknown_name, setting_names)} (its settings: {', '.join(setting_names)})"
         raise InvalidInput(f"{policy_class.__name__} has no setting {unknown_name!r}{hint}")
     arguments = {name: getattr(pair, name) for name in _PAIR_ATTRIBUTES}
     arguments["shift"] = getattr(pair, "shift", None)

@@ -1,1 +1,1 @@
-"""The data sets of the library, each declared in a module and registered as pairs."""
+"""Research data sets and generated data as pairs. Importing a module of this package registers its pairs."""

@@ -1,7 +1,8 @@
-"""Register pairs from declarations of data sets, with common options, checks and splits.
+"""Register the research data sets as pairs, with common options, checks and splits.
 
-A data set declares its description, its files and its reader. ``declare`` registers a pair for it, and one for each of
-its variants (an ordered pair of domains, or one of many tables).
+A data set has an entry in ``catalogue.toml`` (description, licence, files) and a function that reads its files.
+``declare`` registers a pair for it, and one for each of its variants: every ordered pair of its domains, or every value
+of one of its options. A family is a data set with its variants. The functions after ``declare`` help to read files.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import About, Pair
-from daband.domains._registry import Resolve, Resource, register_pair, require_data
+from daband.domains._registry import ResolveFunction, Resource, register_pair, require_data
 from daband.domains._splits import require_classes, split_half
 from daband.domains.readers._arrays import from_arrays
 from daband.errors import DataError, InvalidInput
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The data of a pair, and the function ``reader`` that makes the pair from ``arguments`` and common options."""
+class PairData:
+    """The data of a pair, and the function that builds the pair from them."""
 
-    #: Data and other arguments of ``reader``.
+    #: The arguments of ``reader`` that depend on the data set; the common options are added to them.
     arguments: Mapping[str, Any]
-    #: The function that makes the pair.
+    #: The function that builds the pair.
     reader: Callable[..., Pair] = from_arrays
     #: Text that is added to the pair's summary.
     note: str = ""
-    #: Names of the arms in reports, if the arms in the data are numbers.
+    #: Names of the arms for reports, if the data have numbers instead of names.
     class_names: tuple[str, ...] | None = None
 
 
-#: A function that reads the files of a data set. Its arguments are the data set's options.
-Read = Callable[..., Parts]
-#: Options of every declared pair.
+#: A function that reads the files of a data set. Its keyword arguments are the options of the data set.
+ReadFunction = Callable[..., PairData]
+#: Options of every data set, with the same defaults as in ``from_arrays``.
 _COMMON_OPTIONS = {
     option: parameter
     for option, parameter in inspect.signature(from_arrays).parameters.items()
@@ -49,94 +50,105 @@ _COMMON_OPTIONS = {
 }
 
 
-def declare(family: str, *, read: Read, resolve: Resolve | None = None) -> None:
+def declare(family: str, *, read: ReadFunction, resolve: ResolveFunction | None = None) -> None:
     """Register a data set of the catalogue as a pair, and each of its variants.
 
     Args:
-        family: the pair's name, and the name of its table in ``catalogue.toml``.
-        read: a function of the data set's options, each with a default, that reads its files.
-        resolve: see ``register_pair``.
+        family: the name of the data set, of its pair, and of its table in ``catalogue.toml``.
+        read: reads the files. Each of its keyword arguments is an option of the data set, with a default.
+        resolve: as in ``register_pair``.
     """
     entry = load_catalogue()[family]
     about = About(**{name: entry[name] for name in ("summary", "licence", "citation") if name in entry})
-    summary, class_names, members = entry.get("variant", about.summary), entry.get("class_names"), _list_members(entry)
-    name_template, choices, variants = family, entry.get("choices", {}), {}
-    if option := entry.get("variants_of"):
-        name_template, choices = f"{family}/{{{option}}}", {option: tuple(members)}
-        variants = {member: {option: member} for member in members}
-    elif members:
-        name_template = f"{family}/{{source}}-{{target}}"
-        choices = dict.fromkeys(("source", "target"), tuple(members))
-        pairs = permutations(entry.get("ordered", members), 2)
-        variants = {f"{source}-{target}": {"source": source, "target": target} for source, target in pairs}
+    summary, class_names = entry.get("variant", about.summary), entry.get("class_names")
+    name_template, choices, variants = _list_variants(family, entry)
     resources = _list_resources(family)
     read_options = dict(inspect.signature(read).parameters)
     excluded = entry.get("without", ())
     common_options = {option: parameter for option, parameter in _COMMON_OPTIONS.items() if option not in excluded}
 
-    def build_with(fixed_options: Mapping[str, Any]) -> Callable[..., Pair]:
+    def create_build(fixed_options: Mapping[str, Any]) -> Callable[..., Pair]:
+        """Return the function that builds a pair from keyword options, without an argument for ``fixed_options``."""
+
         def build(**kwargs: Any) -> Pair:
             options = {option: parameter.default for option, parameter in read_options.items()}
             given_options = {option: value for option, value in kwargs.items() if option in read_options}
             options |= {**fixed_options, **given_options}
             _check_choices(family, options, choices)
-            parts = read(**options)
+            data = read(**options)
             pair_name = name_template.format(**options)
-            arguments = {**parts.arguments, "name": pair_name}
+            arguments = {**data.arguments, "name": pair_name}
             arguments |= {option: kwargs.get(option, parameter.default) for option, parameter in common_options.items()}
             if class_names is not None:
                 arguments["class_names"] = tuple(class_names)
                 _require_every_class(arguments, class_names, pair_name)
-                if parts.reader is from_arrays:
+                if data.reader is from_arrays:
                     arguments["n_arms"] = len(class_names)
-            pair = parts.reader(**arguments)
-            sentence = summary.format(**options) + parts.note
-            names = parts.class_names or pair.class_names
-            return replace(pair, about=replace(about, summary=sentence), class_names=names)
+            pair = data.reader(**arguments)
+            pair_summary = summary.format(**options) + data.note
+            arm_names = data.class_names or pair.class_names
+            return replace(pair, about=replace(about, summary=pair_summary), class_names=arm_names)
 
-        own_parameters = [parameter for option, parameter in read_options.items() if option not in fixed_options]
-        build.__signature__ = inspect.Signature([*own_parameters, *common_options.values()])  # type: ignore[attr-defined]
+        free_parameters = [parameter for option, parameter in read_options.items() if option not in fixed_options]
+        build.__signature__ = inspect.Signature([*free_parameters, *common_options.values()])  # type: ignore[attr-defined]
         build.__doc__, build.__name__ = read.__doc__, family
         return build
 
-    register_pair(family, about=about, resolve=resolve, resources=resources)(build_with({}))
+    register_pair(family, about=about, resolve=resolve, resources=resources)(create_build({}))
     for variant, fixed_options in variants.items():
         domains = ("", *fixed_options.values())
         own_resources = [resource for resource in resources if resource.domain in domains]
         variant_about = replace(about, summary=summary.format(**fixed_options))
         register = register_pair(f"{family}/{variant}", about=variant_about, resolve=resolve, resources=own_resources)
-        register(build_with(fixed_options))
+        register(create_build(fixed_options))
+
+
+def _list_variants(family: str, entry: Mapping[str, Any]) -> tuple[str, Any, dict[str, dict[str, str]]]:
+    """Return how the pairs of a data set are named, and what its variants are.
+
+    Returns:
+        The format string of a pair's name, with fields for options; the allowed values of options; and the options of
+        each variant, by the name of the variant.
+    """
+    members = tuple(_list_members(entry))
+    if option := entry.get("variants_of"):
+        return f"{family}/{{{option}}}", {option: members}, {member: {option: member} for member in members}
+    if not members:
+        return family, entry.get("choices", {}), {}
+    pairs = permutations(entry.get("ordered", members), 2)
+    variants = {f"{source}-{target}": {"source": source, "target": target} for source, target in pairs}
+    return f"{family}/{{source}}-{{target}}", {"source": members, "target": members}, variants
 
 
 @lru_cache(maxsize=1)
 def load_catalogue() -> dict[str, dict[str, Any]]:
-    """Return ``catalogue.toml``, the descriptions of the research data sets."""
+    """Return the entries of ``catalogue.toml`` by the name of the data set."""
     return tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
 
 
 def _list_members(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Return the description of each member of a data set, or "". Members are domains, or the values of an option."""
+    """Return the members of a data set (domains, or values of an option) with their descriptions, which may be ""."""
     members = entry.get("members", {})
     return members if isinstance(members, dict) else dict.fromkeys(members, "")
 
 
 def _list_resources(family: str) -> list[Resource]:
-    """Return all resources of a data set."""
+    """Return the files that a data set needs."""
     data_set = load_catalogue()[family]
     members = _list_members(data_set)
     return [resource for entry in data_set.get("resources", ()) for resource in _expand_resource(entry, members)]
 
 
 def _expand_resource(entry: Mapping[str, Any], descriptions: Mapping[str, str]) -> list[Resource]:
-    """Return the resources that one entry of the catalogue describes.
+    """Return the resources that one resource entry of the catalogue describes.
 
-    An entry with ``like`` stands for the resources of that data set, with some fields changed. An entry with
-    ``domain = "{domain}"`` stands for one resource per member.
+    An entry with ``like = "mnist"`` describes the resources of that data set, with the other fields of the entry in
+    place of theirs. An entry with ``domain = "{domain}"`` describes one resource for each member of ``descriptions``.
     """
     fields = {**entry, "paths": tuple(entry.get("paths", ()))}
-    if template := fields.pop("like", ""):
+    if template_family := fields.pop("like", ""):
         del fields["paths"]
-        entries = load_catalogue()[template]["resources"]
+        entries = load_catalogue()[template_family]["resources"]
         return [replace(resource, **fields) for item in entries for resource in _expand_resource(item, {})]
     if fields.get("domain") != "{domain}":
         return [Resource(**fields)]
@@ -148,7 +160,10 @@ def _expand_resource(entry: Mapping[str, Any], descriptions: Mapping[str, str]) 
 
 
 def find_data_file(family: str, domain: str = "", *, pair: str = "") -> Path:
-    """Return the path of the file of a data set or of one of its domains. Raise an error if it is missing."""
+    """Return the path of the file of a data set, or of one of its domains. Raise an error if the file is missing.
+
+    ``pair`` is the name of the pair in the error message, by default ``family``.
+    """
     paths = next(resource.paths for resource in _list_resources(family) if resource.domain == domain)
     return require_data(paths, pair=pair or family)
 
@@ -158,33 +173,40 @@ def split_target(
 ) -> dict[str, tuple[AnyArray, AnyArray] | AnyArray]:
     """Return the target arguments of ``from_arrays``: half of each class for training, half for the evaluator.
 
-    ``rewards`` are labels (n,), or rewards (n, K) whose best arms are the classes. Contexts of one group stay together.
+    Args:
+        contexts: (n, *C).
+        rewards: labels (n,), or rewards (n, K), whose best arms are the classes.
+        name: name of the split, from which the seed of the draw is computed.
+        groups: the group of each context; contexts of one group are in the same half.
     """
-    best = rewards.argmax(axis=1) if rewards.ndim == 2 else rewards
-    training, test = split_half(best, name=name, groups=groups)
+    classes = rewards.argmax(axis=1) if rewards.ndim == 2 else rewards
+    training_rows, test_rows = split_half(classes, name=name, groups=groups)
     return {
-        "target": contexts[training],
-        "target_labelled": (contexts[training], rewards[training]),
-        "target_test": (contexts[test], rewards[test]),
+        "target": contexts[training_rows],
+        "target_labelled": (contexts[training_rows], rewards[training_rows]),
+        "target_test": (contexts[test_rows], rewards[test_rows]),
     }
 
 
-def load_packed(path: Path, keys: Sequence[str]) -> list[AnyArray]:
-    """Return arrays of an ``npz`` file. Raise an error if it is damaged or lacks a key."""
+def load_arrays(path: Path, keys: Sequence[str]) -> list[AnyArray]:
+    """Return the arrays with these keys from an ``npz`` file. Raise an error if it is damaged or lacks a key."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             return [arrays[key] for key in keys]
     except Exception as error:  # zipfile.BadZipFile and zlib.error have no common root below Exception
         raise DataError(
-            f"{path} is damaged, or has no arrays {', '.join(keys)} ({error}); replace it by an undamaged copy"
+            f"{path} is damaged, or lacks one of the arrays {', '.join(keys)} ({error}); replace it by a good copy"
         ) from None
 
 
 def load_labelled(
     path: Path, keys: tuple[str, str], *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
 ) -> tuple[AnyArray, IntArray]:
-    """Return contexts (n, *shape) and labels (n,) from an ``npz`` file; ``dtype=None`` allows any type."""
-    contexts, labels = load_packed(path, keys)
+    """Return contexts (n, *shape) and labels (n,) from an ``npz`` file.
+
+    ``keys`` are the names of the two arrays. Contexts must have the type ``dtype``; None allows any type.
+    """
+    contexts, labels = load_arrays(path, keys)
     return _check_arrays(path, contexts, labels, shape=shape, n_classes=n_classes, dtype=dtype)
 
 
@@ -202,13 +224,16 @@ def load_halves(
 
 
 def load_matlab(path: Path, *, n_features: int, n_classes: int, first_label: int) -> tuple[FloatArray, IntArray]:
-    """Return the variables ``fts`` (n, d) and ``labels`` (n,) of a MATLAB file; labels start at 0."""
+    """Return the variables ``fts`` (n, d) and ``labels`` (n,) of a MATLAB file.
+
+    Labels start at ``first_label`` in the file, and at 0 in the result.
+    """
     from scipy.io import loadmat
 
     try:
         content = loadmat(path, variable_names=["fts", "labels"])
         features, labels = np.asarray(content["fts"], np.float64), np.asarray(content["labels"], np.int64)
-    except Exception as error:  # loadmat raises many kinds for damaged files
+    except Exception as error:  # loadmat raises many types of errors for damaged files
         raise DataError(f"{path} is not a MATLAB file with the variables fts and labels ({error})") from None
     labels = labels.reshape(-1) - first_label
     return _check_arrays(path, features, labels, shape=(n_features,), n_classes=n_classes, dtype=np.float64)
@@ -217,12 +242,12 @@ def load_matlab(path: Path, *, n_features: int, n_classes: int, first_label: int
 def _check_arrays(
     path: Path, contexts: AnyArray, labels: AnyArray, *, shape: tuple[int, ...], n_classes: int, dtype: Any
 ) -> tuple[AnyArray, IntArray]:
-    """Return contexts and labels. Raise an error if a shape, type or label is wrong."""
+    """Return contexts, and labels as int64. Raise an error if a shape, type or label is not the expected one."""
     if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
-        sizes, kind = ", ".join(map(str, shape)), "" if dtype is None else f" of {np.dtype(dtype)}"
-        raise DataError(f"{path} should hold contexts (n, {sizes}){kind}, got {contexts.shape} of {contexts.dtype}")
-    has_label_shape = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
-    if not has_label_shape or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
+        sizes, of_type = ", ".join(map(str, shape)), "" if dtype is None else f" of {np.dtype(dtype)}"
+        raise DataError(f"{path} should hold contexts (n, {sizes}){of_type}, got {contexts.shape} of {contexts.dtype}")
+    are_labels = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
+    if not are_labels or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
         raise DataError(
             f"{path} should hold {len(contexts)} labels of {n_classes} classes, got {labels.shape} of {labels.dtype}"
         )
@@ -236,13 +261,13 @@ def _check_choices(family: str, options: Mapping[str, Any], choices: Mapping[str
             kind = "domains" if option in ("source", "target") else f"values of {option}"
             raise InvalidInput(f"{family}'s {kind} are {', '.join(allowed)}, got {options[option]!r}")
     if "source" in choices and options["source"] == options.get("target"):
-        raise InvalidInput(f"source and target are both {options['source']!r}")
+        raise InvalidInput(f"source and target must be different domains, got {options['source']!r} for both")
 
 
 def _require_every_class(arguments: Mapping[str, Any], class_names: Sequence[str], name: str) -> None:
-    """Raise an error if a class has no example in one of the domains."""
-    for part in ("source", "target_labelled", "target_test"):
-        data = arguments.get(part)
+    """Raise an error if a class has no example in one of the domains. ``name`` is the pair's name."""
+    for field in ("source", "target_labelled", "target_test"):
+        data = arguments.get(field)
         labels: IntArray | None = data[1] if isinstance(data, tuple) else None
         if labels is not None and labels.ndim == 1:
-            require_classes(labels, class_names, where=f"{name}'s {part}")
+            require_classes(labels, class_names, where=f"{name}'s {field}")

@@ -1,13 +1,14 @@
 """Generate synthetic markets: a log of offers from an old market, and a new market that differs in one known way.
 
-A customer belongs to a segment and has habits, which appear in the table: amounts in euros, two scores from 1 to 10,
-age, visits, a channel. The expected reward of an offer depends on the habits. The old market's log has the offer that
-was made, its reward (0 in many rounds) and its propensity. The kind of the new market is its difference:
+A customer belongs to a segment and has habits. The table of customers shows the habits as amounts in euros, two scores
+from 1 to 10, age, visits and a channel. The expected reward of an offer depends on the habits. The old market's log has
+the offer that was made, its reward (0 in many rounds) and its propensity. The option ``kind`` is the difference of the
+new market:
 
 * ``covariate``: different customers, the same columns and the same tastes.
-* ``units``: amounts are in another currency, 4.3 to the euro. Correct setting: ``units=`` the three amount columns.
-* ``inverted``: both scores run from best to worst instead of worst to best. Contexts do not reveal it.
-* ``moved``: the offers are permuted, so that each offer has the rewards of another. Contexts do not reveal it.
+* ``units``: amounts are in another currency, 4.3 to the euro. The three amount columns are then the setting ``units``.
+* ``inverted``: the best score is 1 instead of 10, for both scores. Contexts do not reveal this difference.
+* ``moved``: the offers are permuted, so that each offer has the rewards of another. Contexts do not reveal this either.
 * ``labels``: the segments have other frequencies, so that other offers are best for most customers.
 
 Rewards stay in euros. In the old market, the best constant offer has a mean reward of 4.1 and the best offer
@@ -21,10 +22,11 @@ import numpy as np
 from daband._arguments import check_int
 from daband._arrays import FloatArray, IntArray
 from daband._lazy_polars import pl
-from daband.domains.datasets._builder import Parts, declare
+from daband.domains.datasets._builder import PairData, declare
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
 
+#: Names of the arms.
 _OFFERS = ("none", "discount", "delivery", "bundle", "premium")
 #: Categories of the column ``channel``.
 _CHANNELS = ("app", "shop", "web")
@@ -34,13 +36,15 @@ _PER_EURO = 4.3
 _CONSTANT_VALUE = 4.1
 #: Mean reward of the best offer for each customer in the old market, in euros.
 _BEST_VALUE = 6.1
-#: Number of habits: spending, order size, two scores, age, visits.
+#: Number of habits of a customer: spending, order size, two scores, age, visits.
 _N_HABITS = 6
 #: Fraction of rounds with a reward above 0.
 _BUYING_FRACTION = 0.6
 
 
-def _read_market(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000, data_seed: int = 0) -> Parts:
+def _read_market(
+    *, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000, data_seed: int = 0
+) -> PairData:
     """Read a market's log as source and a new market as target: 5 offers, and rewards in euros.
 
     Contexts have numbers, a category and missing values.
@@ -59,16 +63,17 @@ def _read_market(*, kind: str = "covariate", n_source: int = 4000, n_target: int
     rng = np.random.default_rng([check_int("data_seed", data_seed, minimum=0), 2024])
     tastes = _Tastes(rng)
     habits = tastes.draw_habits(rng, n_source, np.full(len(_OFFERS), 1.0 / len(_OFFERS)))
-    old_log = _draw_log(rng, _build_table(rng, habits, channels=(0.3, 0.3, 0.4)), habits, tastes.mean_rewards(habits))
+    customers = _build_table(rng, habits, channels=(0.3, 0.3, 0.4))
+    old_log = _draw_log(rng, customers, tastes.compute_mean_rewards(habits))
 
-    frequencies, offset = np.full(len(_OFFERS), 1.0 / len(_OFFERS)), np.zeros(_N_HABITS)
-    offset[4] = 0.3  # slightly older customers in every new market
+    frequencies, habit_offset = np.full(len(_OFFERS), 1.0 / len(_OFFERS)), np.zeros(_N_HABITS)
+    habit_offset[4] = 0.3  # slightly older customers in every new market
     if kind == "labels":
         frequencies = np.array([0.04, 0.06, 0.1, 0.2, 0.6])[rng.permutation(len(_OFFERS))]
     if kind == "covariate":
-        offset += rng.choice([-0.7, 0.7], size=_N_HABITS)
-    habits = tastes.draw_habits(rng, n_target, frequencies) + offset
-    expected = tastes.mean_rewards(habits)
+        habit_offset += rng.choice([-0.7, 0.7], size=_N_HABITS)
+    habits = tastes.draw_habits(rng, n_target, frequencies) + habit_offset
+    expected = tastes.compute_mean_rewards(habits)
     if kind == "moved":
         expected = expected[:, np.roll(np.arange(len(_OFFERS)), 1 + rng.integers(len(_OFFERS) - 1))]
     customers = _build_table(rng, habits, channels=(0.6, 0.1, 0.3), currency=_PER_EURO if kind == "units" else 1.0)
@@ -83,11 +88,11 @@ def _read_market(*, kind: str = "covariate", n_source: int = 4000, n_target: int
         propensity="propensity",
     )
     customers = customers.with_columns(**dict(zip(_OFFERS, expected.T, strict=True)))
-    return Parts({"source": old_log, "target": customers, "columns": columns}, reader=from_table)
+    return PairData({"source": old_log, "target": customers, "columns": columns}, reader=from_table)
 
 
 class _Tastes:
-    """The tastes of customers, equal in both markets: the habits of each segment, and the rewards given the habits."""
+    """The habits of each segment, and the mean rewards of a customer with given habits. Both markets have the same."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.centres = 1.3 * rng.standard_normal((len(_OFFERS), _N_HABITS))
@@ -97,16 +102,19 @@ class _Tastes:
         self.curvatures = 0.35 * rng.standard_normal((len(_OFFERS), _N_HABITS))
         self.base = 0.3 * rng.standard_normal(len(_OFFERS))
         unscaled = self._compute_unscaled(self.draw_habits(rng, 20_000, np.full(len(_OFFERS), 1.0 / len(_OFFERS))))
-        constant, best = unscaled.mean(axis=0).max(), unscaled.max(axis=1).mean()
-        self.scale = (_BEST_VALUE - _CONSTANT_VALUE) / (best - constant)
-        self.offset = _CONSTANT_VALUE - self.scale * constant
+        constant_value, best_value = unscaled.mean(axis=0).max(), unscaled.max(axis=1).mean()
+        self.scale = (_BEST_VALUE - _CONSTANT_VALUE) / (best_value - constant_value)
+        self.offset = _CONSTANT_VALUE - self.scale * constant_value
 
     def draw_habits(self, rng: np.random.Generator, n: int, frequencies: FloatArray) -> FloatArray:
-        """Return customers (n, 6): a segment centre plus individual noise."""
+        """Return the habits of n customers, (n, 6): the centre of a segment plus individual noise.
+
+        ``frequencies`` (5,) are the probabilities of the segments.
+        """
         segments: IntArray = rng.choice(len(_OFFERS), size=n, p=frequencies)
         return self.centres[segments] + 0.8 * rng.standard_normal((n, _N_HABITS))
 
-    def mean_rewards(self, habits: FloatArray) -> FloatArray:
+    def compute_mean_rewards(self, habits: FloatArray) -> FloatArray:
         """Return the mean reward of each offer, (n, 5), in euros."""
         return self.offset + self.scale * self._compute_unscaled(habits)
 
@@ -120,7 +128,10 @@ class _Tastes:
 def _build_table(
     rng: np.random.Generator, habits: FloatArray, *, channels: tuple[float, ...], currency: float = 1.0
 ) -> pl.DataFrame:
-    """Return the table of customers from their habits (n, 6), with a category and missing values."""
+    """Return the table of customers from their habits (n, 6), with a category and missing values.
+
+    ``channels`` are the probabilities of the channels, and ``currency`` is the number of its units per euro.
+    """
     spending, order, satisfaction, price_score, age, visits = habits.T
     n = len(habits)
     last_order = np.where(rng.random(n) < 0.12, np.nan, 30.0 + 9.0 * order + 3.0 * spending + rng.normal(0.0, 2.0, n))
@@ -134,9 +145,12 @@ def _build_table(
     return pl.DataFrame(columns).with_columns(pl.col("last_order").fill_nan(None))
 
 
-def _draw_log(rng: np.random.Generator, table: pl.DataFrame, habits: FloatArray, expected: FloatArray) -> pl.DataFrame:
-    """Return the log of the old market's policy, which is slightly better than random and chooses every offer."""
-    n, rows = len(habits), np.arange(len(habits))
+def _draw_log(rng: np.random.Generator, table: pl.DataFrame, expected: FloatArray) -> pl.DataFrame:
+    """Return the log of a policy that is slightly better than random and sometimes chooses every offer.
+
+    ``expected`` (n, 5) are the mean rewards of the customers in ``table``.
+    """
+    n, rows = len(expected), np.arange(len(expected))
     scores = 0.5 * (expected + rng.normal(0.0, 2.0, expected.shape))
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     propensities = 0.7 * weights / weights.sum(axis=1, keepdims=True) + 0.3 / len(_OFFERS)

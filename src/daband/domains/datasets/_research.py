@@ -1,6 +1,7 @@
 """Declare the research data sets: published features, rendered and photographed objects, drawings, and tables.
 
-Each section has a function that reads the files of one data set, and declares it as a family of pairs.
+Each section of this module reads the files of one data set, and declares it by ``declare``. The sections do not depend
+on each other.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from daband._lazy_polars import pl
 from daband.domains._registry import find_data, require_data
 from daband.domains._splits import split_half
 from daband.domains.datasets import _builder as builder
-from daband.domains.datasets._builder import Parts, declare, find_data_file, load_catalogue, load_packed, split_target
+from daband.domains.datasets._builder import PairData, declare, find_data_file, load_catalogue, split_target
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._images import ImageContexts, ImageList, build_image_pair, scan_classes
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError
 
-# Amazon reviews: is a review positive? Trained on one kind of product, applied to another.
+# Amazon reviews: is a review positive? From one kind of product to another.
 
 
-def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
+def _read_amazon(*, source: str = "books", target: str = "dvd") -> PairData:
     """Read reviews of one kind of product as source and of another as target: contexts (400,), 2 arms.
 
     Args:
@@ -37,24 +38,24 @@ def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
         builder.load_matlab(find_data_file("amazon", domain), n_features=400, n_classes=2, first_label=0)
         for domain in (source, target)
     )
-    return Parts({"source": source_data, **split_target(*target_data, name=f"amazon/{source}-{target}")})
+    return PairData({"source": source_data, **split_target(*target_data, name=f"amazon/{source}-{target}")})
 
 
 declare("amazon", read=_read_amazon)
 
 
-# Office-31 as pretrained features: 31 kinds of office objects, photographed for a shop, by a camera, by a webcam.
+# Office-31 as features of a pretrained network: 31 kinds of office objects, photographed by a shop, camera or webcam.
 
 
 #: Number of features of a photograph.
 _N_FEATURES = 1280
 
 
-def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
+def _read_office31(*, source: str = "amazon", target: str = "webcam") -> PairData:
     """Read photographs of one kind as source and of another as target: contexts (1280,) of float32, 31 arms.
 
-    Features come from a network that was trained on ImageNet. A source has both halves of its photographs. For a
-    target, training sees one half without labels, and the evaluator gets the other.
+    Features come from a network that was trained on ImageNet. The file of a domain has two halves. The source is both
+    halves. Training sees one half of the target without labels, and the evaluator gets the other.
 
     Args:
         source: amazon (2,817 photographs), dslr (498) or webcam (795).
@@ -63,7 +64,7 @@ def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
     (x_first, y_first), (x_second, y_second) = _load_office31_halves(source)
     training, test = _load_office31_halves(target)
     source_data = (np.concatenate([x_first, x_second]), np.concatenate([y_first, y_second]))
-    return Parts({"source": source_data, "target": training[0], "target_labelled": training, "target_test": test})
+    return PairData({"source": source_data, "target": training[0], "target_labelled": training, "target_test": test})
 
 
 def _load_office31_halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
@@ -76,10 +77,10 @@ def _load_office31_halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
 declare("office31_features", read=_read_office31)
 
 
-# Office-Caltech: ten kinds of objects in four collections of images, as counts of visual words.
+# Office-Caltech: ten kinds of objects in four collections of images, as counts of visual words (SURF).
 
 
-def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> Parts:
+def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> PairData:
     """Read one collection as source and another as target: contexts (800,) of unit norm, 10 arms.
 
     Contexts are the square roots of the visual word frequencies of each image. They depend only on that image.
@@ -93,11 +94,11 @@ def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> P
     source_data, target_data = (
         _take_square_roots(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1)) for path in files
     )
-    return Parts({"source": source_data, **split_target(*target_data, name=f"office_caltech/{source}-{target}")})
+    return PairData({"source": source_data, **split_target(*target_data, name=f"office_caltech/{source}-{target}")})
 
 
 def _take_square_roots(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntArray]:
-    """Return the square roots of relative frequencies, and the labels unchanged."""
+    """Return the square roots of relative frequencies from ``counts`` (n, 800), and the labels unchanged."""
     total = counts.sum(axis=1, keepdims=True)
     return np.sqrt(counts / np.where(total > 0, total, 1.0)), labels
 
@@ -111,7 +112,7 @@ declare("office_caltech", read=_read_office_caltech)
 _VISDA17_CLASSES = tuple(load_catalogue()["visda17"]["class_names"])
 
 
-def _read_visda17() -> Parts:
+def _read_visda17() -> PairData:
     """Read the training set as source and the validation set as target: contexts (3, 224, 224), 12 arms.
 
     Images are resized to 256x256, then cropped to the centre 224x224. This is SENTRY's preprocessing; its random crop
@@ -120,16 +121,16 @@ def _read_visda17() -> Parts:
     root = find_data_file("visda17").parent
     source, target = (scan_classes(root / folder, _VISDA17_CLASSES) for folder in ("train", "validation"))
     train, test = split_half(target.labels, name="visda17")
-    return _build_image_parts(source, target.take(train), target.take(test))
+    return _build_image_data(source, target.take(train), target.take(test))
 
 
-def _build_image_parts(source: ImageList, target: ImageList, target_test: ImageList) -> Parts:
-    """Return the data of a pair of photographs with 224 pixels per side, read when first needed."""
+def _build_image_data(source: ImageList, target: ImageList, target_test: ImageList) -> PairData:
+    """Return the data of a pair of images with 224 pixels per side, which are read when they are needed."""
     arguments = {
         "source": source, "target": target.paths, "target_labelled": target, "target_test": target_test,
         "framing": (256, 224),
     }  # fmt: skip
-    return Parts(arguments, reader=build_image_pair)
+    return PairData(arguments, reader=build_image_pair)
 
 
 declare("visda17", read=_read_visda17)
@@ -140,7 +141,7 @@ declare("visda17", read=_read_visda17)
 _S2RDA49_FOLDERS = ("airplane", "bicycle", "bus", "car", "knife", "motorcycle", "plant", "skateboard", "train", "truck")
 
 
-def _read_s2rda49() -> Parts:
+def _read_s2rda49() -> PairData:
     """Read the synthetic domain as source and the real one as target: contexts (3, 224, 224), 10 arms.
 
     Training sees the photographs of the authors' ``real_val.txt``, the evaluator those of ``real_test.txt``. If
@@ -160,24 +161,24 @@ def _read_s2rda49() -> Parts:
         real = scan_classes(root / "real", _S2RDA49_FOLDERS)
         training_rows, test_rows = split_half(real.labels, name="s2rda49")
         train, test = real.take(training_rows), real.take(test_rows)
-    return _build_image_parts(scan_classes(root / "synthetic", _S2RDA49_FOLDERS), train, test)
+    return _build_image_data(scan_classes(root / "synthetic", _S2RDA49_FOLDERS), train, test)
 
 
 def _read_split_list(path: Path, root: Path) -> ImageList:
     """Return the images of the ten classes in a list with lines such as ``real/airplane/NAME.jpg``."""
-    names = []
+    image_paths = []
     for line in path.read_text(encoding="utf-8").split():
-        name = Path(line)
-        if len(name.parts) < 3 or name.parts[0] != "real" or ".." in name.parts:
+        image_path = Path(line)
+        if len(image_path.parts) < 3 or image_path.parts[0] != "real" or ".." in image_path.parts:
             raise DataError(f"{path} should have lines `real/FOLDER/NAME`, got {line!r}")
-        if name.parts[1] in _S2RDA49_FOLDERS:
-            if not (root / name).is_file():
-                raise DataError(f"{path} lists {name}, which does not exist")
-            names.append(name)
-    if not names:
+        if image_path.parts[1] in _S2RDA49_FOLDERS:
+            if not (root / image_path).is_file():
+                raise DataError(f"{path} lists {image_path}, which does not exist")
+            image_paths.append(image_path)
+    if not image_paths:
         raise DataError(f"{path} lists no image of its classes")
-    labels = np.array([_S2RDA49_FOLDERS.index(name.parts[1]) for name in names], np.int64)
-    return ImageList(tuple(root / name for name in names), labels)
+    labels = np.array([_S2RDA49_FOLDERS.index(image_path.parts[1]) for image_path in image_paths], np.int64)
+    return ImageList(tuple(root / image_path for image_path in image_paths), labels)
 
 
 declare("s2rda49", read=_read_s2rda49)
@@ -189,7 +190,7 @@ declare("s2rda49", read=_read_s2rda49)
 _SIGNS_FOLDERS = tuple(f"{number:02d}" for number in range(43))
 
 
-def _read_signs(*, side: int = 32) -> Parts:
+def _read_signs(*, side: int = 32) -> PairData:
     """Read rendered signs as source and photographs as target: contexts (3, side, side) of uint8, 43 arms.
 
     Photographs of one sign, taken while driving towards it, are almost equal, so they stay on one side of the split.
@@ -202,12 +203,12 @@ def _read_signs(*, side: int = 32) -> Parts:
         for folder in ("synthetic", "real")
     )
     tracks = [f"{path.parent.name}/{path.stem.partition('_')[0]}" for path in photographed.paths]
-    parts = split_target(*_read_images(photographed, side), name="signs", groups=tracks)
-    return Parts({"source": _read_images(rendered, side), **parts})
+    target_arguments = split_target(*_read_images(photographed, side), name="signs", groups=tracks)
+    return PairData({"source": _read_images(rendered, side), **target_arguments})
 
 
 def _read_images(images: ImageList, side: int) -> tuple[AnyArray, IntArray]:
-    """Return images (n, 3, side, side) and labels (n,). All images take about 12 MB, so they are kept in memory."""
+    """Read images (n, 3, side, side) into memory. Return them and their labels (n,)."""
     contexts = ImageContexts(images.paths, (side, side))
     return contexts.read(np.arange(len(contexts))), images.labels
 
@@ -221,11 +222,11 @@ declare("signs", read=_read_signs)
 _EMOJI_GROUPS: tuple[str, ...] = tuple(load_catalogue()["emoji"]["class_names"])
 #: Unicode characters that modify an emoji: joiner, presentation, female, male, direction, and four hair styles.
 _EMOJI_MODIFIERS = {"200D", "FE0F", "2640", "2642", "27A1", "1F9B0", "1F9B1", "1F9B2", "1F9B3"}
-#: Neutral forms of similar emoji: the adult for man and woman, the child for boy and girl.
+#: The neutral form of each gendered emoji: the adult for man and woman, the child for boy and girl.
 _EMOJI_PEOPLE = {"1F468": "1F9D1", "1F469": "1F9D1", "1F466": "1F9D2", "1F467": "1F9D2"}
 
 
-def _read_emoji(*, source: str = "google", target: str = "twitter", side: int = 32) -> Parts:
+def _read_emoji(*, source: str = "google", target: str = "twitter", side: int = 32) -> PairData:
     """Read one vendor's drawings as source and another's as target: contexts (3, side, side) of uint8, 9 arms.
 
     The arm is the emoji's Unicode group. Skin tones are not read. If a vendor has identical images, only the first is
@@ -237,11 +238,15 @@ def _read_emoji(*, source: str = "google", target: str = "twitter", side: int = 
         side: pixels per side; files have 64.
     """
     (*source_data, _), (x, y, motifs) = (_read_vendor(vendor, side) for vendor in (source, target))
-    return Parts({"source": tuple(source_data), **split_target(x, y, name=f"emoji/{source}-{target}", groups=motifs)})
+    target_arguments = split_target(x, y, name=f"emoji/{source}-{target}", groups=motifs)
+    return PairData({"source": tuple(source_data), **target_arguments})
 
 
 def _read_vendor(vendor: str, side: int) -> tuple[AnyArray, IntArray, list[str]]:
-    """Return contexts, labels and motifs of a vendor's emoji; forms of one emoji have the same motif."""
+    """Return contexts (n, 3, side, side), labels (n,) and motifs of a vendor's emoji.
+
+    Forms of one emoji have the same motif (``_get_motif``).
+    """
     root = find_data_file("emoji", vendor)
     try:
         all_emojis = json.loads((root / "emoji.json").read_text(encoding="utf-8"))
@@ -257,9 +262,9 @@ def _read_vendor(vendor: str, side: int) -> tuple[AnyArray, IntArray, list[str]]
 
 
 def _get_motif(codes: str) -> str:
-    """Return the Unicode characters of an emoji without modifiers, in neutral form."""
-    parts = [_EMOJI_PEOPLE.get(code, code) for code in codes.split("-") if code not in _EMOJI_MODIFIERS]
-    return "-".join(parts) or codes
+    """Return the code points of an emoji, such as "1F9D1-1F3C3", without modifiers and in neutral form."""
+    code_points = [_EMOJI_PEOPLE.get(code, code) for code in codes.split("-") if code not in _EMOJI_MODIFIERS]
+    return "-".join(code_points) or codes
 
 
 declare("emoji", read=_read_emoji)
@@ -271,7 +276,7 @@ declare("emoji", read=_read_emoji)
 # earnings-years, computers-trend and salary-country the meaning of the arms changed (prices, wages, currencies).
 
 
-def _read_natural(*, table: str = "wages-region") -> Parts:
+def _read_natural(*, table: str = "wages-region") -> PairData:
     """Read one table. Strings are categories, missing values are filled and flagged, and arms are quantiles.
 
     Training sees half of the target rows, the same in every run; the evaluator gets the others.
@@ -284,22 +289,22 @@ def _read_natural(*, table: str = "wages-region") -> Parts:
     missing = [name for name in ("domain", "arm") if name not in frame.columns]
     if missing:
         raise DataError(f"{path} has no column {missing[0]!r}; `daband data check natural_tables` describes the file")
-    return _build_natural_parts(frame)
+    return _build_natural_data(frame)
 
 
-def _build_natural_parts(frame: pl.DataFrame) -> Parts:
+def _build_natural_data(frame: pl.DataFrame) -> PairData:
     """Return the data of a pair from a table with the columns ``domain`` and ``arm``."""
-    context = tuple(name for name in frame.columns if name not in ("domain", "arm"))
-    texts = tuple(name for name in context if frame[name].dtype == pl.String)
-    columns = Columns(context=context, categorical=texts, label="arm")
+    context_columns = tuple(name for name in frame.columns if name not in ("domain", "arm"))
+    text_columns = tuple(name for name in context_columns if frame[name].dtype == pl.String)
+    columns = Columns(context=context_columns, categorical=text_columns, label="arm")
     source, target = (frame.filter(pl.col("domain") == domain) for domain in ("source", "target"))
-    return Parts({"source": source, "target": target, "columns": columns}, reader=from_table)
+    return PairData({"source": source, "target": target, "columns": columns}, reader=from_table)
 
 
 declare("natural_tables", read=_read_natural)
 
 
-# Warfarin: which of three doses does a patient need? Trained on one population, applied to another.
+# Warfarin: which of three doses does a patient need? From one population to another.
 
 
 _WARFARIN_FILE = "warfarin/warfarin.csv"
@@ -310,19 +315,19 @@ _DOSE_COLUMN = "Therapeutic Dose of Warfarin"
 _MIN_MEDIUM_DOSE = 21.0
 #: Largest medium dose, in mg per week.
 _MAX_MEDIUM_DOSE = 49.0
-#: Columns of the table: numbers, answers (1 or 0), and genotypes.
-_NUMERIC, _YES_NO, _GENETIC = (tuple(names) for names in load_catalogue()["warfarin"]["columns"].values())
+#: Names of the columns with numbers, with answers (1 or 0), and with genotypes.
+_NUMBER_COLUMNS, _ANSWER_COLUMNS, _GENOTYPE_COLUMNS = map(tuple, load_catalogue()["warfarin"]["columns"].values())
 #: Columns that are one-hot encoded.
-_CATEGORICAL = ("Gender", *_YES_NO, *_GENETIC)
+_CATEGORY_COLUMNS = ("Gender", *_ANSWER_COLUMNS, *_GENOTYPE_COLUMNS)
 
 
-def _read_warfarin(*, source: str = "white", target: str = "asian", tiny: bool = False) -> Parts:
+def _read_warfarin(*, source: str = "white", target: str = "asian", tiny: bool = False) -> PairData:
     """Read patients of one population as source and of another as target; 3 arms.
 
     The arm with reward 1 is the class of the therapeutic dose: low (under 21 mg a week), medium (21 to 49) or high.
-    Patients without a known dose are dropped. Contexts are age (by decade), height and weight, centred and scaled,
-    each with a flag if missing. Gender, diseases, drugs and genotypes are one-hot, with missing as a category.
-    ``Race`` defines the domain and is not part of the context, nor is anything that is known only after dosing.
+    Patients without a known dose are dropped. Contexts have age (by decade), height and weight, standardised, each with
+    a flag for missing values. Gender, diseases, drugs and genotypes are one-hot, with missing as a category. ``Race``
+    defines the domain and is not part of the context. Columns that are known only after dosing are not used.
 
     Args:
         source: white, asian, black or unknown.
@@ -334,18 +339,18 @@ def _read_warfarin(*, source: str = "white", target: str = "asian", tiny: bool =
     for race, rows in domains.items():
         if not len(rows):
             raise DataError(f"{_WARFARIN_FILE} has no patients with a known dose and Race = {_RACES[race]!r}")
-    columns = Columns(context=(*_NUMERIC, *_CATEGORICAL), categorical=_CATEGORICAL, label="dose class")
+    columns = Columns(context=(*_NUMBER_COLUMNS, *_CATEGORY_COLUMNS), categorical=_CATEGORY_COLUMNS, label="dose class")
     # The label column has 0, 1, 2, so that its order is the order of the doses; reports show the names.
     arguments = {"source": domains[source], "target": domains[target], "columns": columns}
-    return Parts(arguments, reader=from_table, class_names=_DOSE_CLASSES)
+    return PairData(arguments, reader=from_table, class_names=_DOSE_CLASSES)
 
 
 def _prepare_patients(patients: pl.DataFrame) -> pl.DataFrame:
-    """Return the patients with a known dose, with the columns that are used."""
-    required = ("Race", _DOSE_COLUMN, *_NUMERIC, *_CATEGORICAL)
-    missing = [name for name in required if name not in patients.columns]
-    if missing:
-        raise DataError(f"{_WARFARIN_FILE} has no column {missing[0]!r}; it is not PharmGKB's IWPC data set")
+    """Return the columns that are used, for the patients with a known dose."""
+    required_columns = ("Race", _DOSE_COLUMN, *_NUMBER_COLUMNS, *_CATEGORY_COLUMNS)
+    missing_columns = [name for name in required_columns if name not in patients.columns]
+    if missing_columns:
+        raise DataError(f"{_WARFARIN_FILE} has no column {missing_columns[0]!r}; it is not PharmGKB's IWPC data set")
     dose = pl.col(_DOSE_COLUMN).cast(pl.Float64, strict=False)
     decade = pl.col("Age").cast(pl.String).str.extract(r"^(\d+)").cast(pl.Float64)  # "60 - 69" and "90+"
     arm = pl.when(dose < _MIN_MEDIUM_DOSE).then(0).when(dose <= _MAX_MEDIUM_DOSE).then(1).otherwise(2)
@@ -353,8 +358,8 @@ def _prepare_patients(patients: pl.DataFrame) -> pl.DataFrame:
         pl.col("Race"),
         arm.alias("dose class"),
         decade.alias("Age"),
-        *(pl.col(name).cast(pl.Float64, strict=False) for name in _NUMERIC[1:]),
-        *(pl.col(name).cast(pl.String).str.strip_chars() for name in _CATEGORICAL),
+        *(pl.col(name).cast(pl.Float64, strict=False) for name in _NUMBER_COLUMNS[1:]),
+        *(pl.col(name).cast(pl.String).str.strip_chars() for name in _CATEGORY_COLUMNS),
     )
 
 
@@ -379,8 +384,8 @@ def _generate_patients() -> pl.DataFrame:
         "Weight (kg)": [float(value) for value in weight],
         "Gender": list(generator.choice(["male", "female"], size=n)),
     }
-    columns |= {name: list(generator.choice(answers, size=n)) for name in _YES_NO}
-    columns |= {name: list(generator.choice(genotypes, size=n)) for name in _GENETIC}
+    columns |= {name: list(generator.choice(answers, size=n)) for name in _ANSWER_COLUMNS}
+    columns |= {name: list(generator.choice(genotypes, size=n)) for name in _GENOTYPE_COLUMNS}
     columns["VKORC1 -1639 consensus"] = list(genotype)
     return pl.DataFrame(columns)
 
@@ -388,10 +393,10 @@ def _generate_patients() -> pl.DataFrame:
 declare("warfarin", read=_read_warfarin)
 
 
-# Algorithm selection: which of 31 solvers is fastest on an instance? From hand-made to industrial, and back.
+# SAT12, algorithm selection: which of 31 solvers is fastest on an instance? From hand-made to industrial, or back.
 
 
-def _read_sat12(*, source: str = "hand", target: str = "indu") -> Parts:
+def _read_sat12(*, source: str = "hand", target: str = "indu") -> PairData:
     """Read instances of one kind as source and of the other as target; 31 arms, and every arm's reward is known.
 
     The reward is 1 - log(1 + seconds) / log(1 + cutoff), with a cutoff of 1,200 seconds. Features are counts of very
@@ -402,35 +407,36 @@ def _read_sat12(*, source: str = "hand", target: str = "indu") -> Parts:
         source: hand (538 hand-made instances) or indu (958 industrial ones).
         target: the other; training sees half of its instances, the other half is kept for the evaluator.
     """
-    return _build_sat12_parts(*(_read_sat12_domain(domain) for domain in (source, target)))
+    return _build_sat12_data(*(_read_sat12_domain(domain) for domain in (source, target)))
 
 
 def _read_sat12_domain(domain: str) -> tuple[Any, ...]:
     """Return the features, run times, cutoff, feature names and arm names of a domain."""
     path = find_data_file("sat12", domain)
-    x, seconds, cutoff, features, arms = load_packed(path, ("x", "seconds", "cutoff", "features", "arms"))
+    x, seconds, cutoff, features, arms = builder.load_arrays(path, ("x", "seconds", "cutoff", "features", "arms"))
     if seconds.shape != (len(x), len(arms)) or x.shape[1] != len(features) or not (seconds >= 0).all():
         raise DataError(f"{path} should hold x (n, d) and seconds (n, K), got {x.shape} and {seconds.shape}")
     return x, seconds, cutoff, features, arms
 
 
-def _build_sat12_parts(*domains: tuple[Any, ...]) -> Parts:
+def _build_sat12_data(*domains: tuple[Any, ...]) -> PairData:
     """Return the data of a pair from the results of ``_read_sat12_domain`` for source and target."""
     arms = [str(arm) for arm in domains[0][4]]
     all_features = np.concatenate([x for x, *_ in domains]).astype(np.float64)
     groups, first_columns = np.unique(np.isnan(all_features), axis=1, return_index=True)
-    flags = [int(column) for group, column in zip(groups.T, first_columns, strict=True) if group.any()]
+    flagged = [int(column) for group, column in zip(groups.T, first_columns, strict=True) if group.any()]
     medians = np.nanmedian(all_features, axis=0)
     frames = []
     for x, seconds, cutoff, features, _ in domains:
-        filled = np.where(np.isnan(x), medians, x)
-        columns: dict[str, FloatArray] = dict(zip(map(str, features), (np.sign(filled) * np.log1p(np.abs(filled))).T))  # noqa: B905
-        columns |= {f"{features[column]} is missing": np.isnan(x[:, column]).astype(np.float64) for column in flags}
+        filled_features = np.where(np.isnan(x), medians, x)
+        contexts = np.sign(filled_features) * np.log1p(np.abs(filled_features))
+        columns: dict[str, FloatArray] = dict(zip(map(str, features), contexts.T, strict=True))
+        columns |= {f"{features[column]} is missing": np.isnan(x[:, column]).astype(np.float64) for column in flagged}
         rewards = 1.0 - np.log1p(np.minimum(seconds, cutoff)) / np.log1p(cutoff)
         frames.append(pl.DataFrame(columns | dict(zip(arms, rewards.astype(np.float64).T, strict=True))))
     context = tuple(name for name in frames[0].columns if name not in arms)
     roles = Columns(context=context, rewards=tuple(arms))
-    return Parts({"source": frames[0], "target": frames[1], "columns": roles}, reader=from_table)
+    return PairData({"source": frames[0], "target": frames[1], "columns": roles}, reader=from_table)
 
 
 declare("sat12", read=_read_sat12)

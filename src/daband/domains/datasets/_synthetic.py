@@ -2,8 +2,8 @@
 
 A round has a hidden unit vector ``u`` near the prototype of one arm. Rewards depend only on ``u``, in both domains.
 The context is ``u`` itself in the source. In the target, ``u`` is rotated, scaled and translated, and the best arms
-have other frequencies. So a policy trained only on the source is wrong in the target. Adaptation is possible, because
-the clusters of contexts keep their meaning.
+have other frequencies. A policy that was trained only on the source is therefore wrong in the target. Adaptation is
+possible, because contexts near one prototype still have the same best arm.
 
 Prototypes are orthogonal, and the inner product of ``u`` with each prototype is in [0, 1]. With ``rewards="linear"``
 that product is the expected reward. On the source, contexts have unit norm and the expected reward is exactly
@@ -43,7 +43,7 @@ def synthetic(
     noise: float = 0.2,
     data_seed: int = 0,
 ) -> Pair:
-    """Build a pair with known expected rewards.
+    """Build a synthetic pair, whose expected rewards are known.
 
     Args:
         tiny: True for 160 contexts, 3 arms and 8 dimensions.
@@ -125,7 +125,7 @@ def synthetic(
 
 
 class _World:
-    """The parameters common to both domains: the prototypes, and the directions of the shift."""
+    """The parameters that both domains share: the prototypes, and the directions of the shift."""
 
     def __init__(self, rng: np.random.Generator, *, rewards: str, shared: bool, n_arms: int, dimension: int) -> None:
         self.rewards = rewards
@@ -138,7 +138,7 @@ class _World:
         """Return hidden vectors, (n, d) or (n, K, d), and expected rewards, (n, K)."""
         n_arms, dimension = self.prototypes.shape
         best_arms = rng.choice(n_arms, size=n, p=frequencies)
-        # Shared arms: the best arm shows prototype 0, which is rewarded; the others show the other prototypes.
+        # Shared arms: the context of the best arm is near prototype 0, which is rewarded; those of other arms are not.
         prototype_indices = (np.arange(n_arms)[None, :] - best_arms[:, None]) % n_arms if self.shared else best_arms
         centres = self.prototypes[prototype_indices]
         noise = rng.standard_normal(centres.shape) * (_NOISE_NORM / np.sqrt(dimension))
@@ -158,22 +158,22 @@ class _World:
     def shift(self, hidden: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:
         """Return the target contexts: hidden vectors, rotated, scaled and translated."""
         angle = np.deg2rad(rotation)
-        planes = np.eye(self.basis.shape[0])
-        for first in range(0, len(planes) - 1, 2):
-            planes[first : first + 2, first : first + 2] = [
+        rotations = np.eye(self.basis.shape[0])
+        for first in range(0, len(rotations) - 1, 2):
+            rotations[first : first + 2, first : first + 2] = [
                 [np.cos(angle), -np.sin(angle)],
                 [np.sin(angle), np.cos(angle)],
             ]
-        rotated = hidden @ (self.basis @ planes @ self.basis.T).T
+        rotated = hidden @ (self.basis @ rotations @ self.basis.T).T
         return scale * rotated + translation * self.direction
 
 
 def _normalise(vectors: FloatArray) -> FloatArray:
-    """Return vectors of norm 1."""
+    """Return the vectors (..., d), scaled to norm 1."""
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 def _draw_rewards(rng: np.random.Generator, expected: FloatArray, noise: float) -> FloatArray:
     """Return rewards: a fraction ``noise`` of them is drawn as 0 or 1, the others are the expected rewards."""
-    binary = (rng.random(expected.shape) < expected).astype(np.float64)
-    return np.where(rng.random(expected.shape) < noise, binary, expected)
+    binary_rewards = (rng.random(expected.shape) < expected).astype(np.float64)
+    return np.where(rng.random(expected.shape) < noise, binary_rewards, expected)

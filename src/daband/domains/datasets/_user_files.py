@@ -1,4 +1,4 @@
-"""Register the pair ``files``, which reads a user's tables (CSV, Parquet, ...) or folders of images by their paths.
+"""Register the pair ``files``, which reads a user's tables (CSV, Parquet, ...) or folders of images from their paths.
 
 Its options can be written in a TOML file, which commands accept in place of a preset. ``daband choose --source old.csv
 --target new.csv ...`` writes such a file.
@@ -43,23 +43,28 @@ class UserTables:
     target: pl.DataFrame
     #: Columns by role.
     columns: Columns
-    #: Role of every column, with the reason.
+    #: The role of every column, and the reason for it.
     types: list[ColumnType]
 
 
 def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = "") -> UserTables:
     """Read the tables at these paths, and infer the roles of their columns.
 
-    ``domain`` is a column of the table at ``source``; the target then has the rows whose value is in ``target``. Source
-    rows without a reward or label are ignored, and the reason of the column's role reports their number.
+    Source rows without a reward or label are dropped, and the reason of that column's role reports their number.
+
+    Args:
+        source: the path of the source table.
+        target: the path of the target table; with ``domain``, the values of the target rows, separated by commas.
+        roles: the roles that the user stated.
+        domain: the column of the table ``source`` that names the domain of a row; empty if there are two tables.
     """
     source_rows = read_table(_find_path(source, "source"))
     if domain:
         if domain not in source_rows.columns:
             raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(source_rows.columns)})")
         is_target = np.array([str(value) in _split_values(target) for value in source_rows[domain].to_list()])
-        numbered = source_rows.with_row_index(ROW_COLUMN)
-        target_rows, source_rows = numbered.filter(is_target), numbered.filter(~is_target)
+        numbered_rows = source_rows.with_row_index(ROW_COLUMN)
+        target_rows, source_rows = numbered_rows.filter(is_target), numbered_rows.filter(~is_target)
         if not len(source_rows) or not len(target_rows):
             raise InvalidInput(
                 f"column {domain!r} must have the value {target!r} for the target, and another value for the source"
@@ -74,15 +79,15 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
     outcome = str(columns.reward or columns.label)
     n_missing = source_rows[outcome].null_count()
     if n_missing:
-        numbered = source_rows if domain else source_rows.with_row_index(ROW_COLUMN)
-        source_rows = numbered.filter(pl.col(outcome).is_not_null())
+        numbered_rows = source_rows if domain else source_rows.with_row_index(ROW_COLUMN)
+        source_rows = numbered_rows.filter(pl.col(outcome).is_not_null())
         reason = f"as stated; {n_missing:,} rows have none yet and are ignored"
         types = [replace(column, reason=reason, notable=True) if column.name == outcome else column for column in types]
     return UserTables(source_rows, target_rows, columns, types)
 
 
 def _split_values(target: str) -> list[str]:
-    """Return the values that a text lists, separated by commas."""
+    """Return the values in a text that separates them by commas."""
     return [name.strip() for name in target.split(",")]
 
 
@@ -92,11 +97,11 @@ def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
         return options
     roles = ("source",) if options.get("domain") else ("source", "target")
     paths = {role: _find_path(options[role], role).resolve() for role in roles}
-    tables = [_find_path(path, "arms").resolve() for path in _list_arm_paths(options.get("arms"))]
-    resolved = {side: str(path) for side, path in paths.items()}
-    if tables:
-        resolved["arms"] = [str(path) for path in tables]  # type: ignore[assignment]
-    return {**options, **resolved, "digest": _hash_files(*paths.values(), *tables)}
+    arm_paths = [_find_path(path, "arms").resolve() for path in _list_arm_paths(options.get("arms"))]
+    path_options = {role: str(path) for role, path in paths.items()}
+    if arm_paths:
+        path_options["arms"] = [str(path) for path in arm_paths]  # type: ignore[assignment]
+    return {**options, **path_options, "digest": _hash_files(*paths.values(), *arm_paths)}
 
 
 @register_pair(
@@ -181,11 +186,11 @@ def _load_files(
         )
         frames = read_files(source, target, roles, domain=domain)
         if not digest:  # with a digest, the command line has printed these notices
-            notes = [f"{column.name}: {column.reason}" for column in frames.types if column.notable]
-            for line in notes + find_notices(
+            notices = [f"{column.name}: {column.reason}" for column in frames.types if column.notable]
+            for notice in notices + find_notices(
                 frames.source, frames.target, frames.types, units=units or (), domain=domain
             ):
-                warnings.warn(str(line), stacklevel=4)
+                warnings.warn(str(notice), stacklevel=4)
         columns = frames.columns if transform is None else _select_columns(transform, frames.columns)
         tables: dict[str, Any] = {"source": frames.source, "target": frames.target}
         if domain:
@@ -215,13 +220,13 @@ def _list_arm_paths(arms: Any) -> list[str]:
 
 
 def read_arm_tables(arms: Any) -> Any:
-    """Return the argument ``arms`` of ``from_table`` for these paths; None if there are none."""
+    """Return the tables at the paths ``arms``, as an argument of ``from_table``; None if there are no paths."""
     tables = [read_table(_find_path(path, "arms")) for path in _list_arm_paths(arms)]
     return None if not tables else tables[0] if len(tables) == 1 else {"source": tables[0], "target": tables[1]}
 
 
 def _select_columns(transform: TableTransform, columns: Columns) -> Columns:
-    """Return the roles with the context columns of a fitted transform."""
+    """Return the roles with the context columns of a fitted transform in place of theirs."""
     kinds = {column.name: type(column) for column in transform.columns}
     return replace(
         columns,
@@ -232,15 +237,15 @@ def _select_columns(transform: TableTransform, columns: Columns) -> Columns:
 
 
 def _find_path(path: str, argument: str) -> Path:
-    """Return a path; ``argument`` names it in the error if it does not exist."""
+    """Return a path as a ``Path``. Raise an error with the name of the ``argument`` if it does not exist."""
     if hasattr(path, "columns"):
         raise InvalidInput(
             f"{argument} must be a path, got a {type(path).__name__}; daband.domains.from_table takes frames"
         )
-    checked = check_path(path, argument).expanduser()
-    if not checked.exists():
-        raise DataError(f"{argument}: {path} does not exist")
-    return checked
+    checked_path = check_path(path, argument).expanduser()
+    if not checked_path.exists():
+        raise DataError(f"{argument}: {path} does not exist; check the path")
+    return checked_path
 
 
 def _hash_files(*paths: Path) -> str:

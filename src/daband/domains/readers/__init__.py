@@ -1,1 +1,1 @@
-"""Readers for user data: arrays, tables, logs, image folders, texts and simulators."""
+"""Read users' data: arrays, tables, logs, image folders, texts and simulators."""

@@ -1,4 +1,4 @@
-"""Define domains over arrays in memory, and make pairs from a user's arrays (``from_arrays``)."""
+"""Build pairs from a user's arrays (``from_arrays``), and define domains over arrays in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from daband.errors import InvalidInput
 
 
 class ArrayContexts(Contexts):
-    """Contexts in an array (n, *C), or (n, K, *C) with ``per_arm=True``."""
+    """Contexts in an array.
+
+    Args:
+        contexts: (n, *C), or (n, K, *C) with ``per_arm=True``.
+        passes: number of times that each context may be shown.
+        per_arm: True if there is a context per arm.
+        name: name of the data in error messages.
+    """
 
     def __init__(self, contexts: ArrayLike, *, passes: int = 1, per_arm: bool = False, name: str = "contexts") -> None:
         array = _check_contexts(contexts, name, per_arm)
@@ -45,7 +52,7 @@ class ArraySource(ArrayContexts, RewardDomain):
         expected: expected rewards (n, K) if ``rewards`` are noisy; by default ``rewards``.
         passes: number of times that each context may be shown.
         per_arm: True if there is a context per arm.
-        name: name of the data in errors.
+        name: name of the data in error messages.
     """
 
     def __init__(
@@ -64,7 +71,7 @@ class ArraySource(ArrayContexts, RewardDomain):
         self.n_arms = n_arms if self._rewards is None else self._rewards.shape[1]  # type: ignore[assignment]
         self._expected = None if expected is None else _check_reward_table(expected, len(self), f"{name} expected")
         if self._expected is not None and self._expected.shape[1] != self.n_arms:
-            raise InvalidInput(f"{name} expected has {self._expected.shape[1]} arms, the rewards have {self.n_arms}")
+            raise InvalidInput(f"{name} expected has {self._expected.shape[1]} arms, but rewards have {self.n_arms}")
 
     @property
     def reward_table(self) -> FloatArray | None:
@@ -82,7 +89,10 @@ class ArraySource(ArrayContexts, RewardDomain):
 
 
 class ArrayEvaluation(RewardEvaluation):
-    """Contexts with the expected reward of every arm, in arrays: labels (n,) or rewards (n, K)."""
+    """Contexts with the expected reward of every arm, in arrays.
+
+    ``expected`` are labels (n,) or rewards (n, K). The other arguments are as in ``ArraySource``.
+    """
 
     def __init__(
         self,
@@ -99,7 +109,10 @@ class ArrayEvaluation(RewardEvaluation):
 
 
 def _set_n_arms(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Set ``n_arms`` to the largest number of arms of all sources, because one source may lack the last arms."""
+    """Return the arguments with the largest number of arms of all sources as ``n_arms``, if it is None.
+
+    A single source may lack the last arms.
+    """
     sources = arguments["sources"]
     if arguments["n_arms"] is not None or not isinstance(sources, Mapping) or not sources:
         return arguments
@@ -135,17 +148,17 @@ def from_arrays(
         source: contexts (n, *C), and either labels (n,) of integers (the arm equal to the label has reward 1, every
             other arm 0), or a table of rewards (n, K).
         target: contexts of the target, (m, *C). Training sees these and nothing else of the target.
-        sources: several sources by name, each as ``source``, instead of it. ``source_test`` is then a fraction, or a
+        sources: several sources by name, instead of ``source``. ``source_test`` is then a fraction, or a mapping with a
             tuple for each name.
-        targets: several targets by name, each as ``target``, instead of it. ``target_test`` and ``target_labelled`` are
-            then a tuple for each name.
+        targets: several targets by name, instead of ``target``. ``target_test`` and ``target_labelled`` are then
+            mappings with a tuple for each name.
         target_test: target contexts and labels or expected rewards that only the evaluator sees, or None. A pair
             without them can be used for training, but not evaluated.
         target_labelled: target contexts with rewards for continued training after deployment.
         source_test: source rounds that training does not use: a tuple of contexts and labels or rewards; the fraction
             of ``source`` to hold out (a fixed random split of each class); or None.
         n_arms: the number of arms; by default one more than the largest source label, or the table's number of columns.
-        class_names: a name per arm; by default "0", "1", ...
+        class_names: a name per arm; by default "0", "1" and so on.
         arms: "disjoint" (one context per round) or "shared" (one context per arm: contexts are (n, K, *C)).
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to ``passes``.
@@ -164,10 +177,10 @@ def from_arrays(
     if source is None or target is None:
         raise InvalidInput("from_arrays needs source=(contexts, labels or rewards) and target=contexts")
     check_one_of("arms", arms, ("disjoint", "shared"))
-    tuples = {"source": source, "target_test": target_test, "target_labelled": target_labelled}
+    tuple_arguments = {"source": source, "target_test": target_test, "target_labelled": target_labelled}
     if not isinstance(source_test, Real):
-        tuples["source_test"] = source_test
-    for argument, value in tuples.items():
+        tuple_arguments["source_test"] = source_test
+    for argument, value in tuple_arguments.items():
         if value is not None and not (isinstance(value, tuple) and len(value) == 2):
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
     outcomes = _as_rewards_or_labels(source[1], "source")
@@ -186,26 +199,26 @@ def from_arrays(
             )
     per_arm = arms == "shared"
     all_rounds = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
-    target_fields = build_target_parts(
+    target_fields = build_target_fields(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
     )
-    training: RewardDomain = all_rounds
-    held_out: EvaluationDomain | None = None
+    source_rounds: RewardDomain = all_rounds
+    test_rounds: EvaluationDomain | None = None
     if isinstance(source_test, tuple):
-        held_out = ArrayEvaluation(*source_test, n_arms=n_arms, per_arm=per_arm, name="source_test")
-    parts = {"source": all_rounds, **target_fields, "source_test": held_out}
-    check_agreement(parts, all_rounds.context_shape, n_arms=n_arms, per_arm=per_arm)
-    if held_out is None:
-        training, held_out = hold_out(all_rounds, fraction=source_test, name=name)
-    labelled = target_fields["target_labelled"]
-    has_only_labels = outcomes.ndim == 1 and (labelled is None or labelled.reward_table is None)
+        test_rounds = ArrayEvaluation(*source_test, n_arms=n_arms, per_arm=per_arm, name="source_test")
+    fields = {"source": all_rounds, **target_fields, "source_test": test_rounds}
+    check_shapes(fields, all_rounds.context_shape, n_arms=n_arms, per_arm=per_arm)
+    if test_rounds is None:
+        source_rounds, test_rounds = hold_out(all_rounds, fraction=source_test, name=name)
+    labelled_rounds = target_fields["target_labelled"]
+    has_only_labels = outcomes.ndim == 1 and (labelled_rounds is None or labelled_rounds.reward_table is None)
     return Pair(
         name=name,
         context_shape=all_rounds.context_shape,
         n_arms=n_arms,
         class_names=check_class_names(class_names, n_arms),
-        source=training,
-        source_test=held_out,
+        source=source_rounds,
+        source_test=test_rounds,
         **target_fields,
         arms=arms,
         feedback="one_hot" if has_only_labels else "bandit",
@@ -214,29 +227,29 @@ def from_arrays(
     )
 
 
-def build_target_parts(
+def build_target_fields(
     target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, per_arm: bool
 ) -> dict[str, Any]:
-    """Return the fields ``target``, ``target_test`` and ``target_labelled`` of a pair."""
+    """Return the fields ``target``, ``target_test`` and ``target_labelled`` of a pair, as in ``from_arrays``."""
     passes = check_int("target_passes", passes, minimum=1)
-    parts: dict[str, Any] = dict.fromkeys(("target_test", "target_labelled"))
-    parts["target"] = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
+    fields: dict[str, Any] = dict.fromkeys(("target_test", "target_labelled"))
+    fields["target"] = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
     if target_test is not None:
-        parts["target_test"] = ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
+        fields["target_test"] = ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
     if target_labelled is not None:
-        parts["target_labelled"] = ArraySource(
+        fields["target_labelled"] = ArraySource(
             *target_labelled, n_arms=n_arms, passes=passes, per_arm=per_arm, name="target_labelled"
         )
-    return parts
+    return fields
 
 
-def check_agreement(parts: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, per_arm: bool) -> None:
-    """Raise an error if a field of a pair has another context shape or number of arms than the source."""
-    for field, domain in parts.items():
+def check_shapes(fields: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, per_arm: bool) -> None:
+    """Raise an error unless all fields of a pair have the context shape ``shape`` and ``n_arms`` arms."""
+    for field, domain in fields.items():
         if domain is None:
             continue
         if domain.context_shape != shape:
-            raise InvalidInput(f"{field} contexts have shape {domain.context_shape}, source contexts {shape}")
+            raise InvalidInput(f"{field} contexts have shape {domain.context_shape}, but source contexts {shape}")
         if isinstance(domain, ArraySource | ArrayEvaluation) and domain.n_arms != n_arms:
             raise InvalidInput(f"{field} has rewards for {domain.n_arms} arms, expected {n_arms}")
         if per_arm and domain.array_shape[1] != n_arms:
@@ -251,7 +264,7 @@ def check_n_arms(n_arms: int, *, n_rows: int) -> int:
 
 
 def _count_reward_bytes(n_arms: int, n_rows: int) -> float:
-    """Return the number of bytes that the rewards of a block of rounds take."""
+    """Return the number of bytes of the rewards of a block of at most 4,096 rounds."""
     return 8.0 * n_arms * min(n_rows, 4096)
 
 
@@ -263,7 +276,7 @@ def _check_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray:
         expected_shape = "(n, K, *C)" if per_arm else "(n, *C)"
         raise InvalidInput(f"{name} must have shape {expected_shape}, got {array.shape}")
     if len(array) == 0:
-        raise InvalidInput(f"{name} is empty: shape {array.shape}")
+        raise InvalidInput(f"{name} must have at least one row, got shape {array.shape}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         row = int(np.argwhere(~np.isfinite(array))[0][0])
         raise InvalidInput(f"{name} has a NaN or infinite value, first in row {row}")
@@ -288,13 +301,13 @@ def _as_rewards_or_labels(outcomes: ArrayLike, name: str) -> AnyArray:
     values = outcomes
     if hasattr(values, "to_numpy"):  # a column or a frame
         values = values.to_numpy()
-    first: Any = values
-    while isinstance(first, Sequence | np.ndarray) and not isinstance(first, str) and len(first):
-        first = first[0]
-    if isinstance(first, str):
+    first_value: Any = values
+    while isinstance(first_value, Sequence | np.ndarray) and not isinstance(first_value, str) and len(first_value):
+        first_value = first_value[0]
+    if isinstance(first_value, str):
         raise InvalidInput(
-            f"{name} labels must be integers, got names such as {str(first)!r}; convert them with names, labels = "
-            "numpy.unique(labels, return_inverse=True) and class_names=names, or use from_table"
+            f"{name} labels must be integers, got names such as {str(first_value)!r}; convert them with names, labels "
+            "= numpy.unique(labels, return_inverse=True) and class_names=names, or use from_table"
         )
     array = as_numpy(values, f"{name} rewards")
     if array.ndim != 2 or array.shape[1] != 1:
@@ -310,7 +323,7 @@ def _as_rewards_or_labels(outcomes: ArrayLike, name: str) -> AnyArray:
 def _check_rewards(
     rewards: ArrayLike, n: int, n_arms: int | None, name: str
 ) -> tuple[FloatArray | None, IntArray | None]:
-    """Return rewards (n, K) and None, or None and labels (n,)."""
+    """Return rewards (n, K) and None, or None and labels (n,). Raise an error if they are invalid."""
     array = _as_rewards_or_labels(rewards, name)
     if array.ndim == 2:
         return _check_reward_table(array, n, f"{name} rewards"), None

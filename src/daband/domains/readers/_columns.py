@@ -1,4 +1,8 @@
-"""Assign roles to the columns of tables: stated by the user, or inferred from the values."""
+"""Assign roles to the columns of tables, and read tables of arms.
+
+``Columns`` has the columns by role. ``infer_columns`` infers roles that the user has not stated, and ``find_notices``
+reports possible mistakes in the values. ``read_catalogue`` reads a table of arms with their features.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ class Columns:
     context: Sequence[str]
     #: Context columns that are one-hot encoded.
     categorical: Sequence[str] = ()
-    #: Column with the right arm: its reward is 1, the rewards of all others are 0.
+    #: Column with the right arm, whose reward is 1. The rewards of all other arms are 0.
     label: str | None = None
     #: Columns with the reward of each arm.
     rewards: Sequence[str] = ()
@@ -88,22 +92,22 @@ class Columns:
                 )
 
 
-#: Usual names of id columns.
+#: Regular expression of the usual names of id columns.
 _ID_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", re.IGNORECASE)
-#: Usual names of propensity columns.
+#: Regular expression of the usual names of propensity columns.
 _PROPENSITY_NAME = re.compile(
     r"(logged[_ ]?)?(propensity([_ ]?score)?|propensities|p_?score|action[_ ]?prob(ability)?)", re.IGNORECASE
 )
-#: Number of categories up to which a text column is always used.
+#: Maximum number of categories of a text column that is used whatever its number of rows.
 _MAX_CATEGORIES = 50
-#: Mean rows per category that a text column with more categories needs.
+#: Minimum mean number of rows per category of a text column with more categories.
 _MIN_ROWS_PER_CATEGORY = 20
-#: Arms with fewer rows are reported.
+#: Minimum number of rows of an arm that is not reported.
 _MIN_ROWS_PER_ARM = 3
-#: Fraction of distinct values above which texts are ids; integers are ids if their column is also named like one.
+#: Texts are ids if a larger fraction of their values is distinct. Integers also need the usual name of an id column.
 _MAX_UNIQUE_FRACTION = 0.95
-#: Largest difference between domains that is not reported. It is the difference of medians in standard deviations, and
-#: the difference of the binary logarithms of standard deviations.
+#: Largest difference between the domains that is not reported: between medians, in standard deviations; and between
+#: the binary logarithms of standard deviations.
 _MAX_SHIFT = 2.0
 #: Largest fraction of target rows with new categories that is not reported.
 _MAX_NEW_FRACTION = 0.01
@@ -177,7 +181,10 @@ class ColumnRoles:
 
 
 def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles) -> tuple[Columns, list[ColumnType]]:
-    """Return the columns by role, and the role of every source column with its reason."""
+    """Return the columns by role, and the role of every source column with the reason for it.
+
+    ``roles`` has the roles that the user stated.
+    """
     if (roles.label is None) == (roles.arm is None):
         raise InvalidInput(
             "name either the column with the right arm (label), or the columns with the arm and the reward of a log "
@@ -187,7 +194,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
         raise InvalidInput(
             f"arm {roles.arm!r} needs a reward: the column with the reward of the chosen arm (--reward COLUMN)"
         )
-    stated = {
+    stated_roles = {
         **dict.fromkeys(roles.drop, ("ignored", "dropped, as stated")),
         **({roles.domain: ("ignored", "it names the domain, as stated")} if roles.domain else {}),
         **dict.fromkeys(roles.id, ("ignored", "an id, as stated")),
@@ -197,27 +204,27 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
         **dict.fromkeys(roles.text, ("text", f"read by {roles.encoder}")),
     }
     outcomes = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity", "offered")}
-    stated |= {name: (role, "as stated") for role, name in outcomes.items() if name is not None}
+    stated_roles |= {name: (role, "as stated") for role, name in outcomes.items() if name is not None}
     if roles.arm is not None and roles.propensity is None:
-        names = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in stated]
+        names = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in stated_roles]
         if len(names) == 1 and source[names[0]].dtype.is_numeric():
             outcomes["propensity"] = names[0]
             reason = f"by its name; --number {names[0]} makes it a context, --drop ignores it"
-            stated[names[0]] = ("propensity", reason)
-    for name in stated:
+            stated_roles[names[0]] = ("propensity", reason)
+    for name in stated_roles:
         if name not in source.columns and not (name in roles.id and name in target.columns):
             hint = did_you_mean(name, source.columns)
             raise InvalidInput(f"the source has no column {name!r}{hint} (its columns: {', '.join(source.columns)})")
     _check_outcomes(source, roles)
     for name in roles.number:
-        for where, frame in (("source", source), ("target", target)):
+        for table_name, frame in (("source", source), ("target", target)):
             if name in frame.columns:
-                read_numbers(frame, name, table_name=where)
+                read_numbers(frame, name, table_name=table_name)
     types = []
     for name in (name for name in source.columns if name != ROW_COLUMN):
         column = _infer_type(name, source, target)
-        if name in stated:
-            column = ColumnType(name, *stated[name], is_id=name in roles.id)
+        if name in stated_roles:
+            column = ColumnType(name, *stated_roles[name], is_id=name in roles.id)
         elif roles.id:
             column = replace(column, is_id=False)
         if column.role in ("number", "category", "date", "text") and name not in target.columns:
@@ -235,7 +242,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
 
 
 def _list_reasons(types: Sequence[ColumnType]) -> str:
-    """Return the reason for the role of each column."""
+    """Return a text with the reason for the role of each column."""
     return "; ".join(f"{column.name}: {column.reason}" for column in types)
 
 
@@ -261,36 +268,36 @@ def _check_outcomes(source: pl.DataFrame, roles: ColumnRoles) -> None:
 def _infer_type(name: str, source: pl.DataFrame, target: pl.DataFrame) -> ColumnType:
     """Return the role that the values and the name of a column suggest."""
     tables = [frame for frame in ((source,) if target is source else (source, target)) if name in frame.columns]
-    parts = [part for part in (frame[name].drop_nulls() for frame in tables) if len(part)]
-    n_rows = sum(len(part) for part in parts)
-    if not parts:
+    columns = [column for column in (frame[name].drop_nulls() for frame in tables) if len(column)]
+    n_rows = sum(len(column) for column in columns)
+    if not columns:
         return ColumnType(name, "ignored", "it has no value at all")
-    kinds = [part.dtype for part in parts]
-    unsupported = next((kind for kind in kinds if not (kind.is_numeric() or kind in _readable_types())), None)
+    dtypes = [column.dtype for column in columns]
+    unsupported = next((dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in _get_readable_types())), None)
     if unsupported is not None:
         return ColumnType(name, "ignored", f"of type {unsupported}, which is not a number, category or date")
-    date_kinds = {_get_date_kind(part) for part in parts}
-    is_numeric = [part.dtype.is_numeric() or part.dtype == pl.Boolean for part in parts]
-    n_distinct = pl.concat([part.cast(pl.Float64 if all(is_numeric) else pl.String) for part in parts]).n_unique()
+    date_kinds = {_get_date_kind(column) for column in columns}
+    is_numeric = [column.dtype.is_numeric() or column.dtype == pl.Boolean for column in columns]
+    n_distinct = pl.concat([column.cast(pl.Float64 if all(is_numeric) else pl.String) for column in columns]).n_unique()
     n_missing = sum(frame[name].null_count() for frame in tables)
     description = f"{n_distinct:,} different values" + (f", {n_missing:,} missing" if n_missing else "")
     if n_distinct == 1 and not n_missing:
         return ColumnType(name, "ignored", "it has the same value in every row")
-    identifies_rows = max(part.n_unique() / len(part) for part in parts) > _MAX_UNIQUE_FRACTION
+    identifies_rows = max(column.n_unique() / len(column) for column in columns) > _MAX_UNIQUE_FRACTION
     if date_kinds == {"time"}:
         return ColumnType(name, "date", "time of day, as sine and cosine")
     if date_kinds == {"date", "time"}:
         return ColumnType(name, "ignored", "dates in one file and times of day in the other", notable=True)
     if date_kinds == {"date"}:
-        increases = all(part.is_sorted() and part[0] != part[-1] for part in parts)
+        increases = all(column.is_sorted() and column[0] != column[-1] for column in columns)
         hint = f"; it increases from row to row, use --drop {name} if it is the time of logging" if increases else ""
         return ColumnType(name, "date", f"year, and sine and cosine of month, weekday and time of day{hint}")
     if all(is_numeric):
-        if all(part.dtype.is_integer() for part in parts) and _ID_NAME.search(name) and identifies_rows:
+        if all(column.dtype.is_integer() for column in columns) and _ID_NAME.search(name) and identifies_rows:
             reason = f"an id: {n_distinct:,} different integers in {n_rows:,} rows"
             return ColumnType(name, "ignored", reason, is_id=True)
         return ColumnType(name, "number", description)
-    remark = "numbers in one file and text in the other, " if any(is_numeric) else _describe_texts(parts)
+    remark = "numbers in one file and text in the other, " if any(is_numeric) else _describe_texts(columns)
     if identifies_rows and n_distinct > _MAX_CATEGORIES // 2:
         reason = f"{remark or 'an id or free text: '}{n_distinct:,} different values in {n_rows:,} rows"
         return ColumnType(name, "ignored", reason, is_id=not remark, notable=bool(remark))
@@ -300,13 +307,13 @@ def _infer_type(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
     return ColumnType(name, "category", f"{remark}{description}", notable=bool(remark))
 
 
-def _readable_types() -> tuple[Any, ...]:
+def _get_readable_types() -> tuple[Any, ...]:
     """Return the column types, other than numbers, that can be contexts."""
     return (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time)
 
 
 def _get_date_kind(column: pl.Series) -> str:
-    """Return "date" if all values are dates, "time" if all are times of day, and otherwise ""."""
+    """Return "date" if all values of a column are dates, "time" if all are times of day, and otherwise ""."""
     if column.dtype != pl.String:
         return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(column.dtype.base_type(), "")
     try:
@@ -318,10 +325,10 @@ def _get_date_kind(column: pl.Series) -> str:
     return "date" if are_times == {False} and all(len(value) >= 8 for value in column) else ""
 
 
-def _describe_texts(parts: Sequence[pl.Series]) -> str:
-    """Return a phrase about texts that look like numbers or dates but are not read as such; empty for other texts."""
-    example = str(parts[0][0])
-    texts = pl.concat([part.cast(pl.String) for part in parts])
+def _describe_texts(columns: Sequence[pl.Series]) -> str:
+    """Return a phrase about texts that look like numbers or dates but stay texts, or "" for other texts."""
+    example = str(columns[0][0])
+    texts = pl.concat([column.cast(pl.String) for column in columns])
     is_number = texts.str.contains(r"^[+-]?\d+([.,]\d+)?$")
     if 0.5 * len(texts) < is_number.sum() < len(texts):
         return f"numbers, except for texts such as {texts.filter(~is_number)[0]!r} (leave such cells empty); "
@@ -377,8 +384,8 @@ def find_notices(
             notices.append(Notice(name, f"{text}--drop {name}, and they are estimated"))
         if column.role not in ("category", "arm", "label"):
             continue
-        values = [read_categories(frame, name) for frame in tables if name in frame.columns]
-        counts = [Counter(text for text in texts if text is not None) for texts in values]
+        texts_by_table = [read_categories(frame, name) for frame in tables if name in frame.columns]
+        counts = [Counter(text for text in texts if text is not None) for texts in texts_by_table]
         spellings: dict[str, str] = {}
         for text in sorted(set().union(*counts)):
             original = spellings.setdefault(" ".join(text.casefold().split()), text)
@@ -403,24 +410,25 @@ def _find_unit_change(name: str, source: Any, target: Any) -> list[Notice]:
     """Return a notice if the medians or standard deviations differ so much that the units may differ."""
     if np.isnan(source).all() or np.isnan(target).all():
         return []
-    (median, std), (new_median, new_std) = (
+    (median, std), (target_median, target_std) = (
         (middle, (high - low) / 1.349)  # the standard deviation of a normal distribution with the same quartiles
         for low, middle, high in (np.nanquantile(values, (0.25, 0.5, 0.75)) for values in (source, target))
     )
-    if not (std > 0 and new_std > 0):
+    if not (std > 0 and target_std > 0):
         return []
-    if abs(median - new_median) <= _MAX_SHIFT * min(std, new_std) and abs(math.log2(new_std / std)) <= _MAX_SHIFT:
+    shift = abs(median - target_median)
+    if shift <= _MAX_SHIFT * min(std, target_std) and abs(math.log2(target_std / std)) <= _MAX_SHIFT:
         return []
     text = (
-        f"its median is {median:.4g} in the source and {new_median:.4g} in the target, its standard deviation "
-        f"{std:.3g} and {new_std:.3g}. If its unit differs, use --units {name}, or units=[{name!r}] in Python"
+        f"its median is {median:.4g} in the source and {target_median:.4g} in the target, its standard deviation "
+        f"{std:.3g} and {target_std:.3g}. If its unit differs, use --units {name}, or units=[{name!r}] in Python"
     )
     return [Notice(name, text, needs_decision=True)]
 
 
-def _find_missing_codes(name: str, parts: Sequence[Any]) -> list[Notice]:
-    """Return a notice for a number that may mean a missing value: far from all others, or the only one below 0."""
-    values = np.concatenate(parts)
+def _find_missing_codes(name: str, columns: Sequence[Any]) -> list[Notice]:
+    """Return notices about numbers that may mean a missing value: far from all others, or the only one below 0."""
+    values = np.concatenate(columns)
     notices = []
     for code in _MISSING_CODES:
         others = values[(values != code) & ~np.isnan(values)]
@@ -445,12 +453,12 @@ def _find_outlier(name: str, values: Any) -> list[Notice]:
 
 
 def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = None) -> Catalogue:
-    """Return the catalogue of arms with their features.
+    """Read a table of arms. Return the catalogue of arms with their features.
 
     Args:
         arms: a table with a row per arm, a mapping {"source": table, "target": table}, or features (K, m). A
             ``Catalogue`` is returned unchanged.
-        arm_column: name of the arm column in the log; the column of arm ids may have this name.
+        arm_column: the name of the arm column in the log. The column of arm ids is called so, or "id", or is the first.
         names: names of the arms if ``arms`` is an array.
     """
     if isinstance(arms, Catalogue):
@@ -463,38 +471,39 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
     if isinstance(arms, Mapping) and set(arms) != {"source", "target"}:
         raise InvalidInput(f'arms must be a table, or {{"source": table, "target": table}}, got {list(arms)}')
     tables = [read_table(part) for part in ([arms["source"], arms["target"]] if isinstance(arms, Mapping) else [arms])]
-    ids = []
+    ids_by_table = []
     for index, frame in enumerate(tables):
         column = next((column for column in ("id", arm_column) if column in frame.columns), frame.columns[0])
-        names_of_rows = [None if value is None else format_value(value) for value in frame[column].to_list()]
-        if None in names_of_rows or len(set(names_of_rows)) < len(names_of_rows) or not names_of_rows:
+        row_names = [None if value is None else format_value(value) for value in frame[column].to_list()]
+        if None in row_names or len(set(row_names)) < len(row_names) or not row_names:
             raise DataError(f"arms: column {column!r} must have a different name in every row")
         tables[index] = frame.drop(column)
-        ids.append([str(name) for name in names_of_rows])
-    source_ids = set(ids[0])
-    new_rows = [index for index, name in enumerate(ids[-1]) if name not in source_ids]
-    all_ids = [*ids[0], *(ids[-1][index] for index in new_rows)]
+        ids_by_table.append([str(name) for name in row_names])
+    source_ids = set(ids_by_table[0])
+    new_rows = [index for index, name in enumerate(ids_by_table[-1]) if name not in source_ids]
+    all_ids = [*ids_by_table[0], *(ids_by_table[-1][index] for index in new_rows)]
     shared = [name for name in tables[0].columns if name in tables[-1].columns]
     frame = pl.concat([tables[0].select(shared), tables[-1].select(shared)[new_rows]], how="vertical_relaxed")
     types = [_infer_type(name, frame, frame) for name in shared]
     roles = {role: [column.name for column in types if column.role == role] for role in ("number", "category", "date")}
-    words = [
+    texts = [
         column.name for column in types if column.role in ("category", "ignored") and _has_words(column.name, frame)
     ]
-    columns = [column.name for column in types if column.role in roles and column.name not in words]
-    unique = [name for name in roles["category"] if not frame[name].drop_nulls().is_duplicated().any()]
-    columns = [column for column in columns if column not in unique]
-    columns += words
+    columns = [column.name for column in types if column.role in roles and column.name not in texts]
+    unique_columns = [name for name in roles["category"] if not frame[name].drop_nulls().is_duplicated().any()]
+    columns = [column for column in columns if column not in unique_columns]
+    columns += texts
     if not columns:
         raise InvalidInput(f"arms has no column that can be used as a feature: {_list_reasons(types)}")
-    used = {role: [column for column in roles[role] if column in columns and column not in words] for role in roles}
-    table = TableTransform.fit(frame, context=columns, categorical=used["category"], dates=used["date"], words=words)
-    offered = np.stack([np.isin(all_ids, domain_ids) for domain_ids in (ids[0], ids[-1])])
+    by_role = {role: [column for column in roles[role] if column in columns and column not in texts] for role in roles}
+    fit_columns: dict[str, Any] = {"categorical": by_role["category"], "dates": by_role["date"], "words": texts}
+    table = TableTransform.fit(frame, context=columns, **fit_columns)
+    offered = np.stack([np.isin(all_ids, domain_ids) for domain_ids in (ids_by_table[0], ids_by_table[-1])])
     return Catalogue.fit(all_ids, table.apply(frame), table=table, offered=offered)
 
 
 def _has_words(name: str, frame: pl.DataFrame) -> bool:
-    """Return True if most texts of a column have several words, and some words occur in several but not all texts."""
+    """Return True if most texts of a column are lists of words, some of which occur in several but not all texts."""
     if frame[name].dtype != pl.String:
         return False
     n_lists = sum("|" in text or ";" in text or len(split_words(text)) > 2 for text in frame[name].drop_nulls())

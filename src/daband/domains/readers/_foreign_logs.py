@@ -1,8 +1,10 @@
 """Convert logs of Vowpal Wabbit and Azure Personalizer to a log and a catalogue of daband, and back.
 
+There are three formats:
+
 - "vw": text of ``--cb_explore_adf``. Events are separated by empty lines. The first line may be ``shared``, and one
   action has the label ``action:cost:probability``. The feature ``city=Oslo`` is a category, ``age:41`` is a number, and
-  ``young`` is the number 1. If an event or an action lacks a number, it is 0.
+  ``young`` is the number 1. A number that an event or an action lacks is 0.
 - "dsjson": a JSON object per line with ``c``, ``_multi``, ``_labelIndex``, ``_label_cost`` and ``_label_probability``.
   Personalizer's own logs have this format.
 - "personalizer": JSON lines of the calls of Personalizer: rank requests, rank responses and rewards, joined by
@@ -23,9 +25,9 @@ from daband._files import write_bytes
 from daband._lazy_polars import pl
 from daband.errors import DataError, InvalidInput
 
-#: Columns of a log that are not part of the context.
-ROLES = ("arm", "reward", "propensity", "offered")
-#: Characters that names in Vowpal Wabbit cannot contain; they are replaced by underscores.
+#: Names of the columns of a log that are not part of the context.
+_ROLES = ("arm", "reward", "propensity", "offered")
+#: Regular expression of characters that names in Vowpal Wabbit cannot contain; underscores replace them.
 _FORBIDDEN = re.compile(r"[\s|:]+")
 
 
@@ -45,7 +47,7 @@ class _Event(NamedTuple):
 
 
 def guess_format(path: Path) -> str:
-    """Return the format of a file by its first line."""
+    """Return the format of a file ("vw", "dsjson" or "personalizer"), guessed from its first line."""
     with open(path, encoding="utf-8") as file:
         first_line = next((line for line in file if line.strip()), "")
     if not first_line.lstrip().startswith("{"):
@@ -54,10 +56,10 @@ def guess_format(path: Path) -> str:
 
 
 def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
-    """Return the log and the catalogue in a file, as polars frames; ``kind`` is "vw", "dsjson" or "personalizer".
+    """Return the log and the catalogue in a file, as polars frames. ``kind`` is "vw", "dsjson" or "personalizer".
 
     The log has the context columns, ``arm``, ``reward`` and ``propensity``, and ``offered`` if events have different
-    actions. The catalogue has the column ``id`` and the features with which an action first appears.
+    actions. The catalogue has the column ``id``, and the features that an action had when it first appeared.
     """
     readers = {"vw": _read_vw, "dsjson": _read_dsjson, "personalizer": _read_personalizer}
     rows: list[dict[str, Any]] = []
@@ -65,9 +67,9 @@ def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
     offered_names: list[list[str]] = []
     with open(path, encoding="utf-8") as file:
         for event in readers[kind](file):
-            reserved = next((name for name in event.context if name in ROLES), None)
-            if reserved is not None:
-                raise DataError(f"{path}: a context feature is called {reserved!r}, as a log column is; rename it")
+            reserved_name = next((name for name in event.context if name in _ROLES), None)
+            if reserved_name is not None:
+                raise DataError(f"{path}: the context feature {reserved_name!r} has a reserved name; rename it")
             rows.append({**event.context, "arm": event.arm, "reward": event.reward, "propensity": event.propensity})
             offered_names.append(list(event.actions))
             for name, features in event.actions.items():
@@ -90,12 +92,12 @@ def _build_frame(rows: list[dict[str, Any]], *, sparse: bool) -> Any:
         else:
             numbers = [float(value) if value is not None else 0.0 if sparse else None for value in values]
             columns[name] = pl.Series(name, numbers, pl.Float64)
-    roles = [name for name in ROLES if name in columns]
+    roles = [name for name in _ROLES if name in columns]
     return pl.DataFrame(columns).select(pl.exclude(roles), *roles)
 
 
 def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
-    """Yield the events of a Vowpal Wabbit text that have a label."""
+    """Yield the labelled events of a log in the format of Vowpal Wabbit."""
     event_lines: list[tuple[int, str]] = []
     for number, line in enumerate([*lines, ""], start=1):
         if line.strip():
@@ -107,7 +109,7 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
         for line_number, text in event_lines:
             head, bar, features = text.partition("|")
             if not bar:
-                raise DataError(f"line {line_number}: no | before the features: {text[:60]!r}")
+                raise DataError(f"line {line_number} must have a | before the features, got {text[:60]!r}")
             words = head.split()
             if words and words[0] == "shared":
                 context = _parse_vw_features("|" + features, line_number)
@@ -128,7 +130,7 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
 
 
 def _parse_vw_features(text: str, line_number: int) -> dict[str, Any]:
-    """Return the features of all namespaces in the text of a line, which starts at its first |."""
+    """Return the features of all namespaces in the text of a line from its first | on."""
     features: dict[str, Any] = {}
     for namespace in text.split("|")[1:]:
         words, prefix, scale = namespace.split(), "", 1.0
@@ -137,7 +139,7 @@ def _parse_vw_features(text: str, line_number: int) -> dict[str, Any]:
             try:
                 prefix, scale = f"{name}.", float(factor or 1.0)
             except ValueError:
-                raise DataError(f"line {line_number}: {factor!r} is not a factor of the namespace {name}") from None
+                raise DataError(f"line {line_number}: {factor!r}, the factor of {name}, is not a number") from None
         for word in words:
             name, colon, value = word.rpartition(":") if ":" in word else (word, "", "")
             try:
@@ -158,14 +160,14 @@ def _read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]
             try:
                 value = json.loads(line)
             except ValueError as error:
-                raise DataError(f"line {number}: not a JSON object: {error}") from None
+                raise DataError(f"line {number} is not a JSON object: {error}") from None
             if not isinstance(value, dict):
-                raise DataError(f"line {number}: not a JSON object: {line[:60]!r}")
+                raise DataError(f"line {number} is not a JSON object: {line[:60]!r}")
             yield number, value
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the features in nested objects and lists, by names such as ``user.age``; lists of values are joined."""
+    """Return the features in nested objects and lists, by names such as ``user.age``. Lists are joined by |."""
     if isinstance(value, Mapping):
         items = [(f"{prefix}.{name}" if prefix else str(name), item) for name, item in value.items() if name[:1] != "_"]
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
@@ -178,63 +180,63 @@ def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
-    """Yield the events of a dsjson file that have a label."""
+    """Yield the labelled events of a dsjson file."""
     for number, event in _read_json_lines(lines):
         if "_label_cost" not in event or event.get("_skipLearn"):
             continue
         try:
-            shared, objects = {**event["c"]}, event["c"]["_multi"]
-            names = [str(item.get("_tag") or json.dumps(_flatten(item), sort_keys=True)) for item in objects]
-            actions = dict(zip(names, map(_flatten, objects), strict=True))
+            shared_object, action_objects = {**event["c"]}, event["c"]["_multi"]
+            names = [str(item.get("_tag") or json.dumps(_flatten(item), sort_keys=True)) for item in action_objects]
+            actions = dict(zip(names, map(_flatten, action_objects), strict=True))
             index = event["_labelIndex"] if "_labelIndex" in event else event["_label_Action"] - 1
             propensity = float(event["_label_probability"])
-            context, reward = _flatten(shared | {"_multi": None}), 0.0 - float(event["_label_cost"])
+            context, reward = _flatten(shared_object | {"_multi": None}), 0.0 - float(event["_label_cost"])
             yield _Event(context, actions, names[index], reward, propensity)
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise DataError(f"line {number}: not an event of dsjson with c, _multi and a label: {error!r}") from None
+            raise DataError(f"line {number} is not an event of dsjson with c, _multi and a label: {error!r}") from None
 
 
 def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
-    """Yield the events of Personalizer's calls, joined by their id."""
+    """Yield the events of a log of Personalizer's calls, which are joined by ``eventId``."""
     events: dict[str, dict[str, Any]] = {}
     for number, call in _read_json_lines(lines):
         if not isinstance(call.get("eventId"), str):
-            raise DataError(f"line {number}: a call of Personalizer needs its eventId")
+            raise DataError(f"line {number}: a call of Personalizer must have a text as eventId")
         events.setdefault(call["eventId"], {}).update(call)
     for event_id, event in events.items():
         if "rewardActionId" not in event or "actions" not in event:
             continue
         try:
-            excluded = event.get("excludedActions") or []
-            allowed = [item for item in event["actions"] if item["id"] not in excluded]
-            actions = {item["id"]: _flatten(item.get("features") or []) for item in allowed}
+            excluded_ids = event.get("excludedActions") or []
+            allowed_actions = [item for item in event["actions"] if item["id"] not in excluded_ids]
+            actions = {item["id"]: _flatten(item.get("features") or []) for item in allowed_actions}
             probabilities = {item["id"]: float(item["probability"]) for item in event["ranking"]}
             arm, context = event["rewardActionId"], _flatten(event.get("contextFeatures") or [])
             yield _Event(context, actions, arm, float(event.get("value", 0.0)), probabilities[arm])
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"event {event_id}: not a rank call with its response: {error!r}") from None
+            raise DataError(f"event {event_id} is not a rank call with its response: {error!r}") from None
 
 
 def write_foreign_log(log: Any, arms: Any, path: Path, kind: str) -> None:
     """Write a log with ``arm``, ``reward`` and ``propensity``, and its catalogue, in the format ``kind``."""
-    missing = [name for name in ROLES[:3] if name not in log.columns]
+    missing = [name for name in _ROLES[:3] if name not in log.columns]
     if missing or "id" not in arms.columns:
         problem = f"the log has no column {', '.join(missing)}" if missing else "the catalogue has no column id"
-        raise InvalidInput(f"{problem}: a log has arm, reward and propensity, a catalogue id")
+        raise InvalidInput(f"{problem}: a log needs arm, reward and propensity, and a catalogue needs id")
     features_by_arm = {str(row.pop("id")): _drop_missing(row) for row in arms.to_dicts()}
     format_event = {"vw": _format_vw, "dsjson": _format_dsjson, "personalizer": _format_personalizer}[kind]
-    texts = []
+    event_texts = []
     for index, row in enumerate(log.to_dicts()):
         arm, reward, propensity = str(row.pop("arm")), float(row.pop("reward")), float(row.pop("propensity"))
         offered = str(row.pop("offered", None) or "|".join(features_by_arm)).split("|")
-        unknown = next((name for name in (arm, *offered) if name not in features_by_arm), None)
-        if unknown is not None:
-            raise DataError(f"row {index}: {unknown!r} is not in the catalogue")
+        unknown_arm = next((name for name in (arm, *offered) if name not in features_by_arm), None)
+        if unknown_arm is not None:
+            raise DataError(f"row {index}: {unknown_arm!r} is not in the catalogue")
         if arm not in offered:
             raise DataError(f"row {index}: {arm!r} was chosen, but is not among the offered arms")
         event = _Event(_drop_missing(row), {name: features_by_arm[name] for name in offered}, arm, reward, propensity)
-        texts.append(format_event(event, index))
-    write_bytes(path, "".join(texts).encode())
+        event_texts.append(format_event(event, index))
+    write_bytes(path, "".join(event_texts).encode())
 
 
 def _drop_missing(row: dict[str, Any]) -> dict[str, Any]:
@@ -246,7 +248,7 @@ def _format_vw(event: _Event, _: int) -> str:
     """Return an event in the format of Vowpal Wabbit."""
 
     def format_features(features: Mapping[str, Any]) -> str:
-        """Return features as text."""
+        """Return features as words such as ``city=Oslo`` and ``age:41``."""
         words = [
             f"{_FORBIDDEN.sub('_', name)}{'=' if isinstance(value, str) else ':'}{_FORBIDDEN.sub('_', str(value))}"
             for name, value in features.items()

@@ -1,4 +1,4 @@
-"""Make a pair whose source is a simulator with the gymnasium interface."""
+"""Build pairs whose source is a simulator with the gymnasium interface (``from_gymnasium``)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def from_gymnasium(
             ``rounds`` times without taking actions.
         rounds: the number of source contexts.
         feedback: "all_arms" for problems of one step. The environment is reset once per context and arm with the
-            same seed, so that the reward of every arm is known. "log" for any environment: arms are drawn uniformly,
-            and every step is a round of a log.
+            same seed, so that the reward of every arm is known. "log" for any environment. Arms are then drawn
+            uniformly, and every step is a round of a log.
         target_test: target contexts with labels or rewards (t, K) for the evaluator; or an environment, in which every
             arm is tried ``rounds`` times.
         seed: the first seed of ``env.reset``; contexts have consecutive seeds.
@@ -50,13 +50,14 @@ def from_gymnasium(
     check_one_of("feedback", feedback, ("all_arms", "log"))
     simulator, n_arms = _open_environment(env, "env")
     if hasattr(target_contexts, "reset") or isinstance(target_contexts, str):
-        world, seeds = _open_environment(target_contexts, "target_contexts")[0], range(seed + rounds, seed + 2 * rounds)
-        target_contexts = np.stack([_as_context(world, world.reset(seed=number)[0]) for number in seeds])
+        real_env, _ = _open_environment(target_contexts, "target_contexts")
+        seeds = range(seed + rounds, seed + 2 * rounds)
+        target_contexts = np.stack([_as_context(real_env, real_env.reset(seed=number)[0]) for number in seeds])
     if hasattr(target_test, "reset") or isinstance(target_test, str):
-        world, test_arms = _open_environment(target_test, "target_test")
-        if test_arms != n_arms:
-            raise InvalidInput(f"target_test has {test_arms} actions, env has {n_arms}")
-        target_test = _try_every_arm(world, n_arms, range(seed + 2 * rounds, seed + 3 * rounds))
+        real_env, n_test_arms = _open_environment(target_test, "target_test")
+        if n_test_arms != n_arms:
+            raise InvalidInput(f"target_test has {n_test_arms} actions, but env has {n_arms}")
+        target_test = _try_every_arm(real_env, n_arms, range(seed + 2 * rounds, seed + 3 * rounds))
     options = {"target": target_contexts, "target_test": target_test, "n_arms": n_arms, "name": name, **settings}
     if feedback == "log":
         return from_log(source=_draw_steps(simulator, n_arms, rounds, seed), **options)
@@ -64,7 +65,7 @@ def from_gymnasium(
 
 
 def _open_environment(env: Any, argument: str) -> tuple[Any, int]:
-    """Return an environment and its number of actions; ``argument`` names it in errors."""
+    """Return an environment and its number of actions. ``argument`` is its name in error messages."""
     try:
         import gymnasium
     except ModuleNotFoundError:
@@ -77,7 +78,7 @@ def _open_environment(env: Any, argument: str) -> tuple[Any, int]:
 
 
 def _as_context(env: Any, observation: Any) -> AnyArray:
-    """Return an observation as an array."""
+    """Return an observation as an array, flattened unless the observation space is a ``Box``."""
     from gymnasium.spaces import Box, flatten
 
     space = env.observation_space
@@ -99,13 +100,13 @@ def _try_every_arm(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, Float
 
 
 def _draw_steps(env: Any, n_arms: int, rounds: int, seed: int) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
-    """Return a log of steps with uniformly drawn arms: contexts, arms, rewards and propensities."""
+    """Return a log of steps with uniformly drawn arms: contexts (n, *C), arms, rewards and propensities (n,)."""
     arms, rewards, contexts = np.random.default_rng(seed).integers(0, n_arms, rounds), np.empty(rounds), []
-    observation, ended = None, True
+    observation, has_ended = None, True
     for step in range(rounds):
-        if ended:
+        if has_ended:
             observation, _ = env.reset(seed=seed + step)
         contexts.append(_as_context(env, observation))
         observation, rewards[step], terminated, truncated, _ = env.step(int(env.action_space.start) + int(arms[step]))
-        ended = terminated or truncated
+        has_ended = terminated or truncated
     return np.stack(contexts), arms, rewards, np.full(rounds, 1.0 / n_arms)

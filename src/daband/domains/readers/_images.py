@@ -1,4 +1,4 @@
-"""Make pairs from folders of images with a sub-folder per class (``from_images``).
+"""Build pairs from folders of images with a sub-folder per class (``from_images``).
 
 Files are decoded by several threads when a context is first read. They are kept in memory if all of them take at most a
 gigabyte.
@@ -30,7 +30,7 @@ from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
 
-#: The column of image paths if an encoder reads them.
+#: Name of the column of image paths in the table from which an encoder computes contexts.
 IMAGE_COLUMN = "image"
 #: Maximum number of bytes of decoded images kept in memory.
 _MAX_CACHED_BYTES = 1 << 30
@@ -50,7 +50,7 @@ def decode_image(path: Path, resize: int | None = None, crop: int | None = None)
 
 
 def _check_framing(framing: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the sides in pixels after resizing and after cropping."""
+    """Return the sides in pixels after resizing and after cropping, (resize, crop)."""
     resize, crop = framing if isinstance(framing, tuple) and len(framing) == 2 else (framing, framing)
     if check_int("framing", crop, minimum=1) > check_int("framing", resize, minimum=1):
         raise InvalidInput(f"framing must be an integer, or (resize, crop) with crop <= resize, got {framing}")
@@ -89,10 +89,10 @@ class ImageContexts(Contexts):
         indices = np.asarray(indices, dtype=np.int64)
         if self._pixels is None:
             return self._decode(indices)
-        missing = np.unique(indices[~self._decoded[indices]])
-        if len(missing):
-            self._pixels[missing] = self._decode(missing)
-            self._decoded[missing] = True
+        new_indices = np.unique(indices[~self._decoded[indices]])
+        if len(new_indices):
+            self._pixels[new_indices] = self._decode(new_indices)
+            self._decoded[new_indices] = True
         return self._pixels[indices]
 
     def _decode(self, indices: IntArray) -> AnyArray:
@@ -104,7 +104,7 @@ class ImageContexts(Contexts):
 
 
 class ImageSource(ImageContexts, RewardDomain):
-    """Image files with labels: the reward is 1 for the arm equal to the label, and 0 for the others."""
+    """Image files with labels. The reward of the arm equal to the label is 1, and those of the others are 0."""
 
     def __init__(self, images: ImageList, framing: tuple[int, int], *, n_arms: int, passes: int = 1) -> None:
         super().__init__(images.paths, framing, passes=passes)
@@ -126,7 +126,7 @@ class ImageList:
     labels: IntArray
 
     def take(self, rows: IntArray) -> ImageList:
-        """Return the files at these indices."""
+        """Return the files and classes at these indices."""
         return ImageList(tuple(self.paths[row] for row in rows), self.labels[rows])
 
 
@@ -146,7 +146,7 @@ def from_images(
     shift: ShiftLike = None,
     name: str = "images",
 ) -> Pair:
-    """Return a pair made from image folders; images are decoded when first needed.
+    """Return a pair made from folders of images, which are decoded when they are needed.
 
     Args:
         source: a folder with one sub-folder per class; the names of the sub-folders are the class names.
@@ -159,7 +159,8 @@ def from_images(
         source_test: a folder like ``source`` of images that training does not use, or the fraction of ``source`` to
             hold out (a fixed split by class), or None.
         framing: the side of a context in pixels, by default 224; or a tuple (resize, crop), to resize both sides and
-            crop the centre. With ``encoder``, it is the input size of a module or an ONNX file; others have their own.
+            crop the centre. With ``encoder``, it is the input size of a module or an ONNX file; named encoders have
+            their own.
         encoder: a frozen encoder whose features are the contexts, instead of pixels: "torchvision:resnet50",
             "timm:resnet18", "open_clip:ViT-B-32", "efficientnet_lite0", a ``torch.nn.Module`` from (B, 3, H, W) in
             [0, 1] to (B, ...), or the path of an ONNX file or of a module that ``torch.save`` wrote (which runs the
@@ -170,8 +171,8 @@ def from_images(
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
         name: the pair's name in reports; random splits of source and target depend on it.
 
-    Contexts are (3, H, W) of uint8. File names of the target contain the names of the classes if it has sub-folders,
-    but no training code of daband reads them.
+    Contexts are (3, H, W) of uint8. If the target has sub-folders, the paths of its images contain the class names, but
+    no training code of daband reads these paths.
 
     >>> from pathlib import Path
     >>> from PIL import Image
@@ -195,24 +196,24 @@ def from_images(
     if target_test is not None:
         test_images = scan_classes(check_path(target_test, "target_test"), classes)
     elif any((target / label).is_dir() for label in classes):
-        unknown = sorted({path.relative_to(target).parts[0] for path in target_paths} - set(classes))
-        if unknown:
+        unknown_folders = sorted({path.relative_to(target).parts[0] for path in target_paths} - set(classes))
+        if unknown_folders:
             raise DataError(
-                f"{target / unknown[0]} is not a class of the source ({', '.join(classes)}). Rename it or move "
+                f"{target / unknown_folders[0]} is not a class of the source ({', '.join(classes)}). Rename it or move "
                 "it; or put all target images into one folder, to use them without labels"
             )
         labelled_images = scan_classes(target, classes)
     if isinstance(source_test, str | Path):
         source_test = scan_classes(Path(source_test), classes)
     if encoder is not None:
-        parts = {"source": source_images, "source_test": source_test, "target_test": test_images}
-        parts["target"] = labelled_images or ImageList(target_paths, np.zeros(0, np.int64))
+        images_by_field = {"source": source_images, "source_test": source_test, "target_test": test_images}
+        images_by_field["target"] = labelled_images or ImageList(target_paths, np.zeros(0, np.int64))
         shift = "style" if shift is None else shift
         options: dict[str, Any] = {"passes": passes, "target_passes": target_passes, "shift": shift, "name": name}
-        return _build_encoded_pair(parts, classes, encoder, sides, options)
+        return _build_encoded_pair(images_by_field, classes, encoder, sides, options)
     if labelled_images is not None:
-        training, held_out = split_half(labelled_images.labels, name=name)
-        labelled_images, test_images = labelled_images.take(training), labelled_images.take(held_out)
+        training_rows, held_out_rows = split_half(labelled_images.labels, name=name)
+        labelled_images, test_images = labelled_images.take(training_rows), labelled_images.take(held_out_rows)
         target_paths = labelled_images.paths
     assert sides is not None
     return build_image_pair(
@@ -231,18 +232,27 @@ def from_images(
 
 
 def _build_encoded_pair(
-    parts: Mapping[str, Any], classes: Sequence[str], encoder: Any, framing: tuple[int, int] | None, options: Any
+    images: Mapping[str, Any], classes: Sequence[str], encoder: Any, framing: tuple[int, int] | None, options: Any
 ) -> Pair:
-    """Return a pair whose contexts are encoded images, as a table with one column of paths."""
+    """Return a pair whose contexts are features of images, computed from a table with a column of paths.
+
+    Args:
+        images: lists of images by field of the pair; ``source_test`` may also be a fraction or None.
+        classes: the class names.
+        encoder: as in ``from_images``.
+        framing: (resize, crop), or None.
+        options: other arguments of ``from_table``.
+    """
     frames: dict[str, Any] = {}
-    for part, images in parts.items():
-        frames[part] = images
-        if isinstance(images, ImageList):  # shuffled, so that the index of a target context does not reveal its class
-            order = np.random.default_rng(len(images.paths)).permutation(len(images.paths))
-            columns: dict[str, Any] = {IMAGE_COLUMN: [str(images.paths[row]) for row in order]}
-            if len(images.labels):
-                columns["class"] = [classes[images.labels[row]] for row in order]
-            frames[part] = pl.DataFrame(columns)
+    for field, image_list in images.items():
+        frames[field] = image_list
+        if isinstance(image_list, ImageList):
+            # Images are shuffled, so that the index of a target context does not reveal its class.
+            order = np.random.default_rng(len(image_list.paths)).permutation(len(image_list.paths))
+            columns: dict[str, Any] = {IMAGE_COLUMN: [str(image_list.paths[row]) for row in order]}
+            if len(image_list.labels):
+                columns["class"] = [classes[image_list.labels[row]] for row in order]
+            frames[field] = pl.DataFrame(columns)
     transform = TableTransform(tuple(encoded_columns({IMAGE_COLUMN: encoder}, framing).values()))
     roles = Columns(context=(IMAGE_COLUMN,), label="class")
     pair = from_table(**frames, columns=roles, transform=transform, class_names=classes, **options)
@@ -285,7 +295,7 @@ def build_image_pair(
         held_out_rounds = RewardEvaluation(ImageSource(source_test, **options))
     else:
         source_rounds, held_out_rounds = hold_out(source_rounds, fraction=source_test, name=name)
-    test = None if target_test is None else RewardEvaluation(ImageSource(target_test, **options))
+    test_rounds = None if target_test is None else RewardEvaluation(ImageSource(target_test, **options))
     return Pair(
         name=name,
         context_shape=target_contexts.context_shape,
@@ -294,7 +304,7 @@ def build_image_pair(
         source=source_rounds,
         source_test=held_out_rounds,
         target=target_contexts,
-        target_test=test,
+        target_test=test_rounds,
         target_labelled=labelled_rounds,
         feedback="one_hot",
         about=About(summary="folders of images given by the user", licence="the user's own"),
@@ -303,7 +313,7 @@ def build_image_pair(
 
 
 def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
-    """Return the images in the sub-folders of classes, sorted by class and name."""
+    """Return the images in the sub-folders ``class_folders``, sorted by class and name, with labels."""
     paths: list[Path] = []
     labels: list[int] = []
     for label, class_folder in enumerate(class_folders):
@@ -320,7 +330,7 @@ def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
 
 
 def _list_class_folders(folder: Path) -> list[str]:
-    """Return the names of the sub-folders, sorted; raise an error if there are fewer than two."""
+    """Return the sorted names of the sub-folders. Raise an error if there are fewer than two."""
     _check_folder(folder)
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(classes) < 2:
@@ -331,11 +341,11 @@ def _list_class_folders(folder: Path) -> list[str]:
 def _check_folder(folder: Path) -> None:
     """Raise an error if the folder does not exist."""
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder")
+        raise DataError(f"{folder} is not a folder; check the path")
 
 
 def _require_images(folder: Path) -> list[Path]:
-    """Return the images in a folder and its sub-folders; raise an error if there are none."""
+    """Return the images in a folder and its sub-folders. Raise an error if there are none."""
     _check_folder(folder)
     images = _list_images(folder)
     if not images:

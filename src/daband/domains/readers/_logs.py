@@ -1,4 +1,4 @@
-"""Make pairs whose source is a log, with the contexts, arms and rewards of another policy (``from_log``)."""
+"""Build pairs whose source is a log, with the contexts, arms and rewards of another policy (``from_log``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import hold_out
-from daband.domains.readers._arrays import ArrayContexts, build_target_parts, check_agreement, check_n_arms
+from daband.domains.readers._arrays import ArrayContexts, build_target_fields, check_n_arms, check_shapes
 from daband.domains.readers._columns import read_catalogue
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import compute_digests
@@ -26,10 +26,20 @@ from daband.weights import check_propensities
 
 
 class ArrayLog(ArrayContexts, LoggedDomain):
-    """A log in arrays: contexts (n, *C), and the arms, rewards and propensities of a logging policy, each (n,).
+    """A log in arrays.
 
-    ``offered`` (n, K) are the arms that could be chosen, by default all. Missing propensities are estimated from the
-    log; ``propensity_method`` then describes how, and is empty otherwise.
+    If there are no propensities, they are estimated from the log. The attribute ``propensity_method`` then describes
+    the method, and is empty otherwise.
+
+    Args:
+        contexts: (n, *C).
+        arms: the chosen arms, (n,).
+        rewards: their rewards, (n,).
+        propensities: the probabilities with which the logging policy chose them, (n,), or None.
+        offered: mask of the arms that could be chosen, (n, K); by default all.
+        n_arms: the number of arms, K.
+        passes: number of times that each round may be shown.
+        name: name of the data in error messages.
     """
 
     def __init__(
@@ -105,9 +115,9 @@ def from_log(
             (a fixed split by arm; for Parquet files, by blocks of rows), or None.
         n_arms: the number of arms; it cannot be inferred from a log, because an arm may never have been chosen. It is
             not needed with ``arms``.
-        class_names: a name per arm; by default "0", "1", ...
-        arms: a table of arms with features, as in ``from_table``, or features (K, m). An arm of the log is the
-            index of its row. If there is a table per domain, source arms come first, then new target arms.
+        class_names: a name per arm; by default "0", "1" and so on.
+        arms: a table of arms with features, as in ``from_table``, or features (K, m). The arms of the log are the row
+            numbers in it. If there is a table per domain, source arms come first, then new target arms.
         feedback: "one_hot" if a reward of 1 in the log means that every other arm has reward 0, else "bandit".
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to ``passes``.
@@ -116,7 +126,7 @@ def from_log(
         units: the indices of context features that are in other units in the target; implies ``shift="units"``.
         name: the pair's name in reports; the random split of held-out rounds depends on it.
 
-    Contexts are not copied: changing such an array afterwards changes the pair without new checks.
+    Contexts are not copied. Changing such an array afterwards changes the pair without new checks.
 
     >>> contexts, arms, rewards = [[0.0, 1.0]] * 20, [0, 1] * 10, [0.0, 1.0] * 10
     >>> log = (contexts, arms, rewards, [0.5] * 20)
@@ -131,35 +141,35 @@ def from_log(
     if catalogue is not None:
         class_names, n_arms = catalogue.names, len(catalogue.names) if n_arms is None else n_arms
         if n_arms != len(catalogue.names):
-            raise InvalidInput(f"arms has {len(catalogue.names)} arms, n_arms is {n_arms}")
+            raise InvalidInput(f"arms has {len(catalogue.names)} arms, but n_arms is {n_arms}")
     elif n_arms is None:
         raise InvalidInput("from_log needs n_arms, the number of arms, or arms, a table of them")
     log = _open_log(source, "source", n_arms=n_arms, passes=passes)
     n_arms = check_n_arms(n_arms, n_rows=len(log))
-    training: LoggedDomain = log
-    held_out: LoggedDomain | None
+    training_log: LoggedDomain = log
+    held_out_log: LoggedDomain | None
     if isinstance(source_test, tuple | str | Path | ParquetLog):
-        held_out = _open_log(source_test, "source_test", n_arms=n_arms, passes=1)
-        if held_out.context_shape != log.context_shape:
-            raise InvalidInput(f"source_test contexts have shape {held_out.context_shape}, source {log.context_shape}")
+        held_out_log = _open_log(source_test, "source_test", n_arms=n_arms, passes=1)
+        if held_out_log.context_shape != log.context_shape:
+            raise InvalidInput(f"source_test contexts have shape {held_out_log.context_shape}, not {log.context_shape}")
     else:
         split_log = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out, log)
-        training, held_out = split_log(fraction=source_test, name=name)
-    for part in (training, held_out):
-        if isinstance(part, ParquetLog):
-            part.log_parts = frozenset(compute_digests(part.parts()).values())
+        training_log, held_out_log = split_log(fraction=source_test, name=name)
+    for file_log in (training_log, held_out_log):
+        if isinstance(file_log, ParquetLog):
+            file_log.log_parts = frozenset(compute_digests(file_log.parts()).values())
     per_arm = isinstance(log, ParquetLog) and log.shared
-    target_fields = build_target_parts(
+    target_fields = build_target_fields(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
     )
-    check_agreement(target_fields, log.context_shape, n_arms=n_arms, per_arm=per_arm)
+    check_shapes(target_fields, log.context_shape, n_arms=n_arms, per_arm=per_arm)
     return Pair(
         name=name,
         context_shape=log.context_shape,
         n_arms=n_arms,
         class_names=check_class_names(class_names, n_arms),
-        source=training,
-        source_test=held_out,
+        source=training_log,
+        source_test=held_out_log,
         **target_fields,
         arms="shared" if per_arm else "disjoint",
         feedback=feedback,
@@ -172,13 +182,13 @@ def from_log(
 def _open_log(
     log: tuple[ArrayLike, ...] | str | Path | ParquetLog, argument: str, *, n_arms: int, passes: int
 ) -> ArrayLog | ParquetLog:
-    """Return a log from arrays or files; ``argument`` names it in errors."""
+    """Return a log from arrays or files. ``argument`` is its name in error messages."""
     if isinstance(log, ParquetLog):
         return log
     if isinstance(log, str | Path):
         return ParquetLog(log, n_arms=n_arms, passes=passes)
     if not (isinstance(log, tuple) and len(log) in (3, 4, 5)):
-        raise InvalidInput(f"{argument} must be a tuple (contexts, arms, rewards, propensities), or with offered arms")
+        raise InvalidInput(f"{argument} must be a tuple of contexts, arms, rewards (and propensities, offered arms)")
     array_log = ArrayLog(*log, n_arms=n_arms, passes=passes, name=argument)
     if array_log.propensity_method:
         warn_estimated_propensities(array_log.propensity_method, stacklevel=4)
@@ -195,7 +205,7 @@ def warn_estimated_propensities(method: str, *, stacklevel: int) -> None:
 
 
 def _check_offered(offered: ArrayLike, arms: IntArray, n_arms: int) -> BoolArray:
-    """Return the offered arms (n, K) as booleans. Raise an error if a chosen arm was not offered."""
+    """Return the mask of offered arms, (n, K). Raise an error if it is invalid or a chosen arm was not offered."""
     mask = as_numpy(offered, "offered arms")
     if mask.shape != (len(arms), n_arms) or mask.dtype != np.bool_:
         raise InvalidInput(

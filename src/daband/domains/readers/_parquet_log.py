@@ -1,8 +1,11 @@
-"""Read logs that are larger than memory from Parquet files, in batches. CSV files must fit into memory.
+"""Read logs that are larger than memory from Parquet files, in batches (``ParquetLog``).
 
-A log is split into parts: a file, or a range of rows of a large file. Several machines can read different parts, and a
-resumed run skips the parts it has read. Columns, types and numbers of rows of all files are checked before the first
-row is read; values are checked batch by batch. Errors contain the file and the row number.
+CSV files can also be read, but must fit into memory. A log is split into parts. A part is a file, or a range of rows of
+a large file. Several machines can read different parts, and a resumed run skips the parts that it has read. The
+columns, types and numbers of rows of all files are checked before the first row is read. Values are checked batch by
+batch, and errors name the file and the row.
+
+``train`` reads the same log by index, in random order, as any domain. It reads one block of rows at a time.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
     LogPart,
+    convert_polars_errors,
     find_arm_indices,
     list_log_files,
-    polars_errors,
     read_offered_arms,
     scan_log_file,
 )
@@ -41,24 +44,24 @@ from daband.serving._row_reader import ImageRule, RowReader
 BATCH_ROWS = 65536
 #: Maximum number of rows of a part.
 _MAX_PART_ROWS = 4_194_304
-#: Roles of columns that every log has.
+#: The roles of columns that every log has.
 _ROLES = ("arm", "reward", "propensity")
-#: The column that lists the offered arms, if the user does not name columns.
-_OFFERED = "offered"
+#: The default name of the column that lists the offered arms.
+_OFFERED_COLUMN = "offered"
 #: The log column with image paths, relative to the current folder or absolute.
 FILE_COLUMN = "file"
 #: The number of rows that are read at a time if an encoder reads images, which may be large.
 _ENCODED_ROWS = 256
 #: Maximum number of bytes of images read at a time.
 _MAX_BATCH_BYTES = 1 << 27
-#: The remedy in errors about context columns.
+#: The end of error messages about context columns.
 _CONTEXT_REMEDY = "; name the context columns with columns=daband.domains.Columns(...), or --context"
-#: The remedy in errors about missing columns.
+#: The end of error messages about missing columns.
 _NAME_REMEDY = (
     "; if it has another name, pass it as arm=, reward= or propensity= (--arm, --reward or --propensity), or pass "
     "columns=daband.domains.Columns(...)"
 )
-#: Maximum number of rows of a block. ``train`` shows blocks in random order, and the rounds within each as well.
+#: Maximum number of rows of a block. ``train`` gets blocks in random order, and the rows of a block in random order.
 _MAX_BLOCK_ROWS = 65_536
 
 
@@ -66,10 +69,11 @@ _MAX_BLOCK_ROWS = 65_536
 class LogFile:
     """A file of a log before its rows are read."""
 
+    #: Path of the file.
     path: str
     #: The number of rounds.
     rows: int
-    #: The rounds. If rows were dropped, the column ``ROW_COLUMN`` has the row numbers in the file.
+    #: The query that reads the rounds. If rows were dropped, the column ``ROW_COLUMN`` has the row numbers in the file.
     query: pl.LazyFrame
 
 
@@ -79,9 +83,9 @@ class ParquetLog(LoggedDomain):
     Args:
         log: a folder, a glob, or a list of files.
         n_arms: the number of arms; the arm column has integers in 0..n_arms - 1, or names in ``arm_names``.
-        columns: the columns by role; by default "arm", "reward" and "propensity", "offered" if this column has texts or
-            lists, and every other column is a feature of the context. A context may also be one column of lists of
-            equal length.
+        columns: the columns by role. By default they are "arm", "reward" and "propensity", "offered" if this column has
+            texts or lists, and every other column is a feature of the context. A context may also be one column of
+            lists of equal length.
         transform: turns the context columns into contexts, if they are not all numbers.
         context_shape: the shape of a context, if it is not a vector.
         shared: True if a row has one context per arm, one after the other.
@@ -120,21 +124,21 @@ class ParquetLog(LoggedDomain):
         self.columns: Columns
         for path in list_log_files(log):
             rows = scan_log_file(path)
-            with polars_errors(f"{path} cannot be read"):
+            with convert_polars_errors(f"{path} cannot be read"):
                 schema = dict(rows.collect_schema())
                 if not self.schema:
-                    resolved = _resolve_columns(columns, schema, path, transform, roles or {})
-                self._check_schema(path, schema, resolved, is_default=columns is None)
+                    columns_by_role = _resolve_columns(columns, schema, path, transform, roles or {})
+                self._check_schema(path, schema, columns_by_role, is_default=columns is None)
                 if not self.schema:
-                    self.schema, self.columns = schema, resolved
-                    self._log_columns = [str(getattr(resolved, role)) for role in _ROLES]
+                    self.schema, self.columns = schema, columns_by_role
+                    self._log_columns = [str(getattr(columns_by_role, role)) for role in _ROLES]
                     n_features = self._count_features(rows, path)
                 self.files.append(self._open_file(rows, path))
         if not sum(file.rows for file in self.files):
             raise DataError(f"the log {path} has no rows")
-        per_context, remainder = divmod(n_features, self.n_arms) if shared else (n_features, 0)
-        self.context_shape = (per_context,) if context_shape is None else tuple(context_shape)
-        if remainder or math.prod(self.context_shape) != per_context:
+        n_context_features, remainder = divmod(n_features, self.n_arms) if shared else (n_features, 0)
+        self.context_shape = (n_context_features,) if context_shape is None else tuple(context_shape)
+        if remainder or math.prod(self.context_shape) != n_context_features:
             per_arm = f" for each of {self.n_arms} arms" if shared else ""
             raise InvalidInput(
                 f"log: a row of {self.files[0].path} has {n_features} context features, expected contexts of "
@@ -148,22 +152,22 @@ class ParquetLog(LoggedDomain):
     def _open_file(self, rows: pl.LazyFrame, path: Path) -> LogFile:
         """Return the file with arm indices instead of names, and without unrewarded rounds if they are skipped."""
         arm, reward, _ = self._log_columns
-        missing = 0
+        n_missing = 0
         if self._skip_unrewarded:
-            missing, count = rows.select(pl.col(reward).null_count(), pl.len().alias("")).collect().row(0)
-            if 0 < missing == count:
+            n_missing, n_rows = rows.select(pl.col(reward).null_count(), pl.len().alias("")).collect().row(0)
+            if 0 < n_missing == n_rows:
                 raise DataError(f"{path} has no reward yet; fill in the column {reward!r} as rewards arrive")
-        if missing:
-            self.unrewarded[str(path)] = missing
+        if n_missing:
+            self.unrewarded[str(path)] = n_missing
             rows = rows.with_row_index(ROW_COLUMN).filter(pl.col(reward).is_not_null())
         if self._arm_names is not None or rows.collect_schema()[arm] == pl.String:
-            by_name = find_arm_indices(rows.select(pl.col(arm).unique()).collect()[arm], path, self._arm_names)
-            if by_name is not None:
-                rows = rows.with_columns(pl.col(arm).replace_strict(by_name, return_dtype=pl.Int64))
+            index_by_name = find_arm_indices(rows.select(pl.col(arm).unique()).collect()[arm], path, self._arm_names)
+            if index_by_name is not None:
+                rows = rows.with_columns(pl.col(arm).replace_strict(index_by_name, return_dtype=pl.Int64))
         return LogFile(str(path), int(rows.select(pl.len()).collect().item()), rows)
 
     def _set_blocks(self, blocks: list[LogPart]) -> None:
-        """Restrict this log to these blocks of rows."""
+        """Set the blocks of rows that this log consists of."""
         self._blocks = blocks
         self._ends = np.cumsum([len(block) for block in blocks])
 
@@ -171,10 +175,10 @@ class ParquetLog(LoggedDomain):
         return int(self._ends[-1])
 
     def hold_out(self, fraction: float | None, *, name: str) -> tuple[ParquetLog, ParquetLog | None]:
-        """Return the log without ``fraction`` of its blocks, and the held-out blocks, or None if there are none.
+        """Return the log without ``fraction`` of its blocks, and a log of these blocks, or None if there are none.
 
-        Blocks are held out, because ranges of rows of a large log can be skipped, but not single rows. The random split
-        depends on ``name``.
+        Whole blocks are held out, because ranges of rows can be skipped when a large log is read, but not single rows.
+        The random split depends on ``name``.
         """
         fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
         n_held_out = min(round(fraction * len(self._blocks)), len(self._blocks) - 1)
@@ -212,13 +216,13 @@ class ParquetLog(LoggedDomain):
             yield self._convert_rounds(frame, part.path)
             n_read += len(frame)
         if n_read != len(part):
-            raise DataError(f"{part.path} is damaged: {part.start + n_read} rows, at least {part.stop} in its footer")
+            raise DataError(f"{part.path} is damaged: {part.start + n_read} rows, at least {part.stop} by its footer")
 
     def frames(self, part: LogPart, names: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[pl.DataFrame]:
         """Yield columns of a part in frames of at most ``rows`` rows. ``ROW_COLUMN`` has their row numbers."""
         query = next(file.query for file in self.files if file.path == part.path)
         row_columns = [ROW_COLUMN] if ROW_COLUMN in query.collect_schema() else []
-        with polars_errors(f"{part.path} is damaged"):
+        with convert_polars_errors(f"{part.path} is damaged"):
             first_row = part.start
             query = query.select(list(dict.fromkeys([*row_columns, *names]))).slice(part.start, len(part))
             for batch in query.collect_batches(chunk_size=rows, maintain_order=True):
@@ -249,12 +253,12 @@ class ParquetLog(LoggedDomain):
         lengths = np.diff(self._ends, prepend=0)
         blocks = np.random.default_rng(key).permutation(len(lengths))
         starts = np.cumsum(lengths[blocks]) - lengths[blocks]
-        pieces = []
+        indices = []
         for block, first in zip(blocks.tolist(), starts.tolist(), strict=True):
             if first < stop and first + lengths[block] > start:
                 order = np.random.default_rng([*key, block]).permutation(int(lengths[block]))
-                pieces.append(int(self._ends[block] - lengths[block]) + order[max(0, start - first) : stop - first])
-        return np.concatenate(pieces)
+                indices.append(self._ends[block] - lengths[block] + order[max(0, start - first) : stop - first])
+        return np.concatenate(indices)
 
     def read(self, indices: IntArray) -> AnyArray:
         return self._gather(indices).contexts
@@ -289,11 +293,11 @@ class ParquetLog(LoggedDomain):
     # Converting frames to rounds.
 
     def _check_schema(self, path: Path, schema: dict[str, Any], columns: Columns, *, is_default: bool) -> None:
-        """Raise an error if a file lacks a column, or has other types than the first file.
+        """Raise an error if a file lacks a column, or if its types differ from those of the first file.
 
-        ``is_default`` is True if the user did not name the context columns.
+        ``schema`` has the types by column. ``is_default`` is True if the user did not name the context columns.
         """
-        first = self.schema or schema
+        types = self.schema or schema
         roles = [str(getattr(columns, role)) for role in _ROLES]
         for name in (*columns.context, *roles, *([columns.offered] if columns.offered else [])):
             if name not in schema:
@@ -301,15 +305,15 @@ class ParquetLog(LoggedDomain):
                 raise DataError(f"{_describe_missing(path, name, schema)}{remedy}")
             if name in roles or name == columns.offered or self._transform is not None:
                 continue  # columns of any type can be read
-            kind, first_kind = _classify_type(schema[name]), _classify_type(first[name])
+            kind, first_kind = _classify_type(schema[name]), _classify_type(types[name])
             if kind != first_kind and not {kind, first_kind} <= {"integer", "float"}:
-                raise DataError(f"{path} has {schema[name]} in column {name!r}, but the first file has {first[name]}")
+                raise DataError(f"{path} has {schema[name]} in column {name!r}, but the first file has {types[name]}")
             if is_default and kind not in ("integer", "float", "list"):
                 problem = f"{path} has {schema[name]} in column {name!r}, which is not a number"
                 raise DataError(f"{problem}{_CONTEXT_REMEDY}")
-        extra = [name for name in schema if name not in first]
-        if is_default and extra and self._transform is None:
-            raise DataError(f"{path} has a column {extra[0]!r} that the first file lacks{_CONTEXT_REMEDY}")
+        extra_columns = [name for name in schema if name not in types]
+        if is_default and extra_columns and self._transform is None:
+            raise DataError(f"{path} has a column {extra_columns[0]!r} that the first file lacks{_CONTEXT_REMEDY}")
 
     def _count_features(self, rows: pl.LazyFrame, path: Path) -> int:
         """Return the number of context features per row."""
@@ -324,11 +328,11 @@ class ParquetLog(LoggedDomain):
         return len(first_list[0] or ())
 
     def _convert_rounds(self, frame: pl.DataFrame, path: str) -> LoggedRounds:
-        """Return the rounds in a frame. Raise an error for an invalid value."""
-        logged, context = self._log_columns, self.columns.context
-        check_no_nulls(frame, logged if self._transform is not None else [*context, *logged], path)
+        """Return the rounds in a frame of the file ``path``. Raise an error for an invalid value."""
+        log_columns, context = self._log_columns, self.columns.context
+        check_no_nulls(frame, log_columns if self._transform is not None else [*context, *log_columns], path)
         try:
-            arms, rewards, propensities = (read_numbers(frame, name, is_context=False) for name in logged)
+            arms, rewards, propensities = (read_numbers(frame, name, is_context=False) for name in log_columns)
             contexts = self._convert_contexts(frame)
         except (InvalidInput, DataError) as error:
             raise DataError(f"{path}: {error}") from None
@@ -337,18 +341,18 @@ class ParquetLog(LoggedDomain):
             (rewards, ~np.isnan(rewards), "must be a number"),
             (propensities, (propensities > 0) & (propensities <= 1), "must be in (0, 1]"),
         )
-        for name, (values, is_valid, rule) in zip(logged, rules, strict=True):
+        for name, (values, is_valid, rule) in zip(log_columns, rules, strict=True):
             if not is_valid.all():
                 row = int(np.argmin(is_valid))
                 raise DataError(f"{path} has {values[row]:g} in row {row_number(frame, row)} of {name!r}: {rule}")
-        offered, indices = None, arms.astype(np.int64)
+        offered, arm_indices = None, arms.astype(np.int64)
         if self.columns.offered is not None:
             arm_names = self._arm_names or [str(index) for index in range(self.n_arms)]
-            offered = read_offered_arms(frame, self.columns.offered, arm_names, indices, path)
-        return LoggedRounds(contexts, indices, rewards, propensities, offered)
+            offered = read_offered_arms(frame, self.columns.offered, arm_names, arm_indices, path)
+        return LoggedRounds(contexts, arm_indices, rewards, propensities, offered)
 
     def _convert_contexts(self, frame: pl.DataFrame) -> AnyArray:
-        """Return the contexts in a frame. Raise an error for a value that is not finite."""
+        """Return the contexts in a frame, (n, *C). Raise an error for a value that is not finite."""
         context = self.columns.context
         if self._transform is not None:
             rows = self._transform.apply(frame)
@@ -358,9 +362,9 @@ class ParquetLog(LoggedDomain):
             rows = frame.select(context).to_numpy()
         values = rows.ravel(order="K")
         if rows.dtype.kind == "f" and not np.isfinite(np.dot(values, values)):  # also true if a square overflows
-            invalid = ~np.isfinite(rows)
-            if invalid.any():
-                row, column = (int(index) for index in np.argwhere(invalid)[0])
+            is_invalid = ~np.isfinite(rows)
+            if is_invalid.any():
+                row, column = (int(index) for index in np.argwhere(is_invalid)[0])
                 name = context[column] if len(context) == rows.shape[1] else context[0]
                 raise DataError(
                     f"{rows[row, column]} in row {row_number(frame, row)} of {name!r}; drop or fill such rows"
@@ -369,7 +373,7 @@ class ParquetLog(LoggedDomain):
 
 
 def _describe_missing(path: Path, name: str, schema: Iterable[str]) -> str:
-    """Return the text of an error about a missing column."""
+    """Return a message about a column that a file lacks."""
     return f"{path} has no column {name!r}{did_you_mean(name, schema)} (its columns: {', '.join(schema)})"
 
 
@@ -399,21 +403,21 @@ def _resolve_columns(
             raise InvalidInput(f"the context must be the policy's columns: {', '.join(transform.names)}")
         return columns
     by_role: dict[str, Any] = {role: roles.get(role, role) for role in _ROLES}
-    missing = next((name for name in by_role.values() if name not in schema), None)
-    if missing is not None:
-        raise DataError(f"{_describe_missing(path, missing, schema)}{_NAME_REMEDY}")
-    offered = roles.get("offered", _OFFERED)
-    is_list = offered in schema and (schema[offered] == pl.String or _is_list(schema[offered]))
-    by_role["offered"] = offered if is_list and (transform is None or offered not in transform.names) else None
-    not_context = {*_ROLES, *by_role.values(), *roles.values()}
-    context = transform.names if transform is not None else tuple(name for name in schema if name not in not_context)
+    missing_column = next((name for name in by_role.values() if name not in schema), None)
+    if missing_column is not None:
+        raise DataError(f"{_describe_missing(path, missing_column, schema)}{_NAME_REMEDY}")
+    offered = roles.get("offered", _OFFERED_COLUMN)
+    lists_arms = offered in schema and (schema[offered] == pl.String or _is_list(schema[offered]))
+    by_role["offered"] = offered if lists_arms and (transform is None or offered not in transform.names) else None
+    other_columns = {*_ROLES, *by_role.values(), *roles.values()}
+    context = transform.names if transform is not None else tuple(name for name in schema if name not in other_columns)
     if not context:
         raise DataError(f"{path} has only the columns {', '.join(schema)}, and none for the context")
     return Columns(context, **by_role)
 
 
 def _classify_type(dtype: Any) -> str:
-    """Return "list", "integer", "float" or the name of another type; integers and floats may have any size."""
+    """Return "list", "integer", "float", or the name of another type. Integers and floats may have any size."""
     if _is_list(dtype):
         return "list"
     if dtype.is_integer() or dtype == pl.Boolean:
@@ -430,17 +434,17 @@ def _stack_lists(frame: pl.DataFrame, name: str, length: int) -> AnyArray:
     """Return a column of lists as (n, length)."""
     column = frame[name]
     if isinstance(column.dtype, pl.List):
-        invalid = column.list.len().to_numpy() != length
-        if invalid.any():
-            row = int(np.argmax(invalid))
+        is_invalid = column.list.len().to_numpy() != length
+        if is_invalid.any():
+            row = int(np.argmax(is_invalid))
             raise DataError(
                 f"{len(column[row])} numbers in row {row_number(frame, row)} of {name!r}, but {length} are expected"
             )
-    flat = column.explode()
-    if flat.null_count():
-        row = row_number(frame, int(flat.is_null().arg_max() or 0) // length)
+    values = column.explode()
+    if values.null_count():
+        row = row_number(frame, int(values.is_null().arg_max() or 0) // length)
         raise DataError(f"no value in row {row} of {name!r}; drop or fill such rows")
-    return flat.to_numpy().reshape(len(column), length)
+    return values.to_numpy().reshape(len(column), length)
 
 
 def check_no_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None:
@@ -464,7 +468,7 @@ def open_log(
     roles: Mapping[str, str] | None = None,
     skip_unrewarded: bool = False,
 ) -> ParquetLog:
-    """Return the log for a policy or an exported policy.
+    """Return a log whose rows are read as contexts of a policy or a deployed policy.
 
     Args:
         log: a folder, a glob or a list of files, or an open log.
@@ -490,18 +494,18 @@ def open_log(
             skip_unrewarded=skip_unrewarded,
         )
     if columns is not None:
-        raise InvalidInput("columns cannot be given with an open ParquetLog, which has its own")
+        raise InvalidInput("columns cannot be given with an open ParquetLog, which has columns already")
     _check_roles(roles or {}, log.schema, log.files[0].path)
     if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):
         raise InvalidInput(
-            f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, the policy takes "
+            f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, but the policy has "
             f"{policy.context_shape} and {policy.n_arms}"
         )
     return log
 
 
 class ImagePaths:
-    """Reads contexts from rows with image paths, as deployed policies do.
+    """A transform from rows with image paths to contexts, which reads images as deployed policies do.
 
     Args:
         shape: the shape of a context.
@@ -531,14 +535,14 @@ class ImagePaths:
 
 
 def _find_image_paths(log: str | Path | Sequence[str | Path], policy: Any) -> ImagePaths | None:
-    """Return the image reader for a log with a column of paths if the policy takes images, else None."""
+    """Return the transform for a log with a column of image paths if the policy takes images, else None."""
     layout = image_layout(policy.context_shape)
     if layout is None or (policy.per_arm if isinstance(policy, DeployedPolicy) else policy.arms == "shared"):
         return None
     try:
         if scan_log_file(list_log_files(log)[0]).collect_schema().get(FILE_COLUMN) != pl.String:
             return None
-    except DataError:  # the caller that opens the log reports it
+    except DataError:  # opening the log raises the same error with more details
         return None
     if isinstance(policy, DeployedPolicy):
         return ImagePaths(policy.context_shape, policy.reader.images or ImageRule(layout))

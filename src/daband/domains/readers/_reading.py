@@ -1,6 +1,7 @@
 """Read tables and log files in the usual formats, and pandas, polars and arrow tables.
 
-``tidy`` converts text columns in the same way for all formats. ``daband._table_transform`` interprets single values.
+``read_table`` reads a table, and ``scan_log_file`` a file of a log. ``tidy_columns`` converts text columns in the same
+way for all formats. The functions at the end read the arms of a log.
 """
 
 from __future__ import annotations
@@ -36,45 +37,45 @@ _INTEGER = r"[+-]?(?:0|[1-9][0-9]{0,17})"
 _THOUSANDS = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
 #: Regular expression of a number with a decimal comma.
 _COMMA_NUMBER = rf"[+-]?(?:0|[1-9]\d*)(?:,\d+)?|{_THOUSANDS}"
-#: File types that are read as CSV.
+#: Suffixes of files that are read as CSV.
 _CSV_SUFFIXES = (".csv", ".tsv")
-#: Number of positions in a file at which its digest covers bytes.
+#: Number of evenly spaced samples of a file from which its digest is computed.
 _DIGEST_SAMPLES = 16
-#: The number of bytes at each of these positions.
+#: The number of bytes of each sample.
 _DIGEST_BYTES = 1 << 16
 
 
 def read_table(table: Any) -> pl.DataFrame:
-    """Return the table in a file, or a pandas, polars or arrow table, as a polars frame with tidy columns."""
+    """Return the table in a file, or a pandas, polars or arrow table, as a polars frame with tidy_columns columns."""
     if isinstance(table, str | Path):
         path = Path(table)
-        with polars_errors(f"{path} cannot be read as a table", path):
+        with convert_polars_errors(f"{path} cannot be read as a table", path):
             return scan_file(path).collect()
-    kind = type(table).__module__.partition(".")[0]
+    library = type(table).__module__.partition(".")[0]
     try:
-        if kind == "pandas":
+        if library == "pandas":
             _check_unique([str(name) for name in table.columns])
-            table = pl.DataFrame([_series_from_pandas(column, str(name)) for name, column in table.items()])
-        if kind == "pyarrow":
+            table = pl.DataFrame([_convert_pandas(column, str(name)) for name, column in table.items()])
+        if library == "pyarrow":
             _check_unique(table.schema.names)
             table = pl.from_arrow(table)
     except ImportError as error:
         raise DataError(
-            f"this {kind} table cannot be read: {error}; install what it needs: pip install 'daband[tables]'"
+            f"this {library} table cannot be read: {error}; install the missing package: pip install 'daband[tables]'"
         ) from None
     if not isinstance(table, pl.DataFrame | pl.LazyFrame):
-        raise InvalidInput(f"a table is a path or a pandas, polars or arrow table, got {type(table).__name__}")
-    return tidy(table.lazy().collect().lazy()).collect()
+        raise InvalidInput(f"a table must be a path or a pandas, polars or arrow table, got {type(table).__name__}")
+    return tidy_columns(table.lazy().collect().lazy()).collect()
 
 
-def _series_from_pandas(column: Any, name: str) -> pl.Series:
+def _convert_pandas(column: Any, name: str) -> pl.Series:
     """Return a pandas column as a polars series."""
     try:
         return pl.Series(name, pl.from_pandas(column))
     except (TypeError, ValueError):  # arrow raises either, without the name of the column
-        kinds = sorted({type(value).__name__ for value in column})
+        type_names = sorted({type(value).__name__ for value in column})
         raise InvalidInput(
-            f"column {name!r} has values of several types ({', '.join(kinds)}); convert it, for example by "
+            f"column {name!r} has values of several types ({', '.join(type_names)}); convert it, for example by "
             f"frame[{name!r}].astype(str), or drop it"
         ) from None
 
@@ -87,17 +88,17 @@ def _check_unique(names: Sequence[Any]) -> None:
 
 
 def scan_file(path: Path) -> pl.LazyFrame:
-    """Return the rows of a file as a lazy frame with tidy columns."""
+    """Return the rows of a file as a lazy frame with tidy_columns columns."""
     scanners: dict[str, Callable[[Path], pl.LazyFrame]] = {
         ".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc, ".feather": pl.scan_ipc, ".jsonl": pl.scan_ndjson,
     }  # fmt: skip
-    kind = _get_suffix(path)
-    if kind not in (*scanners, *_CSV_SUFFIXES):
-        matches = ", ".join((*scanners, *_CSV_SUFFIXES))
-        raise InvalidInput(f"{path} is not of a supported type ({matches}); save a spreadsheet as CSV")
+    suffix = _get_suffix(path)
+    if suffix not in (*scanners, *_CSV_SUFFIXES):
+        suffixes_text = ", ".join((*scanners, *_CSV_SUFFIXES))
+        raise InvalidInput(f"{path} is not of a supported type ({suffixes_text}); save a spreadsheet as CSV")
     if not path.is_file():
         raise DataError(f"{path} does not exist")
-    return _scan_csv(path) if kind in _CSV_SUFFIXES else tidy(scanners[kind](path))
+    return _scan_csv(path) if suffix in _CSV_SUFFIXES else tidy_columns(scanners[suffix](path))
 
 
 def _get_suffix(path: Path) -> str:
@@ -115,42 +116,43 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
     names = [name.strip() for name in rows.collect_schema()]
     _check_unique([name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name])
     rows = rows.rename(dict(zip(rows.collect_schema(), names, strict=True)))
-    rows = tidy(rows, decimal_comma=csv_format["decimal_comma"])
+    rows = tidy_columns(rows, decimal_comma=csv_format["decimal_comma"])
     return rows.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else rows  # drop blank lines
 
 
-def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
-    """Return rows with texts stripped. Texts that mean a missing value become None.
+def tidy_columns(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
+    """Return rows with stripped texts, None for texts that mean a missing value, and converted text columns.
 
-    A text column is converted to numbers or booleans if all its texts can be. A column with leading zeros stays text.
+    A text column becomes a column of integers, floats or booleans if all its texts can be converted. A column with
+    leading zeros stays text. With ``decimal_comma``, numbers are written as 3.854,17.
     """
-    text_columns = [name for name, kind in rows.collect_schema().items() if kind == pl.String]
+    text_columns = [name for name, dtype in rows.collect_schema().items() if dtype == pl.String]
     if not text_columns:
         return rows
     stripped = pl.col(text_columns).str.strip_chars()
     rows = rows.with_columns(pl.when(stripped.is_in(MISSING_TEXTS)).then(None).otherwise(stripped).name.keep())
     patterns = (_INTEGER, _COMMA_NUMBER if decimal_comma else NUMBER_TEXT, "(?i:true|false)")
-    for pattern, kind in zip(patterns, (pl.Int64, pl.Float64, pl.Boolean), strict=True):
+    for pattern, dtype in zip(patterns, (pl.Int64, pl.Float64, pl.Boolean), strict=True):
         column = pl.col(text_columns)
         all_match = rows.select(column.str.contains(f"^(?:{pattern})$").all() & (column.count() > 0)).collect()
-        converted = [name for name in text_columns if all_match[name].item()]
-        text_columns = [name for name in text_columns if name not in converted]
-        values = pl.col(converted)
-        if kind == pl.Boolean:
+        converted_columns = [name for name in text_columns if all_match[name].item()]
+        text_columns = [name for name in text_columns if name not in converted_columns]
+        values = pl.col(converted_columns)
+        if dtype == pl.Boolean:
             rows = rows.with_columns(values.str.to_lowercase() == "true")
             continue
         if decimal_comma:
             values = values.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-        rows = rows.with_columns(values.cast(kind))
+        rows = rows.with_columns(values.cast(dtype))
     if decimal_comma:  # numbers in text columns get a decimal point, as in other files
-        mixed = pl.col(text_columns)
-        is_number = mixed.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
-        rows = rows.with_columns(pl.when(is_number).then(mixed.str.replace(",", ".")).otherwise(mixed).name.keep())
+        texts = pl.col(text_columns)
+        is_number = texts.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
+        rows = rows.with_columns(pl.when(is_number).then(texts.str.replace(",", ".")).otherwise(texts).name.keep())
     return rows
 
 
 def _infer_csv_format(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the separator and decimal sign of a CSV file, inferred from its start, and the number of lines to skip.
+    """Infer the separator and the decimal sign of a CSV file from its start. Return them, and the lines to skip.
 
     If the separator is a semicolon, numbers may have a decimal comma, and points between thousands.
     """
@@ -174,7 +176,7 @@ def _infer_csv_format(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _describe_long_row(path: Path) -> str:
-    """Return the text of an error about the first line of a CSV file that has more cells than the header."""
+    """Return a message about the first line of a CSV file that has more cells than the header."""
     csv_format, n_skipped = _infer_csv_format(path)
     with gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8") as file:
         rows = csv.reader(file, delimiter=csv_format["separator"])
@@ -184,12 +186,15 @@ def _describe_long_row(path: Path) -> str:
 
 
 @contextmanager
-def polars_errors(message: str, path: Path | None = None) -> Iterator[None]:
-    """Convert polars and disk errors to a ``DataError`` with the message and the first line of the error."""
+def convert_polars_errors(message: str, path: Path | None = None) -> Iterator[None]:
+    """Convert polars and disk errors to a ``DataError`` with ``message`` and the first line of the error.
+
+    ``path`` is the CSV file that is read, if there is one; the error then names a line that is too long.
+    """
     try:
         yield
     except BaseException as error:
-        # Damaged files can raise a PanicException of polars, which is not an Exception, and a NUL in a name a
+        # A damaged file can raise a PanicException of polars, which is not an Exception. A NUL in a file name raises a
         # ValueError.
         is_known = isinstance(error, pl.exceptions.PolarsError | OSError | ValueError)
         if isinstance(error, DataError | InvalidInput) or not (is_known or type(error).__name__ == "PanicException"):
@@ -200,17 +205,18 @@ def polars_errors(message: str, path: Path | None = None) -> Iterator[None]:
         raise DataError(f"{message}: {reason}") from None
 
 
-# Files of a log.
+# Files and arms of a log.
 
 
 @dataclass(frozen=True)
 class LogPart:
-    """Rounds ``start`` to ``stop - 1`` of one file."""
+    """A part of a log: rows ``start`` to ``stop - 1`` of one file."""
 
+    #: Path of the file.
     path: str
-    #: First row.
+    #: The first row.
     start: int
-    #: Row after the last one.
+    #: The row after the last one.
     stop: int
 
     def __len__(self) -> int:
@@ -261,10 +267,10 @@ def record_file(log: Contexts, path: str | Path) -> None:
 def list_log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
     """Return the files of a log: the sorted files of a folder or a glob, or the files of a list in their order."""
     if isinstance(log, str | Path):
-        path, kinds = check_path(log, "log"), (".parquet", *_CSV_SUFFIXES)
+        path, suffixes = check_path(log, "log"), (".parquet", *_CSV_SUFFIXES)
         if path.is_dir():
-            paths = sorted(file for file in path.iterdir() if _get_suffix(file) in kinds)
-            problem = f"the folder {path} has no {' or '.join(f'*{kind}' for kind in kinds)} file"
+            paths = sorted(file for file in path.iterdir() if _get_suffix(file) in suffixes)
+            problem = f"the folder {path} has no {' or '.join(f'*{suffix}' for suffix in suffixes)} file"
         elif glob.has_magic(str(path)):
             paths = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
             problem = f"no file matches {path}"
@@ -274,9 +280,9 @@ def list_log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
             raise DataError(f"{problem}; a log is a folder of Parquet files, a glob such as logs/*.parquet, or a list")
         return paths
     if not isinstance(log, Sequence) or not log:
-        kind = "an empty list" if isinstance(log, Sequence) else type(log).__name__
+        description = "an empty list" if isinstance(log, Sequence) else type(log).__name__
         remedy = "; write the frame to a file first" if hasattr(log, "columns") else ""
-        raise InvalidInput(f"log must be a file, a folder, a glob or a list of files, got {kind}{remedy}")
+        raise InvalidInput(f"log must be a file, a folder, a glob or a list of files, got {description}{remedy}")
     return [check_path(path, "log") for path in log]
 
 
@@ -285,31 +291,34 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
     if not path.is_file():
         raise DataError(f"{path} is not a file")
     if _get_suffix(path) in _CSV_SUFFIXES:
-        with polars_errors(f"{path} cannot be read as CSV", path):
+        with convert_polars_errors(f"{path} cannot be read as CSV", path):
             return scan_file(path).collect().lazy()
-    with polars_errors(f"{path} cannot be read as Parquet"):
+    with convert_polars_errors(f"{path} cannot be read as Parquet"):
         rows = pl.scan_parquet(path)
         rows.collect_schema()
     return rows
 
 
 def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
-    """Return the arm index of each value in the arm column of a log. Return None if the values are indices already."""
+    """Return the arm index of each distinct value in the arm column of a log, or None if the values are indices.
+
+    ``path`` is the file, for error messages.
+    """
     index_of = {arm: index for index, arm in enumerate(arm_names or ())}
     index_by_value = {value: find_arm(value, index_of) for value in column.drop_nulls().to_list()}
-    unknown = next((format_value(value) for value, index in index_by_value.items() if index is None), None)
-    if unknown is None:
+    unknown_arm = next((format_value(value) for value, index in index_by_value.items() if index is None), None)
+    if unknown_arm is None:
         return None if all(value == index for value, index in index_by_value.items()) else index_by_value
     if column.dtype.is_numeric():
         return None
-    problem = f"{path} has {unknown!r} in the arm's column {column.name!r}"
+    problem = f"{path} has {unknown_arm!r} in the arm's column {column.name!r}"
     if arm_names is None:
         raise DataError(f"{problem}, and the policy has no arm names: set policy.arm_names = [...], or log arm indices")
-    raise DataError(f"{problem}, which is not an arm{did_you_mean(unknown, index_of)} ({', '.join(index_of)})")
+    raise DataError(f"{problem}, which is not an arm{did_you_mean(unknown_arm, index_of)} ({', '.join(index_of)})")
 
 
 def find_arm(value: Any, index_of: Mapping[str, int]) -> int | None:
-    """Return the index of an arm by its name, or None. "true" also matches "True", and 1.0 also matches "1"."""
+    """Return the index of the arm with this name, or None. True also matches "true", and 1.0 also matches "1"."""
     text = value.strip() if isinstance(value, str) else format_value(value)
     integer = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, int | float | str) else None
     spellings = (text, str(value), *((integer[1], f"{integer[1]}.0") if integer else ()))
@@ -323,10 +332,17 @@ def find_arm(value: Any, index_of: Mapping[str, int]) -> int | None:
 def read_offered_arms(
     frame: pl.DataFrame, column: str, arm_names: Sequence[str], arms: IntArray, where: object
 ) -> BoolArray:
-    """Return the arms that each row lists in a column, (n, K): names separated by |, or a list of names or indices.
+    """Return a mask (n, K) of the arms that each row lists in a column.
 
-    In a column of lists, a row without a list offers all arms.
-    Raise an error for an unknown arm, and if the chosen arm, in ``arms`` (n,), is not listed.
+    Raise an error for an unknown arm, and if the chosen arm of a row is not listed.
+
+    Args:
+        frame: the rows of the log.
+        column: a column of names separated by |, or of lists of names or indices. In a column of lists, a row without
+            a list offers all arms.
+        arm_names: the names of all arms, (K,).
+        arms: the chosen arms, (n,).
+        where: the name of the table in error messages.
     """
     if column not in frame.columns:
         raise InvalidInput(f"{where} has no column {column!r} (its columns: {', '.join(frame.columns)})")
@@ -349,8 +365,8 @@ def read_offered_arms(
                 raise DataError(f"{problem}, which is not an arm ({', '.join(index_of)})")
             masks[code, index] = True
     offered = masks[codes]
-    missing = np.flatnonzero(~offered[np.arange(len(arms)), arms])
-    if len(missing):
-        row = row_number(frame, int(missing[0]))
-        raise DataError(f"{where}: row {row} has chosen {arm_names[arms[missing[0]]]!r}, which {column!r} lacks")
+    invalid_rows = np.flatnonzero(~offered[np.arange(len(arms)), arms])
+    if len(invalid_rows):
+        row = row_number(frame, int(invalid_rows[0]))
+        raise DataError(f"{where}: row {row} has chosen {arm_names[arms[invalid_rows[0]]]!r}, which {column!r} lacks")
     return offered

@@ -1,4 +1,7 @@
-"""Make pairs from Parquet or CSV files, or from pandas, polars or arrow tables (``from_table``, ``from_texts``)."""
+"""Build pairs from tables and texts (``from_table``, ``from_texts``).
+
+A table is a file (Parquet, CSV, ...) or a pandas, polars or arrow table.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,8 @@ def from_table(
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to ``passes``.
         class_names: the arms in their order, by their names in the label or arm column, including arms that the
-            source never tried; by default those values, sorted. With ``columns.rewards`` the arms are these columns.
+            source never chose; by default the sorted values of that column. With ``columns.rewards`` the arms are the
+            reward columns.
         arms: a table of arms with features, so that a policy can choose an arm that the source never had. The first
             column, or the one named "id" or like the arm column, has the names; the others have numbers, categories,
             dates or lists of words. If the domains have different arms, a mapping {"source": table, "target": table}.
@@ -74,8 +78,8 @@ def from_table(
         units: the names of numeric context columns that are in other units in the target; implies ``shift="units"``.
         name: the pair's name in reports; random splits of source and target depend on it.
 
-    ``pair.table`` is the fitted transform, which turns a raw row into a context. ``pair.feature_names`` names
-    the features of a context.
+    ``pair.table`` is the fitted transform, which turns a raw row into a context. ``pair.feature_names`` has the names
+    of the features of a context.
 
     >>> import polars as pl
     >>> old = pl.DataFrame({"age": [30, 50] * 20, "city": ["Oslo", "Rome"] * 20, "offer": [0, 1] * 20})
@@ -92,7 +96,7 @@ def from_table(
         options |= {"passes": passes, "target_passes": target_passes, "class_names": class_names}
         options |= {"shift": shift, "units": units, "source_test": source_test, "name": name, "arms": arms}
         if target is not None or target_test is not None:
-            raise InvalidInput("domain splits the table source, so target and target_test cannot be given")
+            raise InvalidInput("target and target_test cannot be given with domain, which splits the table source")
         return _from_domains(read_table(source), domain, targets, **options)
     if target is None:
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
@@ -102,22 +106,23 @@ def from_table(
         if class_names is not None:
             raise InvalidInput("class_names cannot be given with arms, which has the names")
         catalogue = read_catalogue(arms, str(columns.arm or columns.label or ""))
-    classes = list(catalogue.names) if catalogue is not None else _list_arm_names(source_frame, columns, class_names)
-    outcomes = {columns.label} if columns.label else set(columns.rewards)
+    arm_names = list(catalogue.names) if catalogue is not None else _list_arm_names(source_frame, columns, class_names)
+    outcome_columns = {columns.label} if columns.label else set(columns.rewards)
     test_frame = None if target_test is None else read_table(target_test)
     remedy = " Pass rows for the evaluator as target_test=" if test_frame is None else ""
-    labelled = bool(outcomes) and outcomes <= set(target_frame.columns) and _has_labels(target_frame, columns, remedy)
-    if test_frame is None and labelled:
-        training, held_out = split_half(_get_strata(target_frame, columns, "target"), name=name)
-        test_frame, target_frame = target_frame[held_out], target_frame[training]
-    if test_frame is not None and not outcomes:
+    has_outcomes = bool(outcome_columns) and outcome_columns <= set(target_frame.columns)
+    is_labelled = has_outcomes and _has_labels(target_frame, columns, remedy)
+    if test_frame is None and is_labelled:
+        training_rows, held_out_rows = split_half(_get_strata(target_frame, columns, "target"), name=name)
+        test_frame, target_frame = target_frame[held_out_rows], target_frame[training_rows]
+    if test_frame is not None and not outcome_columns:
         raise InvalidInput("target_test needs columns.label or columns.rewards, the columns with the rewards of arms")
     if source_test is None or isinstance(source_test, Real):
         fraction = None if source_test is None else float(source_test)
         strata = _get_strata(source_frame, columns, "source", columns.arm)
-        training, held_out = split_fraction(strata, fraction=fraction, name=name)
-        held_out_frame = source_frame[held_out] if len(held_out) else None
-        source_frame = source_frame[training]
+        training_rows, held_out_rows = split_fraction(strata, fraction=fraction, name=name)
+        held_out_frame = source_frame[held_out_rows] if len(held_out_rows) else None
+        source_frame = source_frame[training_rows]
     else:
         held_out_frame = read_table(source_test)
     frames = {"source": source_frame, "target": target_frame, "target_test": test_frame, "source_test": held_out_frame}
@@ -142,21 +147,26 @@ def from_table(
     source_transform, transform = (transform.with_medians(frame, own_units) for frame in (source_frame, target_frame))
     _warn_disjoint_categories(source_frame, target_frame, columns)
     contexts = transform.apply(target_frame)
-    test = None
+    test_rounds = None
     if test_frame is not None:
-        test = (transform.apply(test_frame), _read_outcomes(test_frame, columns, classes, "target_test"))
-    labelled_rounds = (contexts.copy(), _read_outcomes(target_frame, columns, classes, "target")) if labelled else None
+        test_rounds = (transform.apply(test_frame), _read_outcomes(test_frame, columns, arm_names, "target_test"))
+    labelled_rounds = None
+    if is_labelled:
+        labelled_rounds = (contexts.copy(), _read_outcomes(target_frame, columns, arm_names, "target"))
     arguments: dict[str, Any] = {
-        "target": contexts, "target_test": test, "target_labelled": labelled_rounds, "n_arms": len(classes),
-        "class_names": classes, "passes": passes, "target_passes": target_passes,
+        "target": contexts, "target_test": test_rounds, "target_labelled": labelled_rounds, "n_arms": len(arm_names),
+        "class_names": arm_names, "passes": passes, "target_passes": target_passes,
         "name": name,
     }  # fmt: skip
 
     def read_rounds(frame: pl.DataFrame, where: str) -> tuple[Any, ...]:
-        """Return contexts and outcomes, or for a log contexts, arms, rewards, propensities and offered arms."""
+        """Return contexts and outcomes, or for a log contexts, arms, rewards, propensities and offered arms.
+
+        ``where`` is the name of the table in error messages.
+        """
         if columns.arm is None:
-            return source_transform.apply(frame), _read_outcomes(frame, columns, classes, where)
-        arms = _find_arm_indices(_read_values(frame, columns.arm), classes, columns.arm, where)
+            return source_transform.apply(frame), _read_outcomes(frame, columns, arm_names, where)
+        arms = _find_arm_indices(_read_values(frame, columns.arm), arm_names, columns.arm, where)
         reward_and_propensity = [
             _read_column(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None
         ]
@@ -167,15 +177,15 @@ def from_table(
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:
             return source_transform.apply(frame), arms, *reward_and_propensity
-        offered = read_offered_arms(frame, columns.offered, classes, arms, where)
+        offered = read_offered_arms(frame, columns.offered, arm_names, arms, where)
         return source_transform.apply(frame), arms, *(*reward_and_propensity, None)[:2], offered
 
-    parts: dict[str, Any] = {"source": read_rounds(source_frame, "source"), "source_test": None}
+    rounds: dict[str, Any] = {"source": read_rounds(source_frame, "source"), "source_test": None}
     if held_out_frame is not None:
-        parts["source_test"] = read_rounds(held_out_frame, "source_test")
+        rounds["source_test"] = read_rounds(held_out_frame, "source_test")
     if columns.arm is not None and columns.propensity is None:
-        _estimate_propensities(parts, len(classes))
-    pair = from_arrays(**parts, **arguments) if columns.arm is None else from_log(**parts, **arguments)
+        _add_propensities(rounds, len(arm_names))
+    pair = from_arrays(**rounds, **arguments) if columns.arm is None else from_log(**rounds, **arguments)
     if columns.arm is not None and isinstance(source, str | Path):
         record_file(pair.source, source)
     ids = [name for name in columns.id if name in target_frame.columns]
@@ -228,7 +238,10 @@ def from_texts(
 def _from_domains(
     frame: pl.DataFrame, domain: str | None, targets: Sequence[str], *, name: str, columns: Columns, **options: Any
 ) -> Pair:
-    """Return the pair of a table whose column ``domain`` names the domain of each row."""
+    """Return the pair of a table whose column ``domain`` names the domain of each row.
+
+    ``targets`` are the values of target rows; the other arguments are as in ``from_table``.
+    """
     if domain is None or not targets or isinstance(targets, str):
         raise InvalidInput('domain and a list of targets must be given together: domain="country", targets=["pl"]')
     if domain in columns.context:
@@ -275,7 +288,7 @@ def _list_arm_names(source: pl.DataFrame, columns: Columns, names: Sequence[str]
 
 
 def _sort_values(values: list[Any]) -> list[str]:
-    """Return the names of the distinct values, sorted by value if possible."""
+    """Return the names of the distinct values, sorted by value if they can be compared, else by name."""
     try:
         return [_format_name(value) for value in sorted(set(values))]
     except TypeError:
@@ -307,19 +320,19 @@ def _get_strata(frame: pl.DataFrame, columns: Columns, where: str, arm: str | No
 
 
 def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
-    """Return True if all target rows have a label. Warn if only some have."""
-    missing = 0 if columns.label is None else target[columns.label].null_count()
-    if 0 < missing < len(target):
+    """Return True if all target rows have a label. Warn if only some have, with ``advice`` at the end."""
+    n_missing = 0 if columns.label is None else target[columns.label].null_count()
+    if 0 < n_missing < len(target):
         warnings.warn(
-            f"{missing:,} of {len(target):,} target rows have no {columns.label}, so other labels are not used."
-            f"{advice}",
+            f"{n_missing:,} of {len(target):,} target rows have no {columns.label}, so the labels of the others are "
+            f"not used.{advice}",
             stacklevel=3,
         )
-    return missing == 0
+    return n_missing == 0
 
 
 def _read_outcomes(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
-    """Return labels (n,) or rewards (n, K) of all rows."""
+    """Return the labels (n,) or rewards (n, K) of all rows. ``where`` is the name of the table in error messages."""
     if columns.rewards:
         table = _read_reward_table(frame, columns, where)
         if list(columns.rewards) == list(classes):
@@ -334,7 +347,7 @@ def _read_outcomes(frame: pl.DataFrame, columns: Columns, classes: Sequence[str]
 
 
 def _find_arm_indices(values: list[Any], classes: Sequence[str], column: str, where: str) -> IntArray:
-    """Return the arm index of each value, (n,)."""
+    """Return the arm index of each value, (n,). ``column`` and ``where`` are names in error messages."""
     index_by_name = {name: index for index, name in enumerate(classes)}
     index_by_value = {value: find_arm(value, index_by_name) for value in values}
     unknown = next((_format_name(value) for value, index in index_by_value.items() if index is None), None)
@@ -357,20 +370,20 @@ def _read_column(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
     return values
 
 
-def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
-    """Add propensities to the logs in ``parts``. They are estimated from all rounds, training and held-out."""
-    logs = {field: log for field, log in parts.items() if log is not None}
+def _add_propensities(rounds_by_field: dict[str, Any], n_arms: int) -> None:
+    """Add propensities to logs. They are estimated from all rounds, training and held-out."""
+    logs = {field: log for field, log in rounds_by_field.items() if log is not None}
     contexts, arms = (np.concatenate([log[position] for log in logs.values()]) for position in (0, 1))
     masks = [log[4] for log in logs.values() if len(log) > 4]
     propensities, method = estimate_propensities(contexts, arms, n_arms, np.concatenate(masks) if masks else None)
     warn_estimated_propensities(method, stacklevel=4)
     for field, log in logs.items():
-        parts[field] = (*log[:3], propensities[: len(log[1])], *log[4:])
+        rounds_by_field[field] = (*log[:3], propensities[: len(log[1])], *log[4:])
         propensities = propensities[len(log[1]) :]
 
 
 def _warn_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
-    """Warn about categorical columns without a category that both domains have; they are uninformative."""
+    """Warn about categorical columns without a category that both domains have, which are uninformative."""
     for name in columns.categorical:
         source_values, target_values = (set(read_categories(frame, name)) - {None} for frame in (source, target))
         if source_values and target_values and not source_values & target_values:
