@@ -185,18 +185,23 @@ def methods(records: Sequence[Record]) -> str:
 
 
 def members(runs: Sequence[Record]) -> str:
-    """Return the page of five members and their student."""
-    rows, gains, gaps = [], [], []
-    for pair in dict.fromkeys(run["pair"] for run in runs):
-        single = [run["accuracy"] for run in runs if (run["pair"], run["kind"]) == (pair, "single")]
-        several = [run for run in runs if (run["pair"], run["kind"]) == (pair, "members")]
-        members, student = ([run[name] for run in several] for name in ("accuracy", "student"))
-        gains.append(float(np.mean(members) - np.mean(single)))
-        gaps.append(float(np.median(members)) - min(members))
-        cells = [mean_and_deviation(members), number(min(members)), number(gaps[-1]), str(len(members))]
-        rows.append([pair, *cells, mean_and_deviation(student), mean_and_deviation(single)])
-    gain, near = number(float(np.mean(gains))), sum(gap <= 0.03 for gap in gaps)
-    return fill("members", rows=rows, near=near, gain=gain, commits=commits(runs))
+    """Return the page of five members, their student, one network and Neural-LinUCB."""
+    accuracies: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        for kind, value in ((run["kind"], run["accuracy"]), ("student", run.get("student"))):
+            accuracies.setdefault(run["pair"], {}).setdefault(kind, []).extend([value] if value else [])
+    gaps = [float(np.median(of["members"])) - min(of["members"]) for of in accuracies.values()]
+    gains = {kind: np.mean([np.mean(of["members"]) - np.mean(of[kind]) for of in accuracies.values()])
+             for kind in ("single", "neural")}  # fmt: skip
+    rows = [
+        [pair, mean_and_deviation(of["members"]), number(min(of["members"])), number(gap)]
+        + [mean_and_deviation(of[kind]) for kind in ("student", "single", "neural")]
+        for (pair, of), gap in zip(accuracies.items(), gaps, strict=True)
+    ]
+    kinds = ("thinned", "thinned-labels", "thinned-neural")
+    thinned = [[pair, *(mean_and_deviation(of[k]) for k in kinds)] for pair, of in accuracies.items() if kinds[0] in of]
+    near = sum(gap <= 0.03 for gap in gaps)
+    return fill("members", rows=rows, near=near, thinned=thinned, gains=gains, commits=commits(runs))
 
 
 def pretrained(runs: Sequence[Record]) -> str:
