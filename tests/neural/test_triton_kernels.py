@@ -70,7 +70,7 @@ def test_running_statistics_pooling_and_relu_are_those_of_the_norm(kernels):
 def test_patches_are_those_of_torch(kernels, runs):
     images = torch.rand(runs, 4, 3, 9, 11).transpose(0, 1)  # as stacked runs have them
     theirs = _cut_patches(images, 5, 3, columns=48, dtype=torch.float32)
-    ours = kernels.patches(images.to(DEVICE), 5, 3, columns=48, dtype=torch.float32)
+    ours = kernels.cut_patches(images.to(DEVICE), 5, 3, columns=48, dtype=torch.float32)
     assert torch.equal(ours.cpu(), theirs)
 
 

@@ -225,7 +225,7 @@ def _cut_patches(images: torch.Tensor, height: int, width: int, *, columns: int,
     """
     kernels = triton_kernels(images.device)
     if kernels is not None:
-        return kernels.patches(images, height, width, columns=columns, dtype=dtype)
+        return kernels.cut_patches(images, height, width, columns=columns, dtype=dtype)
     windows = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 2, 5, 6)
     patch_size = windows.shape[4:].numel()
     rows = torch.empty(*windows.shape[:4], columns, dtype=dtype, device=images.device)
