@@ -24,7 +24,7 @@ import numpy as np
 import daband
 from daband.domains._registry import data_directory
 from daband.evaluation._source_rounds import sample_evenly
-from daband.training._loop import train_candidates, training_budget
+from daband.training._loop import choose_training_budget, train_candidates
 from daband.trust._choose import Candidate, default_candidates
 from daband.trust._incumbent import decide
 
@@ -91,7 +91,7 @@ def store(kind: str, name: str, seed: int, out: Path, device: str) -> str:
     if len(pair.context_shape) == 1:  # LinUCB on pixels would take longer than all others together
         known = {option.name for option in options}
         options += [Candidate(method, method) for method in _SIMPLE if method not in known]
-    shown, episodes, length = training_budget(pair, None, 64)
+    shown, episodes, length = choose_training_budget(pair, None, 64)
     trained = train_candidates(shown, options, seed=seed, episodes=episodes, episode_length=length, device=device)
     n = _MAX_IMAGES if len(pair.context_shape) > 1 else _MAX_CONTEXTS
     source, source_rewards = sample_evenly(pair.source_test, n)

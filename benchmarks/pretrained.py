@@ -26,7 +26,7 @@ import daband
 from daband.domains._registry import data_directory
 from daband.policies import policies
 from daband.policies._pair_defaults import choose_transform
-from daband.training._loop import training_budget
+from daband.training._loop import choose_training_budget
 
 OFFICE = ("amazon", "dslr", "webcam")
 DRAWN = ("signs_synthetic", "signs_real", "signs_lines", "google", "facebook", "twitter", "twitter_lines")
@@ -119,7 +119,7 @@ def run(folder: Path | None, job: tuple[str, str, int]) -> dict[str, Any]:
     """Train one policy as ``choose`` does, and return its accuracy in the target."""
     name, method, seed = job
     pair = load(folder, name, seed)
-    repeated, episodes, length = training_budget(pair, None, 64)
+    repeated, episodes, length = choose_training_budget(pair, None, 64)
     policy_name, components, settings = METHODS[method]
     policy_class = policies.get(policy_name)
     transform = choose_transform(policy_class, pair, components=components)

@@ -31,7 +31,7 @@ from daband.domains.readers._logs import ArrayLog
 from daband.errors import InvalidInput
 from daband.evaluation._off_policy import evaluate_log
 from daband.policies._registered import policies
-from daband.training._loop import train, training_budget
+from daband.training._loop import choose_training_budget, train
 
 __all__ = ["TransferClassifier", "TransferPolicy"]
 
@@ -95,7 +95,7 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
         seed = check_random_state(self.random_state).randint(1 << 31)
         settings = {"network": self.network} if self.method == "mixture" else {}
         self.policy_ = policies.get(self.method).for_pair(pair, seed=seed, **settings)
-        pair, episodes, length = training_budget(pair, None, 64)
+        pair, episodes, length = choose_training_budget(pair, None, 64)
         target = pair.target if targets else None
         train(self.policy_, source=pair.source, target=target, episodes=episodes, episode_length=length)
         #: The name of each domain in ``policy_``, by its integer in ``sample_domain``.

@@ -97,7 +97,7 @@ class TestBadInput:
         for wrong in (pair.target_test, pair.source, pair.target_labelled):
             if wrong is None:
                 continue
-            with pytest.raises(InvalidInput, match="target must be a stream of contexts without rewards"):
+            with pytest.raises(InvalidInput, match="target must be contexts without rewards"):
                 daband.train(make(pair), source=pair.source, target=wrong, episodes=1)
 
     def test_more_rounds_than_contexts(self, pair):

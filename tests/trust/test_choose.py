@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import daband
 from daband.cli._main import app
-from daband.trust._choose import Candidate, default_candidates, training_budget
+from daband.trust._choose import Candidate, choose_training_budget, default_candidates
 
 LINEAR = [Candidate("constant", "constant"), Candidate("linucb", "linucb", preferred=True)]
 
@@ -361,7 +361,7 @@ def test_too_few_target_contexts_are_said_before_training():
 def test_a_large_table_is_shown_in_longer_episodes_so_that_steps_stay_as_many(rows, expected):
     contexts, labels = np.zeros((rows, 2)), np.arange(rows) % 3
     pair = daband.domains.from_arrays(source=(contexts, labels), source_test=None, target=contexts[:5])
-    assert training_budget(pair, None, 64)[1:] == expected
+    assert choose_training_budget(pair, None, 64)[1:] == expected
 
 
 def test_ask_gets_the_rows_of_the_table(tmp_path):

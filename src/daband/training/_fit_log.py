@@ -1,14 +1,16 @@
 """Learn from logs larger than memory, on this machine or on a Ray cluster.
 
-A linear policy (LinUCB, Constant) learns from sums over rounds, in one pass. Every part of the log is summed
-separately, on any machine, and the sums are added in the order of the parts. So the result depends neither on the
-number of workers, nor on lost workers, nor on interruptions. A policy that learns by gradients reads the rounds in
-order, in one process. Its replay buffers keep a uniform sample of them, and it takes its gradient steps after every
-``adapt_every`` rounds.
+A log is divided into parts, which are groups of rows of its files. A linear policy (LinUCB, Constant) learns from sums
+over rounds, in one pass. Every part is summed separately, on any machine, and the sums are added in the order of the
+parts. So the result depends neither on the number of workers, nor on lost workers, nor on interruptions. Any other
+policy learns the rounds in order, in one process. If it learns by gradients, its replay buffers keep a uniform sample
+of the rounds, and it takes its gradient steps after every ``adapt_every`` rounds.
 
 In the folder ``directory``, ``log.json`` has the settings of the policy and the columns. Another file has the learned
 state together with the parts that it was learned from, so that both agree even after a crash. The policy stores the
 digests of the parts that it has learned, so that no part is counted twice, even in later calls.
+
+``fit_log`` and ``learn_log`` are the public functions. Both call ``_fit``, which plays a ``_LogRun``.
 """
 
 from __future__ import annotations
@@ -40,17 +42,17 @@ from daband.linear._primal_ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
-from daband.training._log_sums import sum_parts_locally, sum_parts_on_ray, weighted_batches
+from daband.training._log_sums import read_weighted_batches, sum_parts_locally, sum_parts_on_ray
 from daband.training._trainer import check_unlabelled
 from daband.training._work_folder import Folder, defer_stop_signals
 
 #: A function that is called with the progress after every part.
 Progress = Callable[[dict[str, float]], None]
 
-#: The number of rounds to which a transform is fitted.
+#: The maximum number of rounds to which a transform is fitted.
 _SAMPLE_ROWS = 65_536
-#: The number of rows per part for policies that learn by gradients. They are slow, and small parts are saved more
-#: often.
+#: The number of rows per part for policies that learn rounds in order. They are slow, and progress is saved only
+#: between parts.
 _GRADIENT_PART_ROWS = 65_536
 
 
@@ -78,12 +80,13 @@ def fit_log(
     Only a few batches of rows are in memory at a time.
 
     Args:
-        policy: changed in place. Rounds that it has learned before still count. It stores the digests of learned files,
-            so that a file that is given again is not counted again. An error leaves a linear policy unchanged.
+        policy: the policy, changed in place. Rounds that it has learned before still count. It stores the digests of
+            learned files, so that a file that is given again is not counted again. An error leaves a linear policy
+            unchanged.
         log: a folder of Parquet files, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
-        columns: the roles of columns; by default "arm", "reward" and "propensity", and all others are the context.
-            A policy for tables reads the columns of ``policy.table``.
-        target: unlabelled target contexts for policies that adapt. As many are used as there are logged rounds.
+        columns: the roles of columns. By default the columns "arm", "reward" and "propensity" have these roles, and all
+            others are the context. A policy for tables reads the columns of ``policy.table``.
+        target: unlabelled target contexts for policies that adapt. One context is used per logged round.
         domain: the domain in which the rounds were logged, "source" or "target".
         engine: "local", or "ray" to sum parts on a cluster (linear policies only).
         workers: the number of workers of a local Ray cluster; one per core by default.
@@ -93,7 +96,7 @@ def fit_log(
             are computed from propensities (``daband.weights.importance``).
         adapt_every: the number of rounds between two calls of ``adapt``, for policies that learn by gradients.
         directory: a folder for saved progress. A second call with the same settings resumes at the first part that is
-            not learned. Files that were added to the log are learned as well.
+            not learned. Files that were added to the log in the meantime are learned as well.
         progress: called after every part with ``rows``, ``rows_total``, ``parts``, ``parts_total``,
             ``rows_per_second`` and ``seconds_left``.
 
@@ -104,7 +107,7 @@ def fit_log(
     >>> policy.rounds_learned
     40
     """
-    DomainNames().index(domain)  # raises for another name
+    DomainNames().index(domain)  # raises an error unless it is "source" or "target"
     settings = _FitSettings(
         domain=domain,
         columns=columns,
@@ -146,11 +149,11 @@ def learn_log(
         policy: the policy that was exported, or the one that learned the last log; changed in place.
         log: Parquet files of any size, or CSV files that fit into memory: a folder, a glob such as
             ``"logs/*.parquet"``, a list, or a ``ParquetLog``.
-        columns: the roles of columns, if a policy without a table should read only some of them; by default ``arm``,
-            ``reward`` and ``propensity``, and all others are the context.
+        columns: the roles of columns, if a policy without a table should read only some of them. By default the columns
+            ``arm``, ``reward`` and ``propensity`` have these roles, and all others are the context.
         arm: the column with the chosen arm: its index, or its name in ``policy.arm_names``.
-        reward: the column with its reward. A round without a reward is ignored, with a warning.
-        propensity: the column with its propensity.
+        reward: the column with the reward of that arm. A round without a reward is ignored, with a warning.
+        propensity: the column with the probability with which that arm was chosen.
         id: the column with the id of a round, e.g. "event_id". A round whose id the policy has learned is ignored, so
             a file may come again with late rewards.
         weights: as in ``fit_log``.
@@ -186,7 +189,7 @@ def learn_log(
 
 @dataclass(frozen=True, kw_only=True)
 class _FitSettings:
-    """The arguments of ``fit_log`` and ``learn_log``, other than the policy and the log."""
+    """The arguments of ``fit_log`` and ``learn_log``, except the policy and the log."""
 
     domain: str
     columns: Columns | None
@@ -199,7 +202,7 @@ class _FitSettings:
     progress: Progress | None
     id: str | None = None
     weights: str | None = None
-    #: The columns with arms, rewards and propensities, for a log of the target.
+    #: For ``learn_log``, the columns with arms, rewards and propensities, by role.
     names: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -209,7 +212,7 @@ class _FitSettings:
 
 
 def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings) -> Policy:
-    """Open the log, lock the folder, and learn from sums or, in order, from batches. Return the policy."""
+    """Open the log, lock the folder, learn the log from sums or round by round, and return the policy."""
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     engine, target, columns = settings.engine, settings.target, settings.columns
@@ -255,7 +258,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
 
 
 class _LogRun:
-    """The state of one call of ``fit_log`` or ``learn_log``."""
+    """The state of one call of ``fit_log`` or ``learn_log``, which calls ``sum_parts`` or ``learn_in_order``."""
 
     def __init__(self, policy: Policy, log: ParquetLog, settings: _FitSettings, folder: Folder | None) -> None:
         self.policy, self.log, self.settings, self.folder = policy, log, settings, folder
@@ -265,44 +268,43 @@ class _LogRun:
         self._learned_digests: dict[str, str] = {}
 
     def sum_parts(self, policy: RidgePolicy) -> None:
-        """Sum all parts that the policy has not learned, and learn the total at the end."""
+        """Sum all parts that the policy has not learned, and add the total to the policy at the end."""
         settings = self.settings
-        blank = policy.without_rounds()
-        blank.deploy(settings.domain)
+        blank_policy = policy.without_rounds()
+        blank_policy.deploy(settings.domain)
         parts = self.log.parts()
         old_digests = self._find_old_parts(parts)
-        if not old_digests:  # otherwise the policy was prepared when it learned these parts
+        if not old_digests:  # otherwise its transform was fitted when it learned these parts
             saved = self._read_policy("prepared")
             if saved is not None:
-                blank.restore(saved)
+                blank_policy.restore(saved)
             else:
-                if not blank.prepared:
-                    blank.prepare(self.log.sample(_SAMPLE_ROWS))
-                self._write_policy("prepared", blank)
-        sums = blank.empty_sums()
-        # If the policy has learned some parts before, the sums of the other parts have a separate file.
+                if not blank_policy.prepared:
+                    blank_policy.prepare(self.log.sample(_SAMPLE_ROWS))
+                self._write_policy("prepared", blank_policy)
+        sums = blank_policy.empty_sums()
+        # If the policy has learned some parts in an earlier call, the sums of the other parts have a separate file.
         suffix = f"-{hashlib.sha256(' '.join(sorted(old_digests)).encode()).hexdigest()[:12]}" if old_digests else ""
         file_name = f"sums{suffix}.npz"
         if (saved_sums := self._read_sums(file_name)) is not None:
             sums.restore(saved_sums)
         remaining = self._find_remaining(parts)
+        arguments = (blank_policy, self.log, remaining, settings.weights)
         if settings.engine == "ray":
-            outcomes = sum_parts_on_ray(
-                blank, self.log, remaining, settings.weights, address=settings.ray_address, workers=settings.workers
-            )
+            outcomes = sum_parts_on_ray(*arguments, address=settings.ray_address, workers=settings.workers)
         else:
-            outcomes = sum_parts_locally(blank, self.log, remaining, settings.weights)
+            outcomes = sum_parts_locally(*arguments)
         write = partial(self._write_sums, file_name, sums)
         self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
         learned_parts = (part for part in parts if part.name in self._learned_digests)
-        policy.learn_sums(sums, blank, self._format_digests(learned_parts))
+        policy.learn_sums(sums, blank_policy, self._format_digests(learned_parts))
         if self.folder is not None:  # the policy includes the sums of earlier calls
             for path in self.folder.path.glob("sums-*.npz"):
                 if path.name != file_name:
                     path.unlink(missing_ok=True)
 
     def learn_in_order(self, target: Contexts | None) -> None:
-        """Update the policy with the log's rounds in order, and adapt it at intervals."""
+        """Update the policy with the rounds of the log in order, and adapt it after every ``adapt_every`` rounds."""
         policy = self.policy
         parts = self.log.parts(_GRADIENT_PART_ROWS)
         old_digests = self._find_old_parts(parts)
@@ -317,13 +319,13 @@ class _LogRun:
             policy.prepare(self.log.sample(_SAMPLE_ROWS), *unlabelled)
         remaining = self._find_remaining(parts)
 
-        def learn(part: LogPart, _: object) -> None:
+        def learn_part(part: LogPart, _: object) -> None:
             self._learn_part(part, target)
             policy.log_parts |= frozenset(self._format_digests([part]))
 
         self._write_policy("policy", policy)
         write = partial(self._write_policy, "policy", policy)
-        self._learn_parts(self._check_parts(remaining), parts, learn, write=write)
+        self._learn_parts(self._check_parts(remaining), parts, learn_part, write=write)
 
     def _learn_parts(
         self,
@@ -333,9 +335,14 @@ class _LogRun:
         *,
         write: Callable[[], None],
     ) -> None:
-        """Call ``learn`` with every part and its outcome.
+        """Learn all parts, report the progress, and save it at intervals.
 
-        ``write`` is called at intervals, at the end, and before an error of the log is raised.
+        Args:
+            outcomes: parts that are not learned yet, each with what was computed from it, such as its sums.
+            parts: all parts of the log.
+            learn: called with every part and its outcome.
+            write: saves the learned state. It is called at intervals, at the end, and before an error in the log is
+                raised.
         """
 
         def save() -> None:
@@ -361,17 +368,17 @@ class _LogRun:
             save()
 
     def _check_parts(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, None]]:
-        """Yield every part after reading it once, so that a part with a damaged row is not partly learned."""
+        """Yield every part after reading all its rows, so that a part with a damaged row is not partly learned."""
         for part in parts:
-            for _ in weighted_batches(self.policy, self.log, part, self.settings.weights):
+            for _ in read_weighted_batches(self.policy, self.log, part, self.settings.weights):
                 pass
             yield part, None
 
     def _learn_part(self, part: LogPart, target: Contexts | None) -> None:
-        """Learn the rounds of one part, with as many target contexts."""
+        """Learn the rounds of one part in batches. The policy observes as many target contexts, and then adapts."""
         policy, settings = self.policy, self.settings
         ids = self.log.values(part, settings.id)
-        for batch, weights in weighted_batches(policy, self.log, part, settings.weights, settings.adapt_every):
+        for batch, weights in read_weighted_batches(policy, self.log, part, settings.weights, settings.adapt_every):
             rounds_before = policy.rounds_learned
             policy.update(
                 batch.contexts,
@@ -404,7 +411,7 @@ class _LogRun:
         return old_digests
 
     def _format_digests(self, parts: Iterable[LogPart]) -> list[str]:
-        """Return the digests of parts as the policy stores them."""
+        """Return the digests of parts in the form in which the policy stores them."""
         return [f"{self.settings.part_prefix}{self._digests[part]}" for part in parts]
 
     def _find_remaining(self, parts: list[LogPart]) -> list[LogPart]:
@@ -424,7 +431,7 @@ class _LogRun:
         return remaining
 
     def _report_progress(self, part: LogPart, parts: Sequence[LogPart]) -> None:
-        """Count a part, and call ``progress``."""
+        """Count a learned part, and call ``progress`` with the numbers so far."""
         self._rows_done += len(part)
         self._parts_done += 1
         if self.settings.progress is None:
@@ -436,7 +443,7 @@ class _LogRun:
             "rows_per_second": rate, "seconds_left": seconds_left,
         })  # fmt: skip
 
-    # The content of the folder: a policy or sums, each with the parts that it was learned from.
+    # The files of the folder: a policy or sums, each with the parts that it was learned from.
 
     def _read_policy(self, name: str) -> dict[str, AnyArray] | None:
         """Return the arrays of the policy saved under ``name``, or None. Set ``_learned_digests`` from its notes."""

@@ -1,9 +1,11 @@
 """Sum the parts of a log for linear policies, which learn from sums, on this machine or on a Ray cluster.
 
+``sum_parts_locally`` and ``sum_parts_on_ray`` yield the sums of each part. Both compute them with ``sum_part``.
+
 On a cluster (extra ``ray``) every part is a task. Its worker reads the rows and returns their sums, so that no rows are
-sent. (Ray Data would first read the rows into its object store, for a result of a few hundred kilobytes.) A task
-whose worker or node is lost is submitted again. The driver gets the sums in the order of the parts, so that it adds
-them up as one process would.
+sent. (Ray Data would first read the rows into its object store, for a result of a few hundred kilobytes.) A task whose
+worker or node is lost is submitted again. The driver gets the sums in the order of the parts, so that it adds them up
+in the same order as one process would.
 """
 
 from __future__ import annotations
@@ -32,17 +34,17 @@ from daband.policies._ridge import RidgePolicy
 
 T = TypeVar("T")
 Result = TypeVar("Result")
-#: The number of times that a part is submitted before it counts as failed.
+#: The maximum number of times that the task of a part is submitted, if its workers are lost.
 _MAX_ATTEMPTS = 5
-#: The number of submitted parts per worker, so that no worker waits for the driver.
+#: The number of submitted parts per worker. With more than one, no worker waits for the driver.
 _PARTS_PER_WORKER = 2
 #: The size of the object store of a local cluster, in bytes; its processes exchange little data.
 _OBJECT_STORE_BYTES = 256 * 2**20
-#: The maximum number of threads. More would not read files faster.
+#: The maximum number of threads on this machine. More threads would not read files faster.
 _MAX_THREADS = min(4, os.cpu_count() or 1)
 
 
-def weighted_batches(
+def read_weighted_batches(
     policy: Policy, log: ParquetLog, part: LogPart, weight_column: str | None, batch_rows: int = BATCH_ROWS
 ) -> Iterator[tuple[LoggedRounds, FloatArray]]:
     """Yield batches of a part's rounds with their weights (n,), at most ``batch_rows`` rounds at a time.
@@ -65,10 +67,10 @@ def weighted_batches(
 def sum_part(
     policy: RidgePolicy, log: ParquetLog, part: LogPart, weight_column: str | None, *, threads: int = 1
 ) -> RidgeSums:
-    """Return the sums over the rounds of one part of a log, weighted as in ``weighted_batches``.
+    """Return the sums over the rounds of one part of a log, weighted as in ``read_weighted_batches``.
 
-    The policy does not change. Every batch is summed separately, and the sums are added in order, so that ``threads``
-    affects only the time.
+    The policy is not changed. Every batch is summed separately, and the sums are added in the order of the batches, so
+    that the number of ``threads`` does not affect the result.
     """
 
     def sum_batch(weighted_batch: tuple[LoggedRounds, FloatArray]) -> RidgeSums:
@@ -81,37 +83,37 @@ def sum_part(
         return sums
 
     total = policy.empty_sums()
-    batches = weighted_batches(policy, log, part, weight_column)
-    in_threads = (sums for _, sums in _map_in_order(sum_batch, batches, threads=threads))
-    batch_sums = map(sum_batch, batches) if threads == 1 else in_threads
+    batches = read_weighted_batches(policy, log, part, weight_column)
+    threaded_sums = (sums for _, sums in _map_in_order(sum_batch, batches, threads=threads))
+    batch_sums = map(sum_batch, batches) if threads == 1 else threaded_sums
     for sums in batch_sums:
         total.merge(sums)
     return total
 
 
 def _map_in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) -> Iterator[tuple[T, Result]]:
-    """Yield every item with the result of ``work``, in order, while threads work on the next items."""
+    """Yield every item with the result of ``work(item)``, in order. Meanwhile threads work on the next items."""
     with ThreadPoolExecutor(threads) as pool:
         pending: deque[tuple[T, Future[Result]]] = deque()
         for item in items:
             pending.append((item, pool.submit(work, item)))
             if len(pending) > threads:
-                first, future = pending.popleft()
-                yield first, future.result()
-        for first, future in pending:
-            yield first, future.result()
+                oldest, future = pending.popleft()
+                yield oldest, future.result()
+        for oldest, future in pending:
+            yield oldest, future.result()
 
 
 def sum_parts_locally(
     policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], weight_column: str | None
 ) -> Generator[tuple[LogPart, RidgeSums]]:
-    """Yield every part with its sums, in the order of ``parts``. Threads sum the next parts in the meantime."""
-    threads_per_part = -(-_MAX_THREADS // max(len(parts), 1))  # with few parts, threads sum batches of one part
+    """Yield every part with its sums, in the order of ``parts``. Meanwhile threads sum the next parts."""
+    threads_per_part = -(-_MAX_THREADS // max(len(parts), 1))  # with few parts, several threads work on one part
 
     def sum_one(part: LogPart) -> RidgeSums:
         return sum_part(policy, log, part, weight_column, threads=threads_per_part)
 
-    with one_blas_thread():  # threads work on separate parts, not on the products of one batch
+    with one_blas_thread():  # threads work on separate parts or batches, not on the products of one batch
         yield from _map_in_order(sum_one, parts, threads=min(_MAX_THREADS, max(len(parts), 1)))
 
 
@@ -124,11 +126,14 @@ def sum_parts_on_ray(
     address: str,
     workers: int | None,
 ) -> Generator[tuple[LogPart, RidgeSums]]:
-    """Yield every part with its sums, in the order of ``parts``, computed by tasks of a Ray cluster."""
+    """Yield every part with its sums, in the order of ``parts``. Tasks of a Ray cluster compute the sums.
+
+    ``address`` and ``workers`` are the arguments ``ray_address`` and ``workers`` of ``fit_log``.
+    """
     ray = _import_ray()
     if not parts:
         return
-    with _cluster_connection(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
+    with _connect_to_cluster(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
         task = ray.remote(num_cpus=1, max_retries=0)(_sum_task)
         shared = ray.put((policy, log, weight_column))
         n_ahead = _PARTS_PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -160,13 +165,13 @@ def sum_parts_on_ray(
 
 
 def _sum_task(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
-    """Return the sums of one part, in a worker."""
+    """Return the sums of one part. This function runs in a worker; ``shared`` is in Ray's object store."""
     policy, log, weight_column = shared
     return sum_part(policy, log, part, weight_column)
 
 
 def _import_ray() -> Any:
-    """Return the module ``ray``, or raise an error that names the extra."""
+    """Import and return ``ray``, or raise an error that says how to install it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -179,12 +184,12 @@ def _import_ray() -> Any:
 
 
 @contextlib.contextmanager
-def _cluster_connection(ray: Any, address: str, workers: int) -> Iterator[None]:
-    """Connect to the cluster at ``address``.
+def _connect_to_cluster(ray: Any, address: str, workers: int) -> Iterator[None]:
+    """Connect to the Ray cluster at ``address`` for this block.
 
-    "local" starts a cluster with ``workers`` workers on this machine, and stops it at the end.
+    "local" starts a cluster with ``workers`` workers on this machine, and stops it at the end of the block.
     """
-    if ray.is_initialized():  # the caller opened the connection, and closes it
+    if ray.is_initialized():  # the caller has opened a connection, and will close it
         yield
         return
     thread_variables = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
@@ -210,7 +215,7 @@ def _cluster_connection(ray: Any, address: str, workers: int) -> Iterator[None]:
 
 
 def _get_result(ray: Any, reference: Any) -> Any:
-    """Return the result of a task or raise its exception; raise ``WorkerDied`` if its worker is gone."""
+    """Wait for a task, and return its result or raise its exception. Raise ``WorkerDied`` if its worker was lost."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -222,14 +227,14 @@ def _get_result(ray: Any, reference: Any) -> Any:
 
 
 def _cancel_tasks(ray: Any, references: Iterable[Any]) -> None:
-    """Cancel tasks on exit, when the cluster may be gone."""
+    """Cancel tasks. Errors are ignored, because the cluster may be gone."""
     for reference in references:
         with contextlib.suppress(Exception):
             ray.cancel(reference, force=True)
 
 
 def _check_reachable(address: str) -> None:
-    """Raise an error if nothing listens at HOST:PORT; Ray itself would try for minutes."""
+    """Raise ``OSError`` if nothing listens at HOST:PORT. Ray itself would try to connect for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit() and "/" not in host:
         with socket.create_connection((host, int(port)), timeout=10):

@@ -1,7 +1,8 @@
 """Train one policy, several policies with common gradient steps, or the candidates of ``choose``.
 
-``train`` and ``continue_on_target`` build a ``Phase`` and play it with ``run_phase``. A ``RunGroup`` plays one or more
-phases episode by episode, and ``run_groups`` several groups in turn. ``train_candidates`` is for ``choose``.
+``train`` and ``continue_on_target`` build a ``Phase`` and play it with ``run_phase``. A ``RunGroup`` plays one phase,
+or several phases with common gradient steps, episode by episode. ``run_groups`` plays several groups in turn.
+``train_candidates`` trains the candidates of ``choose``.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ def train(
         source: the domain in which rounds are played and rewarded (or a log of such rounds).
         target: unlabelled contexts of the target, or None. Target rewards cannot be passed.
         episodes: the number of episodes, 300 by default. A source with fewer rounds is shown again, up to five times in
-            total (a log only once); ``Run.note`` then reports it.
+            total (a log only once). ``Run.note`` then says how often.
         episode_length: the number of rounds per episode. The policy adapts after each episode.
         seed: determines the order of contexts; the policy's seed by default.
         directory: the run's folder. A second call with the same settings resumes an interrupted run, which ends with
             the same result, bit for bit. Ctrl-C and SIGTERM wait for the end of the episode and save it; a second
             Ctrl-C stops at once. Only one process can use a folder at a time.
-        config: more settings to store in the folder's ``config.json``.
+        config: additional settings to store in the folder's ``config.json``.
         save_every: the minimum number of seconds between two saves into ``directory``; 0 saves every episode.
-        progress: called after every episode with its record.
+        progress: called after every episode with its record (an entry of ``Run.episodes``).
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -107,9 +108,9 @@ def continue_on_target(
         episode_length: the number of rounds per episode. The policy adapts after each episode.
         seed: determines the order of contexts; the policy's seed by default.
         directory: the folder of this phase, as in ``train``.
-        config: more settings to store in the folder's ``config.json``.
+        config: additional settings to store in the folder's ``config.json``.
         save_every: the minimum number of seconds between two saves into ``directory``; 0 saves every episode.
-        progress: called after every episode with its record.
+        progress: called after every episode with its record (an entry of ``Run.episodes``).
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -144,7 +145,7 @@ def continue_on_target(
 
 
 def can_train_stacked(policies: Sequence[Policy]) -> bool:
-    """Return True if these are several neural policies of one shape and recipe, which can be trained together."""
+    """Return True if ``train_stacked`` can train these policies: several neural policies of one shape and recipe."""
     if len(policies) < 2 or not all(isinstance(policy, Policy) and policy.learns_by_gradients for policy in policies):
         return False
     from daband.neural._neural_linucb import can_stack  # imports torch
@@ -153,11 +154,11 @@ def can_train_stacked(policies: Sequence[Policy]) -> bool:
 
 
 def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
-    """Play several phases together. Rounds are played run by run, and gradient steps are taken for all runs at once.
+    """Play several phases together, and return the run of each, or the exception that ended it.
 
-    On a GPU, five stacked seeds took about half the time of five separate runs. Each result equals that of a separate
-    run, up to rounding, and each folder can be resumed separately. A run that fails has its exception in the returned
-    list, and the others continue.
+    Rounds are played run by run, and gradient steps are taken for all runs together. On a GPU, five stacked seeds took
+    about half the time of five separate runs. Each result equals the result of a separate run, up to rounding, and each
+    folder can be resumed separately. If a run fails, the others continue.
     """
     if len(phases) > 1 and not can_train_stacked([phase.policy for phase in phases]):
         raise InvalidInput(
@@ -179,8 +180,12 @@ def run_phase(phase: Phase) -> Run:
 class RunGroup:
     """One run, or several runs with common gradient steps.
 
-    ``step`` plays an episode of every run that is not ahead of the others. A run that raises an error is dropped, and
-    the others continue.
+    ``step`` plays the next episode. Runs that were resumed ahead of the others wait for them. A run that raises an
+    error is dropped, and the others continue.
+
+    Args:
+        phases: what each run plays.
+        name: the name of the group in progress reports.
     """
 
     def __init__(self, phases: Sequence[Phase], *, name: str = "") -> None:
@@ -188,11 +193,11 @@ class RunGroup:
         self._trainers: dict[int, Trainer] = {}
         self._failed: dict[int, Exception] = {}
         self._n_runs = len(phases)
-        #: The seconds of each episode that was played here.
-        self.seconds: list[float] = []
-        in_folder = any(phase.settings.directory is not None for phase in phases)
+        #: The duration in seconds of each episode that was played in this call.
+        self.episode_seconds: list[float] = []
+        has_folders = any(phase.settings.directory is not None for phase in phases)
         try:
-            with defer_stop_signals(enabled=in_folder):  # the first save of a new folder must be complete
+            with defer_stop_signals(enabled=has_folders):  # the first save of a new folder must be complete
                 for index in range(self._n_runs):
                     self._try_run(index, partial(self._start, index))
         except BaseException:
@@ -215,7 +220,7 @@ class RunGroup:
 
     @property
     def episode(self) -> int:
-        """The index of the next episode, for the run with the fewest episodes."""
+        """The index of the next episode, of the run with the fewest episodes."""
         return min((trainer.episode for trainer in self._trainers.values()), default=0)
 
     @property
@@ -229,11 +234,10 @@ class RunGroup:
         return self.phases[0].episodes
 
     def step(self) -> None:
-        """Play the next episode."""
+        """Play the next episode of every run that is not ahead of the others, and adapt their policies."""
         trainers = self._trainers
         episode = min(trainer.episode for trainer in trainers.values() if not trainer.finished)
         running = [index for index, trainer in trainers.items() if trainer.episode == episode and not trainer.finished]
-        # Resumed runs may be ahead: they wait.
         play = partial(Trainer.play, episode_start=time.perf_counter(), n_runs=len(running))
         running = [index for index in running if self._try_run(index, partial(play, trainers[index]))]
         if self._n_runs == 1:
@@ -248,7 +252,7 @@ class RunGroup:
     @property
     def seconds_left(self) -> float | None:
         """The estimated seconds for the remaining episodes; None before two episodes, as the first one takes longer."""
-        durations = self.seconds[1:]
+        durations = self.episode_seconds[1:]
         return sum(durations) / len(durations) * (self.episodes - self.episode) if durations else None
 
     def save(self) -> None:
@@ -280,10 +284,10 @@ class RunGroup:
 
 
 def run_groups(groups: Sequence[RunGroup], *, on_episode: Callable[[RunGroup], None] | None = None) -> None:
-    """Play two episodes of each group, to estimate its remaining time. Then play all groups, the quickest first.
+    """Play all groups. First, two episodes of each group are played, to estimate its remaining time.
 
-    ``on_episode`` is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and
-    save every run that has a folder.
+    Then the group with the shortest remaining time is played to its end, and so on. ``on_episode`` is called with the
+    group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and save every run that has a folder.
     """
 
     def save() -> None:
@@ -294,11 +298,11 @@ def run_groups(groups: Sequence[RunGroup], *, on_episode: Callable[[RunGroup], N
         try:
             while running := [group for group in groups if not group.finished]:
                 running.sort(key=lambda group: group.seconds_left or 0.0)
-                unmeasured = [group for group in running if group.seconds_left is None]
-                for group in unmeasured or running[:1]:
+                unmeasured_groups = [group for group in running if group.seconds_left is None]
+                for group in unmeasured_groups or running[:1]:
                     started = time.perf_counter()
                     group.step()
-                    group.seconds.append(time.perf_counter() - started)
+                    group.episode_seconds.append(time.perf_counter() - started)
                     if on_episode is not None:
                         on_episode(group)
                     request.handle_signal(save)
@@ -309,13 +313,13 @@ def run_groups(groups: Sequence[RunGroup], *, on_episode: Callable[[RunGroup], N
 
 @dataclass(frozen=True)
 class CandidateProgress:
-    """The progress of training all candidates."""
+    """The progress of training all candidates of ``choose``."""
 
-    #: The name of the candidate that played last.
+    #: The name of the candidate that played the last episode.
     candidate: str
-    #: The number of its episodes so far.
+    #: The number of episodes that this candidate has played.
     episode: int
-    #: The number of its episodes in total.
+    #: The number of episodes of this candidate in total.
     episodes: int
     #: The number of trained policies.
     policies_done: int
@@ -325,7 +329,7 @@ class CandidateProgress:
     seconds_left: float | None
     #: The fraction of all episodes that is done, from 0 to 1.
     fraction: float
-    #: The text of ``Run.note``, or the text that ``first_answer`` returned.
+    #: A sentence about this candidate's run (``Run.note``), or the first answer of ``choose`` once there is one.
     note: str = ""
 
 
@@ -333,7 +337,7 @@ class CandidateProgress:
 _VECTOR_ROUNDS = 4000
 #: The maximum number of passes over a small source of vectors.
 _MAX_VECTOR_PASSES = 5
-#: Vectors of at least this many dimensions are wide. Their regressions need more rounds.
+#: The minimum number of dimensions of wide vectors, whose regressions need more rounds.
 _MIN_WIDE_DIM = 512
 #: The number of training rounds for wide vectors.
 _WIDE_ROUNDS = 8000
@@ -343,12 +347,14 @@ _MAX_WIDE_PASSES = 10
 _MAX_EPISODES = 125
 
 
-def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tuple[Pair, int | None, int]:
-    """Return the pair with its passes over the source, and the number and length of episodes of every candidate.
+def choose_training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tuple[Pair, int | None, int]:
+    """Return the pair, the number of episodes and the length of an episode with which candidates are trained.
 
-    Policies for vectors are trained in about 4,000 rounds. A smaller source is shown up to five times. A larger source
-    or a log is shown once, in longer episodes, so that the number of gradient steps stays the same. Wide vectors have
-    about 8,000 rounds and up to ten passes. Images have the defaults of ``train``, because they take longer to learn.
+    The source of the returned pair has the number of passes that is needed. A given number of ``episodes`` is not
+    changed. Otherwise policies for vectors are trained for about 4,000 rounds. A smaller source is shown up to five
+    times. A larger source or a log is shown once, in longer episodes, so that the number of gradient steps stays the
+    same. Policies for wide vectors have about 8,000 rounds and up to ten passes. Images have the defaults of ``train``,
+    because they take longer to learn.
     """
     if episodes is not None:
         return pair, check_int("episodes", episodes, minimum=1), episode_length
@@ -362,7 +368,7 @@ def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tu
     rounds = max(len(source), min(source.rounds_available, rounds))
     length = min(max(episode_length, math.ceil(rounds / _MAX_EPISODES)), rounds)
     n_episodes = max(1, rounds // length)
-    if isinstance(source, LoggedDomain):  # episodes are equally long: drop as few rounds of the log as possible
+    if isinstance(source, LoggedDomain):  # episodes are equally long, so drop as few rounds as possible
         n_episodes = min(range(n_episodes, n_episodes // 2, -1), key=lambda episodes: rounds % episodes)
         length = rounds // n_episodes
     return replace(pair, source=source), n_episodes, length
@@ -380,7 +386,7 @@ def train_candidates(
     progress: Callable[[CandidateProgress], None] | None = None,
     first_answer: Callable[[str, Policy], str] | None = None,
 ) -> list[Policy]:
-    """Train a policy of every candidate, and return them in the order of the candidates.
+    """Train a policy of every candidate, and return the policies in the order of the candidates.
 
     Args:
         pair: the source and target.
@@ -389,12 +395,11 @@ def train_candidates(
         episodes: as in ``train``.
         episode_length: as in ``train``.
         device: "auto" (a GPU if available), "cpu", "cuda", ...
-        directory: every run has its own folder in it. A second call with the same settings reads finished runs, and
-            resumes interrupted ones.
+        directory: a folder in which every run has its own folder. A second call with the same settings reads finished
+            runs and resumes interrupted ones.
         progress: called after every episode.
-        first_answer: called with the name and the policy of each candidate that is finished, while others are still
-            training. As soon as it returns a text, this text is the ``note`` of the progress, and there are no more
-            calls.
+        first_answer: called with the name and the policy of a finished candidate, while others are still training,
+            until it returns a text that is not empty. This text is then the ``note`` of the progress.
     """
     policies = [candidate.build(pair, seed=seed, device=device) for candidate in candidates]
     named_phases = []
@@ -411,7 +416,7 @@ def _run_candidates(
     progress: Callable[[CandidateProgress], None] | None,
     first_answer: Callable[[str, Policy], str] | None,
 ) -> None:
-    """Train the phase of each candidate, and report the progress."""
+    """Play the phase of each candidate, given with the candidate's name, and report the progress."""
     groups: list[RunGroup] = []
     note = ""
 
@@ -426,19 +431,19 @@ def _run_candidates(
         current = _compute_progress(group, groups)
         progress(replace(current, note=note) if note else current)
 
-    with ExitStack() as started_groups:
+    with ExitStack() as open_groups:
         for name, phase in named_phases:
             groups.append(RunGroup([phase], name=name))
-            started_groups.callback(groups[-1].stop)
+            open_groups.callback(groups[-1].stop)
             if groups[-1].failure is not None:
                 raise groups[-1].failure
         run_groups(groups, on_episode=report_episode)
 
 
 def _compute_progress(last_group: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
-    """Return the progress of all groups after an episode of the group ``last_group``."""
+    """Return the progress of all groups after an episode of ``last_group``."""
     seconds_left = [0.0 if group.finished else group.seconds_left for group in groups]
-    estimates = [seconds for seconds in seconds_left if seconds is not None]
+    known_seconds_left = [seconds for seconds in seconds_left if seconds is not None]
     episodes_done, all_episodes = (sum(getattr(group, name) for group in groups) for name in ("episode", "episodes"))
     return CandidateProgress(
         candidate=last_group.name,
@@ -446,7 +451,7 @@ def _compute_progress(last_group: RunGroup, groups: Sequence[RunGroup]) -> Candi
         episodes=last_group.episodes,
         policies_done=sum(group.episode >= group.episodes for group in groups),
         policies=len(groups),
-        seconds_left=sum(estimates) if len(estimates) == len(seconds_left) else None,
+        seconds_left=sum(known_seconds_left) if len(known_seconds_left) == len(seconds_left) else None,
         fraction=episodes_done / all_episodes,
         note=last_group.phases[0].note,
     )

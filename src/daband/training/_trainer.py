@@ -1,12 +1,13 @@
 """Play the episodes of one training run, and save the run in its folder.
 
-For each episode, rounds are played, the policy adapts, and the episode is recorded. In a run's folder, ``config.json``
-has the settings, ``rounds.npz`` and ``episodes.jsonl`` the history, and ``policy.safetensors`` the policy after the
-last saved episode. The policy is written last and names its episode. So after a crash between two writes the other
-files may be longer than needed, and the extra rounds are played again with the same result. The policy file also has a
-digest of the rounds and episodes up to its own, so that a changed file is detected.
+In each episode, rounds are played, the policy adapts, and the episode is recorded. ``Phase`` describes the rounds to
+play, ``Trainer`` plays and saves them, and ``Run`` is the result.
 
-``Phase`` describes the rounds to play, ``Trainer`` plays and saves them, and ``Run`` is the result.
+In a run's folder, ``config.json`` has the settings, ``rounds.npz`` and ``episodes.jsonl`` the history, and
+``policy.safetensors`` the policy after the last saved episode. The policy is written last, with the number of its
+episode. So after a crash between two writes, the history may have more rounds than the policy has learned. These rounds
+are dropped and played again, with the same result. The policy file also has a digest of the history, so that a changed
+file is detected.
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ from daband.training._work_folder import Folder, as_json
 LabelledDomain = RewardDomain | LoggedDomain
 #: A function that is called with the record of every episode.
 Progress = Callable[[dict[str, float]], None]
-#: A list of domain names, each with rounds or contexts of that domain. The name is None for a single source or target.
+#: Pairs of a domain's name and its rounds or contexts. The name is None for a single source or target.
 ByDomain = list[tuple[str | None, Any]]
-#: The maximum size of the contexts to which a transform is fitted, in bytes.
+#: The maximum size in bytes of the contexts to which a transform is fitted.
 _MAX_SAMPLE_BYTES = 1 << 30
 #: The columns of ``rounds.npz``.
-_COLUMNS = ("arm", "reward", "regret", "propensity")
+_ROUND_COLUMNS = ("arm", "reward", "regret", "propensity")
 #: The default number of episodes.
 _DEFAULT_EPISODES = 300
-#: The default maximum number of passes over a small source.
-_DEFAULT_MAX_PASSES = 5
+#: The maximum number of passes over a small source, if the number of episodes is not given.
+_MAX_DEFAULT_PASSES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """The settings of one run: the arguments of ``train``, which documents them."""
+    """The settings of one run: arguments of ``train``, where they are documented."""
 
     episodes: int | None = None
     episode_length: int = 64
@@ -75,7 +76,7 @@ class TrainSettings:
             as_json(self.config)
 
     def order_seed(self, policy: Policy) -> int:
-        """Return the seed of the order of contexts: the policy's seed by default."""
+        """Return the seed that determines the order of contexts; by default the policy's seed."""
         return policy.seed if self.seed is None else check_int("seed", self.seed, minimum=0)
 
 
@@ -90,15 +91,15 @@ class Run:
     (16, (16,), 2)
     """
 
-    #: The chosen arms, (rounds,).
+    #: The index of the chosen arm in each round, (rounds,).
     arm: IntArray
-    #: Their rewards, (rounds,).
+    #: The reward of the chosen arm in each round, (rounds,).
     reward: FloatArray
     #: The expected regret of each round, (rounds,); NaN if it is not known.
     regret: FloatArray
-    #: The probability of each chosen arm, (rounds,).
+    #: The probability with which the arm was chosen in each round, (rounds,).
     propensity: FloatArray
-    #: The metrics of each episode, by name.
+    #: The record of each episode: its number, regret so far, mean reward, and the metrics of ``adapt``, by name.
     episodes: list[dict[str, float]]
     #: The duration of the run in seconds.
     seconds: float
@@ -126,15 +127,17 @@ class Run:
 
 @dataclass
 class History:
-    """The rounds and records of all episodes so far, and the duration in seconds."""
+    """The rounds and records of all episodes so far."""
 
-    #: The columns of each episode's rounds.
+    #: The rounds of each episode, as arrays (rounds,) by the names in ``_ROUND_COLUMNS``.
     rounds: list[dict[str, AnyArray]] = field(default_factory=list)
+    #: The record of each episode, as in ``Run.episodes``.
     episodes: list[dict[str, float]] = field(default_factory=list)
+    #: The duration of all episodes in seconds.
     seconds: float = 0.0
 
     def concatenate(self, name: str) -> AnyArray:
-        """Return one column of all rounds, (rounds,)."""
+        """Return the column ``name`` of the rounds of all episodes, (rounds,)."""
         no_rounds = np.zeros(0, np.int64 if name == "arm" else np.float64)
         return np.concatenate([episode[name] for episode in self.rounds]) if self.rounds else no_rounds
 
@@ -145,28 +148,31 @@ class History:
     def compute_digest(self) -> str:
         """Return a digest of all rounds and records."""
         digest = hashlib.sha256(self.format_records().encode())
-        for name in _COLUMNS:
+        for name in _ROUND_COLUMNS:
             digest.update(np.ascontiguousarray(self.concatenate(name)).tobytes())
         return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of training: rounds in one domain, optionally with unlabelled contexts of the target."""
+    """A phase of training: the rounds that a policy plays in one domain.
+
+    The policy may observe unlabelled target contexts at the same time.
+    """
 
     policy: Policy
-    #: "source" or "target".
+    #: The role of ``domain``: "source" or "target".
     domain_name: str
-    #: The domain of the rounds.
+    #: The domain in which rounds are played.
     domain: LabelledDomain
-    #: Target contexts, or None.
+    #: The unlabelled target contexts, or None.
     unlabelled: Contexts | None
     #: The number of episodes.
     episodes: int
-    #: The seed of the order of contexts.
+    #: The seed that determines the order of contexts.
     seed: int
     settings: TrainSettings = field(default_factory=TrainSettings)
-    #: The maximum number of rounds, or None.
+    #: The total number of rounds, if the last episode may be shorter; None if all episodes have the same length.
     rounds: int | None = None
     #: The text of ``Run.note``.
     note: str = ""
@@ -177,12 +183,12 @@ class Phase:
         return self.settings.episode_length
 
     def round_range(self, episode: int) -> tuple[int, int]:
-        """Return the first round of an episode and the first round after it."""
+        """Return the index of an episode's first round, and the index after its last round."""
         start, stop = episode * self.episode_length, (episode + 1) * self.episode_length
         return start, stop if self.rounds is None else min(stop, self.rounds)
 
-    def read(self, episode: int) -> tuple[ByDomain, ByDomain]:
-        """Return the rounds and the unlabelled contexts of an episode, by domain."""
+    def read_episode(self, episode: int) -> tuple[ByDomain, ByDomain]:
+        """Return the rounds and the unlabelled target contexts of an episode, by domain."""
         start, stop = self.round_range(episode)
         rounds = self.domain.by_domain(start, stop, seed=self.seed)
         if self.unlabelled is None or start >= self.unlabelled.rounds_available:
@@ -199,7 +205,10 @@ class Phase:
         return {"policy": policy, **(self.settings.config or {}), "training": training}
 
     def _compute_data_digest(self) -> str:
-        """Return a short digest of the first and last rounds. A folder with another digest is rejected."""
+        """Return a short digest of the domain's size and its first and last rounds.
+
+        It is stored in ``config.json``, so that a folder cannot be resumed with other data.
+        """
         n_rounds = self.round_range(self.episodes - 1)[1]
         digest = hashlib.sha256(f"{len(self.domain)} {self.domain.context_shape}".encode())
         for start in (0, max(0, n_rounds - 4)):
@@ -210,7 +219,7 @@ class Phase:
 
 
 class Trainer:
-    """The state of one training run. For each episode, call ``play``, adapt the policy, and call ``close``."""
+    """Plays one training run. For each episode, call ``play``, adapt the policy, and call ``close``."""
 
     def __init__(self, phase: Phase) -> None:
         policy = phase.policy
@@ -235,8 +244,10 @@ class Trainer:
         self._collapse_watch = CollapseWatch()
         for record in self.history.episodes:  # warnings given before an interruption are not repeated
             self._collapse_watch.observe(record)
-        self._played: RewardedDecision | None = None
-        self._unlabelled: ByDomain = []
+        #: The decisions of the current episode; None for logs.
+        self._decisions: RewardedDecision | None = None
+        #: The target contexts of the current episode.
+        self._target_contexts: ByDomain = []
 
     @property
     def episode(self) -> int:
@@ -245,27 +256,32 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """True if every episode is closed."""
+        """True if every episode is recorded."""
         return self.episode >= self.phase.episodes
 
     def play(self, *, episode_start: float | None = None, n_runs: int = 1) -> None:
-        """Play the rounds of the next episode, and show the policy its target contexts.
+        """Play the rounds of the next episode, and pass its target contexts to the policy.
 
-        If ``n_runs`` runs take turns, they divide the time since ``episode_start``, and save proportionally less often.
+        Args:
+            episode_start: the time at which the episode started, from ``time.perf_counter``; by default the end of the
+                previous episode.
+            n_runs: the number of runs that take turns. The episode's time is divided by it, and runs save
+                proportionally less often.
         """
         self._episode_start, self._n_runs = self._episode_start if episode_start is None else episode_start, n_runs
-        rounds, self._unlabelled = self.phase.read(self.episode)
-        self._played = _play_episode(self.phase, rounds, self.history)
-        for name, contexts in self._unlabelled:
+        rounds, self._target_contexts = self.phase.read_episode(self.episode)
+        self._decisions = _play_episode(self.phase, rounds, self.history)
+        for name, contexts in self._target_contexts:
             self.policy.observe_target(contexts, name)
 
     def close(self, metrics: dict[str, float] | Exception) -> None:
-        """Record the episode with the metrics of ``adapt``, or raise the exception of ``adapt``."""
+        """Record the episode with ``metrics``, the result of ``adapt``. If it is an exception, raise it."""
         if isinstance(metrics, Exception):
             raise metrics
         history = self.history
-        if metrics and self._played is not None and self._unlabelled:
-            metrics = {**metrics, **_compute_bound_terms(self.policy, self._played, self._unlabelled, history, metrics)}
+        if metrics and self._decisions is not None and self._target_contexts:
+            bound_terms = _compute_bound_terms(self.policy, self._decisions, self._target_contexts, history, metrics)
+            metrics = {**metrics, **bound_terms}
         record = _build_record(self.episode, history, metrics)
         for message in self._collapse_watch.observe(record):
             warnings.warn(message, CollapseWarning, stacklevel=4)
@@ -283,7 +299,7 @@ class Trainer:
         if self.folder is None:
             return
         started = time.perf_counter()
-        columns = {name: self.history.concatenate(name) for name in _COLUMNS}
+        columns = {name: self.history.concatenate(name) for name in _ROUND_COLUMNS}
         write_npz(self.folder.path / "rounds.npz", columns)
         write_text(self.folder.path / "episodes.jsonl", self.history.format_records())
         counts = {"episodes": str(len(self.history.episodes)), "rounds": str(len(columns["arm"]))}
@@ -292,10 +308,10 @@ class Trainer:
         self.folder.record_save(started, n_runs=self._n_runs)
 
     def _resume(self, folder: Folder) -> History:
-        """Restore the policy of the last saved episode and return the history up to it.
+        """Restore the policy after the last saved episode, and return the history up to that episode.
 
-        In a new folder the policy is saved at once. So a second call resumes from the same state, even if the caller's
-        policy has learned more rounds in the meantime.
+        In a new folder, the policy is saved at once. So a second call starts from the same state, even if the policy
+        has learned more rounds in the meantime.
         """
         policy, path = self.policy, folder.path / "policy.safetensors"
         history = History()
@@ -307,10 +323,10 @@ class Trainer:
             saved = read_checkpoint(path)
             rounds, episodes = int(saved.notes["rounds"]), int(saved.notes["episodes"])
             columns = read_npz(folder.path / "rounds.npz")
-            for name in _COLUMNS:
+            for name in _ROUND_COLUMNS:
                 if len(columns[name]) < rounds:
                     raise ValueError(f"rounds.npz has {len(columns[name])} of {rounds} rounds")
-            history.rounds = [{name: columns[name][:rounds] for name in _COLUMNS}]
+            history.rounds = [{name: columns[name][:rounds] for name in _ROUND_COLUMNS}]
             lines = read_bytes(folder.path / "episodes.jsonl").decode().splitlines()[:episodes]
             if len(lines) < episodes:
                 raise ValueError(f"episodes.jsonl has {len(lines)} of {episodes} episodes")
@@ -330,7 +346,7 @@ class Trainer:
 
     def result(self) -> Run:
         """Return the history as a ``Run``."""
-        arm, reward, regret, propensity = (self.history.concatenate(name) for name in _COLUMNS)
+        arm, reward, regret, propensity = (self.history.concatenate(name) for name in _ROUND_COLUMNS)
         return Run(arm, reward, regret, propensity, self.history.episodes, self.history.seconds, self.phase.note)
 
 
@@ -339,13 +355,13 @@ def _compute_bound_terms(
 ) -> dict[str, float]:
     """Return the observable terms of the target-regret bound, summed over all episodes up to this one.
 
-    The bound is stated for rewards in [0, 1], so rewards, means and bonuses are scaled from the user's units.
+    The bound is stated for rewards in [0, 1], so rewards, predictions and bonuses are scaled from the user's units.
     """
-    last_record = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
+    previous_record = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
     target = join_decisions([policy.decide(batch, name or "target", rule="ucb") for name, batch in unlabelled])
     low, high = policy.reward_moments.reward_range
     return add_bound_terms(
-        last_record,
+        previous_record,
         alpha=policy.alpha,
         source=_scale_to_unit(decision, low, high),
         reward=(decision.reward - low) / (high - low),
@@ -356,14 +372,14 @@ def _compute_bound_terms(
 
 
 def _scale_to_unit(decision: Decision, low: float, high: float) -> Decision:
-    """Return decisions with means and bonuses scaled from the user's units to rewards in [0, 1]."""
+    """Return decisions with predictions and bonuses scaled from rewards in [low, high] to rewards in [0, 1]."""
     return replace(decision, mean=(decision.mean - low) / (high - low), bonus=decision.bonus / (high - low))
 
 
 def _play_episode(phase: Phase, rounds_by_domain: ByDomain, history: History) -> RewardedDecision | None:
-    """Play the rounds of every domain in turn, and append them to the history. Return the decisions; None for logs.
+    """Play the rounds of every domain in turn, append them to the history, and return the decisions.
 
-    Rounds without a domain name are played in the phase's domain.
+    Logged rounds are learned without a decision. The result is None if all rounds are logged.
     """
     policy = phase.policy
     decisions: list[RewardedDecision] = []
@@ -379,12 +395,12 @@ def _play_episode(phase: Phase, rounds_by_domain: ByDomain, history: History) ->
             decision = policy.play(rounds.contexts, rounds.rewards, domain)
             columns.append((decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity))
             decisions.append(decision)
-    history.rounds.append(dict(zip(_COLUMNS, map(np.concatenate, zip(*columns, strict=True)), strict=True)))
+    history.rounds.append(dict(zip(_ROUND_COLUMNS, map(np.concatenate, zip(*columns, strict=True)), strict=True)))
     return join_decisions(decisions) if decisions else None
 
 
 def _build_record(episode: int, history: History, metrics: dict[str, float]) -> dict[str, float]:
-    """Return the record of the last episode: its number, regret so far, mean reward and metrics."""
+    """Return the record of the last episode: its number, the regret so far, its mean reward and metrics."""
     regret_before = history.episodes[-1]["regret"] if history.episodes else 0.0
     regret = history.rounds[-1]["regret"]
     total = None if regret_before is None or np.isnan(regret).any() else regret_before + float(regret.sum())
@@ -393,7 +409,7 @@ def _build_record(episode: int, history: History, metrics: dict[str, float]) -> 
 
 
 def _fit_transform(phase: Phase) -> None:
-    """Fit the policy's transform to a sample of the run's contexts, at most ``_MAX_SAMPLE_BYTES``."""
+    """Fit the policy's transform to contexts of every domain of the phase, at most ``_MAX_SAMPLE_BYTES`` in total."""
     policy = phase.policy
     context_bytes = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
     n_rows = min(len(phase.domain), max(2, _MAX_SAMPLE_BYTES // (2 * context_bytes)))
@@ -411,7 +427,7 @@ def _fit_transform(phase: Phase) -> None:
 def build_source_phase(
     policy: Policy, source: LabelledDomain, target: Contexts | None, settings: TrainSettings
 ) -> Phase:
-    """Return the checked phase that ``train`` plays.
+    """Check the arguments of ``train``, and return the phase that it plays.
 
     By default there are 300 episodes. A source with fewer rounds is shown again, up to five times in total. A log is
     shown only once, because each of its rounds must count once. An episode is at most as long as the source.
@@ -438,12 +454,15 @@ def build_source_phase(
 
 
 def _choose_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
-    """Return the source with the default number of passes, the number and length of episodes, and a note."""
+    """Return the source with its passes, the number of episodes, the length of an episode, and ``Run.note``.
+
+    These are the defaults of ``train``, for episodes of at most ``length`` rounds.
+    """
     default_rounds = _DEFAULT_EPISODES * length
     if source.rounds_available >= default_rounds:
         return source, _DEFAULT_EPISODES, length, ""
     if not isinstance(source, LoggedDomain):
-        passes = min(max(source.passes, _DEFAULT_MAX_PASSES), math.ceil(default_rounds / len(source)))
+        passes = min(max(source.passes, _MAX_DEFAULT_PASSES), math.ceil(default_rounds / len(source)))
         if passes > source.passes:
             source = copy.copy(source)
             source.passes = passes
@@ -455,14 +474,17 @@ def _choose_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
 
 
 def check_unlabelled(target: Contexts | None) -> None:
-    """Raise an error if ``target`` is not a stream of contexts, or has rewards."""
+    """Raise an error if ``target`` does not consist of contexts without rewards; None is accepted."""
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, LabelledDomain)):
         kind = type(target).__name__
-        raise InvalidInput(f"target must be a stream of contexts without rewards, e.g. pair.target, got {kind}")
+        raise InvalidInput(f"target must be contexts without rewards, e.g. pair.target, got {kind}")
 
 
 def check_domains(policy: Policy, domain: LabelledDomain, target: Contexts | None, what: str = "source") -> None:
-    """Raise an error if a domain or the target contexts do not fit the policy; ``what`` names the domain in errors."""
+    """Raise an error if the domain or the target contexts do not match the policy.
+
+    ``what`` is the name of the argument ``domain`` in errors.
+    """
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     if not isinstance(domain, LabelledDomain):

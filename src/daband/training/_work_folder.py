@@ -1,7 +1,10 @@
-"""Manage the folder of a long task, which one process locks, and defer signals until the task is saved.
+"""Manage the folder of a long task, and defer signals until the task is saved.
 
-Runs, log fits and audits use such a folder. A settings file identifies the task. Other settings are rejected, with an
-error that names the first difference. Results are stored next to the settings file.
+Training runs, ``fit_log`` and audits save their progress in such a folder, which one process locks. A settings file
+identifies the task, and results are stored next to it. A later call with other settings raises an error that names the
+first difference.
+
+``Folder`` is the folder. ``defer_stop_signals`` delays Ctrl-C and SIGTERM until the progress is saved.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from typing import Any, Self
 from daband._files import locked, make_folder, read_json, remove_orphans, write_json
 from daband.errors import DataError, InvalidInput
 
-#: The minimum time between two saves, as a multiple of the duration of a save. So saving takes less than a twentieth of
-#: the total time.
+#: The minimum time between two saves, as a multiple of the duration of a save. Saving therefore takes less than a
+#: twentieth of the total time.
 _SAVE_INTERVAL_FACTOR = 20.0
 
 
@@ -30,8 +33,8 @@ class Folder:
 
     Args:
         path: the folder, which is created if needed.
-        what: the name of its content in error messages.
-        save_every: the minimum number of seconds between two saves.
+        what: the name of its content in error messages, e.g. "a run".
+        save_every: the minimum number of seconds between two saves; with 0 it is always time to save.
     """
 
     def __init__(self, path: str | Path, *, what: str = "a run", save_every: float = 0.0) -> None:
@@ -54,7 +57,7 @@ class Folder:
         self.release()
 
     def claim(self, file: str, settings: Mapping[str, Any]) -> None:
-        """Write the settings to ``file``. If the file exists, raise an error unless it has the same settings."""
+        """Write the settings to the file ``file``. If it exists, raise an error unless it has the same settings."""
         path, expected = self.path / file, as_json(settings)
         if not os.path.lexists(path):
             write_json(path, expected, sort_keys=True)
@@ -72,9 +75,11 @@ class Folder:
         return time.perf_counter() - self._last_save >= self._save_interval
 
     def record_save(self, started: float, *, n_runs: int = 1) -> None:
-        """Record that a save that started at ``started`` has ended, and set the time of the next save.
+        """Record the end of a save, and set the time of the next save.
 
-        If ``n_runs`` runs take turns, each saves proportionally less often.
+        Args:
+            started: the time at which the save started, from ``time.perf_counter``.
+            n_runs: the number of runs that take turns in this process. Each saves proportionally less often.
         """
         self._last_save = time.perf_counter()
         interval = _SAVE_INTERVAL_FACTOR * n_runs * (self._last_save - started)
@@ -82,7 +87,7 @@ class Folder:
 
 
 def as_json(settings: Mapping[str, Any]) -> Any:
-    """Return settings as they are after writing and reading JSON."""
+    """Return settings as JSON types, as they would be after writing and reading a JSON file."""
     try:
         return json.loads(json.dumps(dict(settings)))
     except (TypeError, ValueError) as error:
@@ -92,7 +97,7 @@ def as_json(settings: Mapping[str, Any]) -> Any:
 def describe_difference(stored: Any, current: Any, path: str = "") -> str:
     """Return a description of the first difference between two JSON values; empty if they are equal."""
     if isinstance(stored, dict) and isinstance(current, dict):
-        # The data digest also depends on other settings: it is named only if nothing else differs.
+        # The digest of the data also depends on other settings, so "data" is compared last.
         for key in sorted(stored.keys() | current.keys(), key=lambda key: (key == "data", key)):
             difference = describe_difference(stored.get(key), current.get(key), f"{path}.{key}" if path else key)
             if difference:
@@ -101,27 +106,31 @@ def describe_difference(stored: Any, current: Any, path: str = "") -> str:
     return "" if stored == current else f"{path}: stored {stored!r}, now {current!r}"
 
 
-#: Signals that wait until the current episode is finished and saved.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: The signals that wait until the current episode is finished and saved.
+_DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _DefaultSignalAction(BaseException):
-    """An exception that ends training. The signal is then raised again, and its default action ends the process."""
+    """An exception that leaves the block of ``defer_stop_signals``, which then raises the signal again.
+
+    The signal's default action ends the process.
+    """
 
 
 class StopRequest:
-    """A request to stop: the signal that arrived during an episode, if any."""
+    """A possible request to stop: the signal that has arrived during the current episode, if any."""
 
     def __init__(self) -> None:
-        #: The number of the signal, or None.
+        #: The number of the signal; None if none has arrived.
         self.signal: int | None = None
         #: The handlers that signals had before training, by signal number.
         self.previous_handlers: dict[int, Any] = {}
 
     def handle_signal(self, save: Callable[[], None]) -> None:
-        """If a signal has arrived, save and then call the handler that the signal had before training.
+        """Do nothing if no signal has arrived. Otherwise call ``save``, and then the signal's previous handler.
 
-        That handler raises (``KeyboardInterrupt`` for Ctrl-C) or ends the process. If it returns, training continues.
+        Usually that handler raises an exception (``KeyboardInterrupt`` for Ctrl-C) or ends the process. If it returns,
+        training continues.
         """
         if self.signal is None:
             return
@@ -136,18 +145,18 @@ class StopRequest:
 
 @contextmanager
 def defer_stop_signals(*, enabled: bool) -> Iterator[StopRequest]:
-    """Record Ctrl-C and SIGTERM in this block, which must call ``handle_signal`` of the request after every episode.
+    """Record Ctrl-C and SIGTERM in this block instead of acting on them.
 
-    A second Ctrl-C takes effect at once. A second SIGTERM does not: a group of processes may receive one from the
-    system and one from its parent. Signals are not deferred if ``enabled`` is False, or if the calling
-    thread is not the main thread.
+    The block must call ``handle_signal`` of the yielded request after every episode. A second Ctrl-C takes effect at
+    once. A second SIGTERM does not, because a process may receive one from the system and one from its parent. Signals
+    are not deferred if ``enabled`` is False, or if the calling thread is not the main thread.
     """
     request = StopRequest()
     if not enabled or threading.current_thread() is not threading.main_thread():
         yield request
         return
 
-    def record(number: int, _frame: FrameType | None) -> None:
+    def record_signal(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and request.signal == number:
             request.signal = None
             signal.signal(number, request.previous_handlers[number])
@@ -155,16 +164,17 @@ def defer_stop_signals(*, enabled: bool) -> Iterator[StopRequest]:
         else:
             request.signal = number
 
-    for number in _SIGNALS:
+    for number in _DEFERRED_SIGNALS:
         handler = signal.getsignal(number)
-        if handler is not None and handler is not signal.SIG_IGN:  # None: set by C code
+        if handler is not None and handler is not signal.SIG_IGN:  # it is None if C code has set it
             request.previous_handlers[number] = handler
-            signal.signal(number, record)
+            signal.signal(number, record_signal)
     try:
         with suppress(_DefaultSignalAction):
             yield request
     finally:
         for signal_number, handler in request.previous_handlers.items():
             signal.signal(signal_number, handler)
-        if request.signal is not None:  # its default action ends the process, or no episode followed it
+        # The signal's default action must end the process, or the signal arrived after the last episode.
+        if request.signal is not None:
             signal.raise_signal(request.signal)

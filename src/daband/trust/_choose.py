@@ -26,7 +26,7 @@ from daband.policies._pair_defaults import choose_transform, get_setting_default
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.policies._trees import MAX_STORED_ROUNDS
-from daband.training._loop import CandidateProgress, train_candidates, training_budget
+from daband.training._loop import CandidateProgress, choose_training_budget, train_candidates
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import (
     Choices,
@@ -272,7 +272,7 @@ def choose(
     candidates = _checked_candidates(pair, ask, budget, directory, candidates, seed, episode_length)
     incumbent = as_incumbent(incumbent, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target)
     candidates = [_with_exploration(candidate, explore, epsilon) for candidate in candidates]
-    training_pair, episodes, episode_length = training_budget(pair, episodes, episode_length)
+    training_pair, episodes, episode_length = choose_training_budget(pair, episodes, episode_length)
     folder = None if directory is None else Path(directory)
     trained = train_candidates(
         training_pair,
