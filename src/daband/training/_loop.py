@@ -166,7 +166,7 @@ def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
         )
     group = RunGroup(phases)
     run_groups([group])
-    return group.outcomes()
+    return group.get_outcomes()
 
 
 def run_phase(phase: Phase) -> Run:
@@ -190,8 +190,10 @@ class RunGroup:
 
     def __init__(self, phases: Sequence[Phase], *, name: str = "") -> None:
         self.name, self.phases = name, phases
+        #: The trainers of the runs that have not failed, by the index of the run.
         self._trainers: dict[int, Trainer] = {}
-        self._failed: dict[int, Exception] = {}
+        #: The exceptions that ended the other runs, by the index of the run.
+        self._failures: dict[int, Exception] = {}
         self._n_runs = len(phases)
         #: The duration in seconds of each episode that was played in this call.
         self.episode_seconds: list[float] = []
@@ -199,12 +201,12 @@ class RunGroup:
         try:
             with defer_stop_signals(enabled=has_folders):  # the first save of a new folder must be complete
                 for index in range(self._n_runs):
-                    self._try_run(index, partial(self._start, index))
+                    self._try_run(index, partial(self._create_trainer, index))
         except BaseException:
             self.stop()
             raise
 
-    def _start(self, index: int) -> None:
+    def _create_trainer(self, index: int) -> None:
         """Create the trainer of a run."""
         self._trainers[index] = Trainer(self.phases[index])
 
@@ -226,7 +228,7 @@ class RunGroup:
     @property
     def failure(self) -> Exception | None:
         """The exception that ended the first failed run, or None."""
-        return next(iter(self._failed.values()), None)
+        return next(iter(self._failures.values()), None)
 
     @property
     def episodes(self) -> int:
@@ -265,19 +267,19 @@ class RunGroup:
         for trainer in self._trainers.values():
             trainer.stop()
 
-    def outcomes(self) -> list[Run | Exception]:
+    def get_outcomes(self) -> list[Run | Exception]:
         """Return the result of each run, or the exception that ended it."""
         return [
-            self._failed[index] if index in self._failed else self._trainers[index].result()
+            self._failures[index] if index in self._failures else self._trainers[index].result()
             for index in range(self._n_runs)
         ]
 
     def _try_run(self, index: int, action: Callable[[], None]) -> bool:
-        """Call ``action`` for a run, and return True; if it raises, drop the run and return False."""
+        """Call ``action`` for a run, and return True. If it raises an exception, drop the run and return False."""
         try:
             action()
         except Exception as error:
-            self._failed[index] = error
+            self._failures[index] = error
             if index in self._trainers:
                 self._trainers.pop(index).stop()
         return index in self._trainers

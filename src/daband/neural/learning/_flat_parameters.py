@@ -74,6 +74,7 @@ class FlatParameters:
     def __init__(self, slots: Sequence[_Slot]) -> None:
         self.slots = list(slots)
         self.sizes = [slot.size for slot in self.slots]
+        #: The results of ``_find_order``, by number of runs and device.
         self._orders: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
 
     @classmethod
@@ -163,10 +164,14 @@ class _Reorder(torch.autograd.Function):
 
 
 class FlatStatistics:
-    """The layout of the running statistics of a network's norms, for several runs, in one vector."""
+    """The layout of the running statistics of a network's ``DomainNorm`` layers, for several runs, in one vector.
+
+    A buffer has a row per domain. In each row, the values of the runs are adjacent, and padding follows.
+    """
 
     def __init__(self, network: nn.Module, *, runs: int) -> None:
         self.runs = runs
+        #: The name and the shape of each buffer in the vector.
         self._buffers: list[tuple[str, tuple[int, ...]]] = []
         for prefix, module in network.named_modules():
             if isinstance(module, DomainNorm):
@@ -181,16 +186,16 @@ class FlatStatistics:
         for run, network in enumerate(networks):
             for name, view in self._view_run(vector, run):
                 prefix, _, buffer_name = name.rpartition(".")
-                owner = network.get_submodule(prefix)
-                view.copy_(getattr(owner, buffer_name))
-                setattr(owner, buffer_name, view)
+                norm = network.get_submodule(prefix)
+                view.copy_(getattr(norm, buffer_name))
+                setattr(norm, buffer_name, view)
         return vector
 
     def unpack(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the buffers of all runs by name, as views: (domains, runs * channels) or (domains, runs)."""
-        return {name: part.flatten(1) for name, part in self._view_stacked(vector)}
+        return {name: view.flatten(1) for name, view in self._view_stacked(vector)}
 
-    def run_indices(self, device: torch.device) -> torch.Tensor:
+    def find_run_indices(self, device: torch.device) -> torch.Tensor:
         """Return the index of the run to which each value of the vector belongs, (size,)."""
         vector = torch.zeros(self.size, device=device)
         for run in range(self.runs):
@@ -217,7 +222,7 @@ class FlatStatistics:
     def _view_run(self, vector: torch.Tensor, run: int) -> list[tuple[str, torch.Tensor]]:
         """Return the buffers of one run, by name, as views."""
         shapes = dict(self._buffers)
-        return [(name, part[:, run].reshape(shapes[name])) for name, part in self._view_stacked(vector)]
+        return [(name, view[:, run].reshape(shapes[name])) for name, view in self._view_stacked(vector)]
 
 
 def make_initial_moments(vector: torch.Tensor) -> dict[str, torch.Tensor]:

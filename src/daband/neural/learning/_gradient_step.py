@@ -52,10 +52,10 @@ class GradientStep:
         #: Sums over measured steps: the number of these steps, and then the values of ``measurement_names``.
         self.totals = torch.zeros(runs, _MAX_MEASUREMENTS, dtype=torch.float32, device=device)
         self._teacher_term_indices = stack.first.objective.teacher_term_indices
-        by_domain = all(norm.statistics == "own" for norm in stack.first.norms)
+        own_statistics = all(norm.statistics == "own" for norm in stack.first.norms)
         #: True if only the norms use unlabelled contexts, which are then encoded without a gradient. On a GPU this is
         #: not done, because one pass over all contexts needs fewer kernels.
-        self._only_norms_use_target = device.type == "cpu" and by_domain and not stack.first.objective.needs_target
+        self._only_norms_use_target = device.type == "cpu" and own_statistics and not stack.first.objective.needs_target
         self._ones = torch.ones(runs, dtype=torch.float32, device=device)
         self._zero_bonus = torch.zeros((), device=device)
         self._side_stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]

@@ -27,10 +27,10 @@ from daband.linear._kernels import uniforms
 from daband.neural.learning._settings import ReplaySettings
 
 #: The minimum number of contexts for which memory is allocated.
-_INITIAL_ROWS = 1024
+_MIN_ALLOCATED_ROWS = 1024
 #: The minimum number of bytes that are allocated on a GPU. Growth moves all contexts, and steps must then be recorded
 #: again.
-_INITIAL_GPU_BYTES = 1 << 26
+_MIN_GPU_BYTES = 1 << 26
 #: The maximum fraction of a GPU's memory for the contexts of one buffer; there are two large buffers.
 _MAX_GPU_FRACTION = 0.25
 
@@ -60,7 +60,7 @@ class ReplayBuffer:
     ) -> None:
         self.context_shape = context_shape
         self.capacity = capacity
-        self._key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+        self._random_key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
         self.device = device
         self.keeps_latest = keeps_latest
         #: True if contexts are stored on the host although the device is a GPU.
@@ -142,7 +142,7 @@ class ReplayBuffer:
         if self.keeps_latest:
             drawn_slots = context_numbers % self.capacity
         else:  # context i draws one of the slots 0 to i; it is not stored if that slot is beyond the capacity
-            draws = uniforms(self._key, int(context_numbers[0]), len(context_numbers), 1)[:, 0]
+            draws = uniforms(self._random_key, int(context_numbers[0]), len(context_numbers), 1)[:, 0]
             drawn_slots = (draws * (context_numbers + 1)).astype(np.int64)
         stored_indices = np.flatnonzero(drawn_slots < self.capacity)
         slots = np.concatenate([np.arange(self.n_seen, self.n_seen + n_free), drawn_slots[stored_indices]])
@@ -156,10 +156,10 @@ class ReplayBuffer:
         n_allocated, contexts = len(self.contexts), self.contexts
         if n_needed <= n_allocated:
             return
-        n_initial = _INITIAL_ROWS
+        min_rows = _MIN_ALLOCATED_ROWS
         if contexts.is_cuda:
-            n_initial = max(n_initial, _INITIAL_GPU_BYTES // (math.prod(self.context_shape) * contexts.dtype.itemsize))
-        size = min(self.capacity, max(n_needed, 2 * n_allocated, n_initial))
+            min_rows = max(min_rows, _MIN_GPU_BYTES // (math.prod(self.context_shape) * contexts.dtype.itemsize))
+        size = min(self.capacity, max(n_needed, 2 * n_allocated, min_rows))
         for name, column in self.columns.items():
             grown_column = torch.zeros((size, *column.shape[1:]), dtype=column.dtype, device=column.device)
             grown_column[:n_allocated] = column

@@ -9,8 +9,8 @@ is clipped to [0, 1]. It is estimated from recent source rounds, with prediction
 
 * The policy's value is the mean reward of rounds in which the arm with the highest prediction was played. A log of
   another policy is therefore as informative as the policy's own rounds.
-* With "one_hot" feedback, the attainable value is 1. The value of the best constant arm is the frequency with which the
-  most frequent arm is correct.
+* With "one_hot" feedback, the attainable value is 1. The value of the best constant arm is the largest fraction of
+  rounds in which one arm was played and correct.
 * With "bandit" feedback, the attainable value is the mean of the highest prediction per round. The value of the best
   constant arm is the highest mean prediction of an arm. So noisy or small rewards do not close the gate.
 """

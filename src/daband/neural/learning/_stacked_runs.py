@@ -105,7 +105,7 @@ class Stack:
         statistics = FlatStatistics(first.encoder, runs=self.runs)
         self.statistics = statistics.pack([learner.encoder for learner in self.learners])
         self._buffers = statistics.unpack(self.statistics)
-        self.run_of_statistic = statistics.run_indices(self.device)
+        self.run_of_statistic = statistics.find_run_indices(self.device)
         self.ema_statistics = torch.zeros_like(self.statistics)
         self._ema_buffers: Parameters = {}
         ema_encoders = [learner.ema_encoder for learner in self.learners if learner.ema_encoder is not None]
