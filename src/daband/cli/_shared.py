@@ -270,7 +270,7 @@ def interruptible(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]
 def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
     """Yield a function that shows a progress bar over the rows of a log."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(name, rows="0 rows")
 
         def show_rows(record: dict[str, float]) -> None:
