@@ -212,6 +212,8 @@ def test_rewards_needed_grow_as_the_advantage_shrinks_and_stay_bounded():
 def test_numbers_are_short():
     assert [as_text(value) for value in (0.31, 12.3456, 1234.5, 0.0)] == ["0.310", "12.3", "1,234", "0.000"]
     assert as_text(0.31, sign=True) == "+0.310"
+    small = (0.0784, 0.00042, -0.0000316, 1e-17)  # rewards may be rare
+    assert [as_text(value) for value in small] == ["0.078", "0.00042", "-0.000032", "0.000"]
 
 
 @pytest.mark.parametrize("which", ["target_test", "target_labelled", "source"])

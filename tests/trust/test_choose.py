@@ -99,8 +99,10 @@ def test_the_incumbent_is_named_everywhere():
     assert difference == pytest.approx(rows["linucb"]["source_value"] - rows["constant"]["source_value"])
     assert rows[choice.candidate]["source_error"] == choice.assessment.source_error
     assert len({row["source_error"] for row in choice.table}) == len(LINEAR)
+    assert all(row["source_error"] > 0 for row in choice.table)
     default = daband.choose(pair, candidates=LINEAR, episodes=4, episode_length=32)
-    assert default.table[0]["source_advantage"] == 0.0  # the constant arm is the incumbent
+    # The constant arm is the incumbent.
+    assert (default.table[0]["source_advantage"], default.table[0]["source_error"]) == (0.0, 0.0)
 
 
 def test_questions_are_written_and_read_back(tmp_path):

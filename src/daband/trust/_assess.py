@@ -348,10 +348,13 @@ def estimate_reward_deviation(rounds: SourceRounds, choices: Choices) -> float:
 
 
 def estimate_gain_error(gains: FloatArray, scale: float) -> float:
-    """Return the standard error of the mean of gains (n,). ``scale`` is the standard deviation of rewards."""
+    """Return the standard error of the mean of gains (n,). ``scale`` is the standard deviation of rewards.
+
+    It is 0 if all gains are 0, as for a policy that makes the same choices as the incumbent.
+    """
     n = len(gains)
     # The variance of a few similar rounds may be near 0, so one more round with the usual variance is added.
-    return math.sqrt((float(gains.var()) * n + scale**2) / (n + 1) / max(n - 1, 1))
+    return math.sqrt((float(gains.var()) * n + scale**2) / (n + 1) / max(n - 1, 1)) if gains.any() else 0.0
 
 
 def _compare_domains(policy: Policy, rounds: SourceRounds, sample: TargetContexts) -> tuple[float, float]:

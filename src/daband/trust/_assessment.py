@@ -277,8 +277,9 @@ def count_rewards_needed(advantage: float, scale: float, disagreement: float, co
 
 
 def as_text(value: float | None, *, sign: bool = False) -> str:
-    """Return a number as text, with three decimals below 1 and else three digits. ``sign`` adds a plus sign."""
+    """Return a number as text: three digits, or below 1 three decimals and two digits. ``sign`` adds a plus sign."""
     if value is None or not math.isfinite(value):
         return f"{value}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value)))) if abs(value) >= 1 else 3
-    return f"{value:{'+' if sign else ''},.{digits}f}"
+    exponent = math.floor(math.log10(abs(value))) if abs(value) > 1e-9 else -1  # smaller numbers are rounding errors
+    decimals = max(0, 2 - exponent) if exponent >= 0 else max(3, 1 - exponent)
+    return f"{value:{'+' if sign else ''},.{decimals}f}"
