@@ -16,7 +16,7 @@ from typing import Any
 from pages import images, speed, tables
 from pages.front_figure import front_figure
 
-from daband.bench.report._method_summaries import paper_accuracy
+from daband.bench.report._method_summaries import read_paper_accuracy
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "records"
@@ -68,7 +68,7 @@ def main() -> None:
     written[IMAGES / "front.svg"] = front_figure(
         {name: runs.of("methods", name) for name in runs.variants("methods")},
         IMAGES / "digits.png",
-        reported=paper_accuracy("digit")["daband"].average,
+        reported=read_paper_accuracy("digit")["daband"].average,
     )
     for path, text in written.items():
         if not check:

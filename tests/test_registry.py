@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from daband._registry import Registry
-from daband.bench._methods import checked_method
+from daband.bench._methods import check_method
 from daband.domains._registry import pairs
 from daband.errors import InvalidInput
 from daband.policies._registered import policies
@@ -24,7 +24,7 @@ def test_an_unknown_name_suggests_the_nearest():
 def test_a_neural_method_without_torch_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(policies, "_members", {"linucb": policies.get("linucb")})
-    for call in (policies.get, checked_method):
+    for call in (policies.get, check_method):
         with pytest.raises(InvalidInput, match=r"'nlinucb' is unknown or needs torch: pip install 'daband\[deep\]'"):
             call("nlinucb")
     with pytest.raises(InvalidInput, match="unknown pair 'synthetik'; did you mean 'synthetic'"):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from daband.bench.report import paper_ablation
-from daband.bench.report._method_summaries import paper_accuracy
+from daband.bench.report._method_summaries import read_paper_accuracy
 from pages.text import commits, count, difference, fill, mean_and_deviation, number
 
 Record = Mapping[str, Any]
@@ -66,7 +66,7 @@ class Runs:
 def digit(records: Sequence[Record]) -> str:
     """Return the page of DIGIT."""
     runs = Runs(records)
-    papers = {method: number(of.average) for method, of in paper_accuracy("digit").items()}
+    papers = {method: number(of.average) for method, of in read_paper_accuracy("digit").items()}
     papers |= {"paper": papers.pop("daband"), "paper-nlinucb": papers.pop("nlinucb")}
     rows = [[*runs.row("methods", name, NAMES[name]), papers.get(name, "")] for name in NAMES]
     return fill(
@@ -116,7 +116,7 @@ def paper_digit(records: Sequence[Record]) -> str:
     ]  # fmt: skip
     shown = [run for run in records if "ablation" in run["study"] or run["variant"].startswith("paper")]
     return fill(
-        "paper-digit", rows=rows, commits=commits(shown), reported=paper_accuracy("digit")["daband"].average,
+        "paper-digit", rows=rows, commits=commits(shown), reported=read_paper_accuracy("digit")["daband"].average,
         accuracy=mean_and_deviation(digits.accuracy("methods", "paper")),
         plain=mean_and_deviation(digits.accuracy("methods", "paper-nlinucb")),
         second=mean_and_deviation(digits.accuracy("paper ablation", "RPD, P on the policy's own choice")),

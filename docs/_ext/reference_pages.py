@@ -98,7 +98,7 @@ def _surface_page(everything: list[Public]) -> str:
 
 def _names_page() -> str:
     """What can be asked for by name: methods, recipes, terms, networks, pairs, presets."""
-    from daband.bench._methods import method_names
+    from daband.bench._methods import list_methods
     from daband.bench._settings import load_experiment, preset_names
     from daband.domains._registry import pairs
     from daband.neural._recipes import recipe_names
@@ -114,7 +114,7 @@ def _names_page() -> str:
     lines += [f"| `{name}` | {first(policies.get(name))} |" for name in policies.names()]
     lines += [
         "",
-        f"On the command line: {', '.join(f'`{name}`' for name in method_names())}. `-p` puts PCA in front.",
+        f"On the command line: {', '.join(f'`{name}`' for name in list_methods())}. `-p` puts PCA in front.",
         "",
     ]
     lines += ["## Recipes", "", f"{', '.join(f'`{name}`' for name in recipe_names())}: see `daband.recipe_for`.", ""]

@@ -11,8 +11,8 @@ from daband.bench._executors import RunEvent
 from daband.bench._settings import Experiment
 from daband.bench.report._sections import Table
 from daband.cli import _shared as output
-from daband.cli._shared import report_table, show_warnings_once, watch_runs
-from daband.cli._trust import candidates_bar
+from daband.cli._shared import make_report_table, show_progress, show_warnings_once
+from daband.cli._trust import show_candidates_bar
 from daband.training._loop import CandidateProgress
 
 
@@ -43,7 +43,7 @@ def last_frame(screen):
 
 def test_live_lines_tell_episode_regret_time_and_the_whole(specs, console):
     screen = console(True)
-    with watch_runs(specs) as hear:
+    with show_progress(specs) as hear:
         hear(RunEvent("found", specs[0], {"target_accuracy": 0.5}))
         hear(episode(specs[1], 3, of=10))
         hear(episode(specs[2], 2, regret=None, of=10))
@@ -60,7 +60,7 @@ def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, console, monkeypatc
     screen = console(False)
     now = iter(range(0, 10_000, 40))  # 40 seconds from event to event
     monkeypatch.setattr(output.time, "monotonic", lambda: float(next(now)))
-    with watch_runs(specs) as hear:
+    with show_progress(specs) as hear:
         for number in range(1, 6):
             hear(episode(specs[0], number, regret=None if number == 5 else 12.0, of=10))
         hear(RunEvent("finished", specs[0], {"target_accuracy": 0.25}))
@@ -78,7 +78,7 @@ def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, console, monkeypatc
 def test_runs_of_several_pairs_and_variants_are_told_apart(specs, console):
     screen = console(False)
     other = specs[1].model_copy(update={"pair": "digit", "variant": "paper:RP"})
-    with watch_runs([specs[0], other]) as hear:
+    with show_progress([specs[0], other]) as hear:
         hear(RunEvent("finished", other, {"target_accuracy": 0.5}))
     assert "digit  random paper:RP, seed 0: target" in screen.file.getvalue()
 
@@ -86,7 +86,7 @@ def test_runs_of_several_pairs_and_variants_are_told_apart(specs, console):
 def test_a_run_over_all_contexts_learns_its_length_on_the_way(specs, console):
     endless = specs[0].model_copy(update={"episodes": "all"})
     screen = console(True)
-    with watch_runs([endless]) as hear:
+    with show_progress([endless]) as hear:
         hear(episode(endless, 1))
         hear(episode(endless, 2, of=8))
     assert "2/8" in " ".join(last_frame(screen))
@@ -94,10 +94,10 @@ def test_a_run_over_all_contexts_learns_its_length_on_the_way(specs, console):
 
 def test_a_table_of_a_report_keeps_its_words_in_a_narrow_terminal_and_may_be_empty():
     numbers = {f"regret in the target {n}": ["1,234.5 ± 67.8", "2.0 ± 0.1"] for n in range(4)}
-    table = Table.of_columns("t", "what it says [v2]", {"method": ["linucb", "daband"], **numbers})
+    table = Table.from_columns("t", "what it says [v2]", {"method": ["linucb", "daband"], **numbers})
     narrow = Console(file=io.StringIO(), width=60)
-    narrow.print(report_table(table))
-    narrow.print(report_table(Table("empty", "", ["method", "seeds"], [])))
+    narrow.print(make_report_table(table))
+    narrow.print(make_report_table(Table("empty", "", ["method", "seeds"], [])))
     shown = narrow.file.getvalue()
     assert "│ linucb │" in shown
     assert "what it says [v2]" in shown
@@ -117,7 +117,7 @@ def test_a_warning_is_a_line_and_only_while_it_is_wanted(console):
 def test_the_time_left_is_told_as_soon_as_it_is_known_and_then_every_two_seconds(console, monkeypatch):
     screen, now = console(False), [0.0]
     monkeypatch.setattr("daband.cli._trust.time.monotonic", lambda: now[0])
-    with candidates_bar() as show:
+    with show_candidates_bar() as show:
         for share, left in ((0.01, None), (0.02, 70.0), (0.03, 65.0), (0.2, 40.0), (0.5, 20.0)):
             now[0] += 0.8
             show(CandidateProgress("nlinucb", 1, 9, 0, 3, left, share))
@@ -131,7 +131,7 @@ def test_a_long_choice_is_not_silent(console, monkeypatch):
     """Before: nothing for eighteen minutes, and nothing while both domains were scored."""
     screen, now = console(False), [0.0]
     monkeypatch.setattr("daband.cli._trust.time.monotonic", lambda: now[0])
-    with candidates_bar() as show:
+    with show_candidates_bar() as show:
         for seconds, share, done in ((5.0, 0.01, 0), (30.0, 0.011, 0), (70.0, 0.012, 0), (71.0, 0.05, 3)):
             now[0] = seconds
             show(CandidateProgress("daband", 1, 9, done, 3, 600.0, share))

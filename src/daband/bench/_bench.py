@@ -1,6 +1,7 @@
-"""Execute many runs (methods, seeds and pairs) into one folder, and continue finished runs.
+"""Execute the runs of an experiment in one folder (``bench``), and continue finished runs (``continue_bench``).
 
-An interrupted bench can be repeated: finished runs are read. ``results.json`` has the records of all runs.
+If a bench is interrupted, the same call continues it, and reads the finished runs. ``results.json`` has the records of
+all finished runs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from daband._files import locked, make_folder, read_json, write_json
 from daband.bench._executors import Listener, RunEvent, attempt, execute_all
 from daband.bench._records import Record
-from daband.bench._run import CONTINUED_FOLDER, continue_run, finished_record, finished_runs, read_spec
+from daband.bench._run import CONTINUED_FOLDER, continue_run, find_finished_runs, read_finished, read_spec
 from daband.bench._settings import RunSpec
 from daband.errors import DabandError, DataError, InvalidInput
 
@@ -32,8 +33,9 @@ def bench(
     """Execute every run that is not finished, ``jobs`` at a time. Write ``results.json`` after each run.
 
     All methods of a seed see the same contexts in the same order and get rewards from the same table. Finished runs of
-    other methods or seeds of the same experiment stay in ``results.json``. Several processes may work in one folder:
-    each run is executed once. On a GPU the seeds of a neural method are one stack, which counts as one of the ``jobs``.
+    other methods or seeds of the same experiment stay in ``results.json``. If several
+    processes work in one folder, each run is executed once. On a GPU the seeds of a neural method are trained together,
+    which counts as one of the ``jobs``.
 
     Args:
         specs: the runs, for example ``load_experiment("digit").runs()``.
@@ -45,11 +47,11 @@ def bench(
     if not specs:
         raise InvalidInput("there is nothing to run: no method or no seed was given")
     out, listener = make_folder(out, "out"), on_event or (lambda _: None)
-    write = _results_writer(out, specs)
+    write_results = _make_results_writer(out, specs)
     records: dict[str, Record] = {}
     failures: list[str] = []
     for spec in specs:
-        if (record := finished_record(spec, out)) is not None:
+        if (record := read_finished(spec, out)) is not None:
             records[spec.folder_name] = record
             listener(RunEvent("found", spec, record))
     remaining = [spec for spec in specs if spec.folder_name not in records]
@@ -57,15 +59,15 @@ def bench(
         outcome = result
         if isinstance(result, Exception):  # a worker may have died in another run of its group
             with suppress(DataError):
-                outcome = finished_record(spec, out) or result
+                outcome = read_finished(spec, out) or result
         if isinstance(outcome, Exception):
             failures.append(f"{spec.label}: {outcome}")
             listener(RunEvent("failed", spec, {"error": str(outcome)}))
         else:
             records[spec.folder_name] = outcome
             listener(RunEvent("finished", spec, outcome))
-            write(records)
-    write(records)
+            write_results(records)
+    write_results(records)
     ordered_records = [records[spec.folder_name] for spec in specs if spec.folder_name in records]
     if failures:
         raise BenchError(
@@ -77,12 +79,12 @@ def bench(
 
 
 def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener | None = None) -> list[Record]:
-    """Continue every finished run of a bench on target rewards; finished continuations are read, not repeated.
+    """Continue every finished run of a bench on target rewards, and return the records of ``continue_run``.
 
-    Return a record per run as ``continue_run`` does.
+    Finished continuations are read, not repeated.
     """
     listener = on_event or (lambda _: None)
-    runs = [(read_spec(path), path) for path in finished_runs(folder)]
+    runs = [(read_spec(path), path) for path in find_finished_runs(folder)]
     records: list[Record] = []
     failures: list[str] = []
     for spec, path in runs:
@@ -105,31 +107,31 @@ def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener
     return records
 
 
-def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[str, Record]], None]:
-    """Return a function that writes ``results.json`` of a folder in which several processes may work.
+def _make_results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[str, Record]], None]:
+    """Return a function that writes the ``results.json`` of the folder ``out``. Several processes may work in it.
 
-    The file has the given records and those of other finished runs of the same experiment.
+    The file gets the given records, and the records of other finished runs of the same experiment.
     """
-    requested = {_method_key(spec): spec.key_without_seed for spec in specs}
-    budgets = {_budget_key(spec) for spec in specs}
+    settings_by_method = {_get_method_key(spec): spec.key_without_seed for spec in specs}
+    budgets = {_get_budget_key(spec) for spec in specs}
     folder_names = [spec.folder_name for spec in specs]
 
     @cache
     def read_comparable(folder: Path) -> Record | None:
         """Return the record of a finished run if it belongs to the same experiment, else None.
 
-        The run must have the same budget, and the same settings if its method was requested.
+        The run must have the same budget, and the same settings if its method was settings_by_method.
         """
         try:
-            other, record = read_spec(folder), read_json(folder / "result.json")
+            spec, record = read_spec(folder), read_json(folder / "result.json")
         except DataError:  # not a run of an experiment
             return None
-        settings = requested.get(_method_key(other), other.key_without_seed)
-        is_comparable = _budget_key(other) in budgets and settings == other.key_without_seed
+        settings = settings_by_method.get(_get_method_key(spec), spec.key_without_seed)
+        is_comparable = _get_budget_key(spec) in budgets and settings == spec.key_without_seed
         return record if is_comparable else None
 
-    def write(records: Mapping[str, Record]) -> None:
-        """Write the records of finished runs."""
+    def write_results(records: Mapping[str, Record]) -> None:
+        """Write ``results.json`` with the records of finished runs, by folder name."""
         with locked(out, wait=True, file=".results.lock"):
             other_folders = sorted(done.parent for done in out.glob("*/done") if done.parent.name not in folder_names)
             other_records = [record for folder in other_folders if (record := read_comparable(folder)) is not None]
@@ -137,15 +139,15 @@ def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[st
                 out / "results.json", [*other_records, *(records[name] for name in folder_names if name in records)]
             )
 
-    return write
+    return write_results
 
 
-def _method_key(spec: RunSpec) -> tuple[str, str, str]:
+def _get_method_key(spec: RunSpec) -> tuple[str, str, str]:
     """Return the pair, the method and the variant of a run."""
     return spec.pair, spec.method, spec.variant
 
 
-def _budget_key(spec: RunSpec) -> str:
+def _get_budget_key(spec: RunSpec) -> str:
     """Return a key that is equal for runs that may be compared."""
     fields = {"pair", "pair_options", "components", "episodes", "episode_length", "rule", "selection"}
     return spec.model_dump_json(include=fields)

@@ -17,7 +17,7 @@ from daband.policies._policy import Policy
 
 
 def describe_environment(policy: Policy) -> dict[str, Any]:
-    """Return versions and hardware as JSON values, without names of machines or people."""
+    """Return versions and hardware as a dictionary of JSON types, without names of machines or people."""
     device_name = policy.settings().get("device")
     device, accelerator = "cpu", None  # a linear policy; torch is not imported for it
     if device_name is not None:
@@ -25,15 +25,15 @@ def describe_environment(policy: Policy) -> dict[str, Any]:
 
         device, accelerator = str(find_device(device_name)), find_gpu_name(device_name)
     return {
-        "daband": daband.__version__, "commit": _source_commit(), "python": platform.python_version(),
-        **{name: _package_version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},
-        "system": f"{platform.system()} {platform.machine()}", "processor": _processor_name(), "cpus": os.cpu_count(),
+        "daband": daband.__version__, "commit": _find_commit(), "python": platform.python_version(),
+        **{name: _find_version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},
+        "system": f"{platform.system()} {platform.machine()}", "processor": _find_processor(), "cpus": os.cpu_count(),
         "device": device, "accelerator": accelerator,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
 
 
-def _package_version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     """Return the version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
@@ -42,11 +42,11 @@ def _package_version(package: str) -> str | None:
 
 
 @lru_cache(maxsize=1)
-def _source_commit() -> str | None:
-    """Return the commit of the source tree that daband is imported from ("-dirty" if changed).
+def _find_commit() -> str | None:
+    """Return the commit of the source tree that daband is imported from, with "-dirty" if files have changed.
 
-    Without a git directory (an installed package, a copy of the tree), return the environment variable
-    ``DABAND_COMMIT``, or None.
+    For an installed package or a copy of the tree, return the environment variable ``DABAND_COMMIT``, or None if it is
+    not set.
     """
     tree = Path(__file__).resolve().parents[3]
     if not ((tree / ".git").exists() and (tree / "pyproject.toml").exists()):
@@ -66,7 +66,7 @@ def _source_commit() -> str | None:
 
 
 @lru_cache(maxsize=1)
-def _processor_name() -> str:
+def _find_processor() -> str:
     """Return the name of the processor."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,8 +1,8 @@
-"""Execute many runs: one after the other, or in several processes.
+"""Execute many runs, one after the other or in several processes (``execute_all``).
 
-The unit of work is a group of runs. If a run's policy would be on a GPU, the seeds of a method are one group: one
-process trains them with common gradient steps (``daband.training.train_stacked``), and each has its own folder,
-as in a separate run. Every other run is a group by itself.
+The unit of work is a group of runs (``group_runs``). If a run's policy would be on a GPU, the seeds of a method are one
+group. One process then trains them with common gradient steps (``daband.training.train_stacked``), and each run has its
+own folder, as if it were trained separately. Every other run is a group by itself.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ from typing import Any, TypeAlias
 
 from daband._arrays import count_processors
 from daband._files import THREAD_VARIABLES, environment_variables
-from daband.bench._methods import policy_class
+from daband.bench._methods import get_policy_class
 from daband.bench._records import Record, group_by
-from daband.bench._run import PreparedRun, Progress, conclude, execute, prepare
+from daband.bench._run import PreparedRun, Progress, execute_run, finish_run, prepare_run
 from daband.bench._settings import RunSpec
 from daband.domains._registry import load
 from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse, WorkerDied
 from daband.training._loop import can_train_stacked, train_stacked
 from daband.training._trainer import Run
 
-#: Maximum number of runs in one stack; more runs take more memory and gain no speed.
+#: Maximum number of runs that are trained together. More runs take more memory and gain no speed.
 _MAX_STACK = 10
 
 
 @dataclass(frozen=True)
 class RunEvent:
-    """An event of a run: "found", "episode", "finished" or "failed"."""
+    """Progress of a run, which a listener is called with."""
 
+    #: "found" (it was finished before), "episode" (an episode is over), "finished" or "failed".
     kind: str
     spec: RunSpec
+    #: The record of the run or the episode; for "failed", the key ``error`` with the message.
     detail: dict[str, Any]
 
 
@@ -70,7 +72,10 @@ def attempt(work: Callable[..., Record], *arguments: Any, **keywords: Any) -> Ou
 
 
 def as_daband_error(error: Exception) -> DabandError:
-    """Return an exception that can be sent between processes. For a foreign one, the text has its type and location."""
+    """Return an exception that can be sent between processes.
+
+    If the error is not from daband, the message has its type and the line that raised it.
+    """
     if isinstance(error, DabandError):
         return DabandError(str(error))
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -80,26 +85,28 @@ def as_daband_error(error: Exception) -> DabandError:
 def execute_group(group: Group, out: Path, *, progress: Progress | None = None) -> list[Outcome]:
     """Execute the runs of a group, with common gradient steps if they can be stacked. Return an outcome for each."""
     remaining = [spec for spec in group if not (out / spec.folder_name / "done").exists()]
-    trained = _train_stack(remaining, out, progress) if len(remaining) > 1 else {}
-    if len(remaining) > 1 and not trained:
+    trained_runs = _train_stack(remaining, out, progress) if len(remaining) > 1 else {}
+    if len(remaining) > 1 and not trained_runs:
         gc.collect()  # policies and their common steps have reference cycles, which keep device memory
 
     def finish(spec: RunSpec) -> Record:
-        """Return the record of a run, which is executed here unless it was trained in the stack."""
-        prepared, run = trained.get(spec.folder_name, (None, None))
-        if prepared is None or run is None or isinstance(run, FolderInUse):  # another process has it: wait, unstacked
-            return execute(spec, out, progress=progress)
+        """Return the record of a run. Execute the run unless it was trained in the stack."""
+        prepared, run = trained_runs.get(spec.folder_name, (None, None))
+        if (
+            prepared is None or run is None or isinstance(run, FolderInUse)
+        ):  # another process runs it: wait for its record
+            return execute_run(spec, out, progress=progress)
         if isinstance(run, Exception):
             raise run
-        return conclude(prepared, run)
+        return finish_run(prepared, run)
 
     return [attempt(finish, spec) for spec in group]
 
 
 def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None) -> _TrainedRuns:
-    """Train runs with common steps, and return them by folder name; empty if they cannot be stacked."""
+    """Train runs with common gradient steps, and return them by folder name; empty if that is not possible."""
     pair = load(specs[0].pair, **specs[0].pair_options)
-    stack = [prepare(spec, out, pair=pair) for spec in specs]
+    stack = [prepare_run(spec, out, pair=pair) for spec in specs]
     if not can_train_stacked([prepared.policy for prepared in stack]):
         return {}
     last_reported = 0
@@ -115,7 +122,7 @@ def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None)
     try:
         runs = train_stacked([prepared.build_phase(report) for prepared in stack])
     except DeviceOutOfMemory as error:
-        # Their folders have the progress so far; one after the other they need less memory.
+        # The folders have the progress so far. Runs that are trained one after the other need less memory.
         message = f"{len(stack)} runs could not be stacked and are trained one after another: {error}"
         warnings.warn(message, stacklevel=2)
         return {}
@@ -127,7 +134,7 @@ def execute_all(
 ) -> Iterator[tuple[RunSpec, Outcome]]:
     """Yield each run with its record, or with the exception that ended it, as soon as it is over.
 
-    ``jobs`` groups are executed at a time: one in this process, several in other processes.
+    ``jobs`` groups are executed at a time. A single job runs in this process, several jobs in other processes.
     """
     groups = group_runs(remaining)
     run_groups = _execute_in_turn if jobs == 1 or len(groups) <= 1 else partial(_execute_in_processes, jobs=jobs)
@@ -145,7 +152,7 @@ def group_runs(specs: Sequence[RunSpec]) -> list[Group]:
 
 def _is_on_gpu(spec: RunSpec) -> bool:
     """Return True if the run's policy learns by gradients and would be on a GPU."""
-    if not policy_class(spec.method).learns_by_gradients:
+    if not get_policy_class(spec.method).learns_by_gradients:
         return False
     # Imported here, because a comparison of linear methods needs no torch.
     from daband.neural.learning._torch_settings import find_gpu_name
@@ -161,29 +168,29 @@ def _execute_in_turn(groups: list[Group], work: Work, listener: Listener) -> Ite
             report = partial(RunEvent, "episode", group[0])
             try:
                 outcomes = work(group, progress=lambda record, report=report: listener(report(record)))
-            except Exception as error:  # of the whole stack: other groups continue
+            except Exception as error:  # the group failed as a whole; other groups continue
                 outcomes = [as_daband_error(error)] * len(group)
         yield group, outcomes
 
 
 def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: int) -> Iterator[_Outcomes]:
-    """Execute ``jobs`` groups at a time, each in a process with its part of the processors."""
+    """Execute ``jobs`` groups at a time, in processes that share the processors equally."""
     context = multiprocessing.get_context("spawn")
-    workers = min(jobs, len(groups))
+    n_workers = min(jobs, len(groups))
     # Libraries read these variables when a worker starts; values set by the user are kept.
-    threads_per_worker = str(max(1, count_processors() // workers))
+    threads_per_worker = str(max(1, count_processors() // n_workers))
     variables = {name: os.environ.get(name) or threads_per_worker for name in THREAD_VARIABLES}
     # Every process is a separate pool: if one dies, the others continue.
-    new_pool = partial(ProcessPoolExecutor, 1, mp_context=context, initializer=_follow_parent)
+    make_pool = partial(ProcessPoolExecutor, 1, mp_context=context, initializer=_exit_with_parent)
     pools: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
 
-    def call(group: Group) -> list[Outcome]:
+    def execute_next(group: Group) -> list[Outcome]:
         """Execute a group in the next free process."""
         pool = pools.get()
         try:
             return pool.submit(_execute_in_worker, work, group, reports).result()
         except BrokenProcessPool:
-            pool = new_pool()
+            pool = make_pool()
             return [WorkerDied("a worker process died (out of memory?); fewer --jobs need less")] * len(group)
         except Exception as error:
             return [error] * len(group)
@@ -192,18 +199,18 @@ def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *
 
     manager = SyncManager(ctx=context)
     with environment_variables(variables):
-        manager.start(initializer=_follow_parent)
-    with manager, environment_variables(variables), ThreadPoolExecutor(workers) as threads:
+        manager.start(initializer=_exit_with_parent)
+    with manager, environment_variables(variables), ThreadPoolExecutor(n_workers) as threads:
         reports: _Reports = manager.Queue()
         other_processes = set(multiprocessing.active_children())
-        for _ in range(workers):
-            pools.put(new_pool())
+        for _ in range(n_workers):
+            pools.put(make_pool())
         # Expensive runs first, so that no process waits for a long run that another started last.
-        groups = sorted(groups, key=lambda group: not policy_class(group[0].method).learns_by_gradients)
-        waiting = {threads.submit(call, group): group for group in groups}
+        groups = sorted(groups, key=lambda group: not get_policy_class(group[0].method).learns_by_gradients)
+        pending = {threads.submit(execute_next, group): group for group in groups}
         try:
-            while waiting:
-                done_futures, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
+            while pending:
+                done_futures, _ = wait(pending, timeout=0.2, return_when="FIRST_COMPLETED")
                 with contextlib.suppress(queue.Empty):
                     while True:
                         spec, content = reports.get_nowait()
@@ -212,21 +219,21 @@ def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *
                         else:
                             listener(RunEvent("episode", spec, content))
                 for future in done_futures:
-                    yield waiting.pop(future), future.result()
+                    yield pending.pop(future), future.result()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
-            while not all(future.done() for future in waiting):  # a process may only just be starting
+            while not all(future.done() for future in pending):  # a process may only just be starting
                 for process in set(multiprocessing.active_children()) - other_processes:
                     process.terminate()  # it first saves its episode and reports it
                     other_processes.add(process)
-                wait(waiting, timeout=0.05)
+                wait(pending, timeout=0.05)
             raise
         finally:
-            for _ in range(workers):  # each returns when its last group is over
+            for _ in range(n_workers):  # each returns when its last group is over
                 pools.get().shutdown()
 
 
-def _follow_parent() -> None:
+def _exit_with_parent() -> None:
     """Let a worker exit when its parent is killed, and ignore Ctrl-C, on which the parent acts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -18,43 +18,43 @@ from daband.policies._registered import policies
 
 #: The suffix of methods that are fitted on principal components.
 _PCA_SUFFIX = "-p"
-#: Policies that ignore contexts, so that PCA has no effect on them.
-WITHOUT_CONTEXTS = ("constant", "random")
+#: Methods whose policies ignore contexts, so that PCA has no effect on them.
+CONTEXT_FREE_METHODS = ("constant", "random")
 #: Policy arguments that are set by the pair, the method's name and the run's seed.
 _RUN_ARGUMENTS = ("context_shape", "n_arms", "arms", "transform", "seed")
 
 
-def method_names() -> list[str]:
+def list_methods() -> list[str]:
     """Return the names of all methods, sorted: every policy, and with "-p" every policy that uses contexts."""
     names = policies.names()
-    pca_names = [f"{name}{_PCA_SUFFIX}" for name in names if name not in WITHOUT_CONTEXTS]
+    pca_names = [f"{name}{_PCA_SUFFIX}" for name in names if name not in CONTEXT_FREE_METHODS]
     return sorted([*names, *pca_names])
 
 
-def checked_method(method: str) -> str:
-    """Return the method's name if the method exists; else raise an error that suggests the nearest name."""
+def check_method(method: str) -> str:
+    """Return the name of the method. If there is no such method, raise an error that suggests the nearest name."""
     # Listing all names imports every policy and torch, which a comparison of linear methods does not need.
-    base = method.removesuffix(_PCA_SUFFIX)
-    if not policies.is_registered(base) or (base != method and base in WITHOUT_CONTEXTS):
-        known_names = method_names()
+    policy_name = method.removesuffix(_PCA_SUFFIX)
+    if not policies.is_registered(policy_name) or (policy_name != method and policy_name in CONTEXT_FREE_METHODS):
+        known_names = list_methods()
         if method in known_names:
             return method
         raise unknown_name("method", method, known_names, with_neural=True)
     return method
 
 
-def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of a method's policy. Unknown settings are an error, except ``alpha``.
+def check_policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings as keyword arguments of a method's policy. Raise an error for unknown settings.
 
-    Every method that explores has ``alpha``, so a comparison may set it once for all of them. The shape of
-    the problem comes from the pair, the seed from the experiment, and PCA from the method's name.
+    ``alpha`` is dropped if the policy does not have it, because a comparison may set it for all methods that explore.
+    The shape of the problem comes from the pair, the seed from the experiment, and PCA from the method's name.
     """
-    known = policy_settings(method)
-    arguments = {name: value for name, value in settings.items() if name in known or name != "alpha"}
-    unknown = sorted(set(arguments) - set(known))
+    settable = list_settings(method)
+    arguments = {name: value for name, value in settings.items() if name in settable or name != "alpha"}
+    unknown = sorted(set(arguments) - set(settable))
     if unknown:
-        hint = did_you_mean(unknown[0], [*known, "alpha"])
-        raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (its settings: {', '.join(known)})")
+        hint = did_you_mean(unknown[0], [*settable, "alpha"])
+        raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (it has {', '.join(settable)})")
     if arguments.get("recipe") is not None:
         _check_recipe(arguments["recipe"])
     return arguments
@@ -75,19 +75,23 @@ def _check_recipe(recipe: Any) -> None:
 
 
 def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], components: int) -> Policy:
-    """Return the policy of a method for a pair. Arguments not in ``settings`` come from ``Policy.for_pair``."""
-    arguments = policy_arguments(checked_method(method), settings)
-    cls = policy_class(method)
+    """Return the untrained policy of a method for a pair.
+
+    ``Policy.for_pair`` chooses the arguments that are not in ``settings``. ``components`` is the number of principal
+    components if the method's name ends in "-p".
+    """
+    arguments = check_policy_arguments(check_method(method), settings)
+    cls = get_policy_class(method)
     if method.endswith(_PCA_SUFFIX):
         arguments["transform"] = choose_transform(cls, pair, components=components)
     return cls.for_pair(pair, seed=seed, **arguments)
 
 
-def policy_class(method: str) -> type[Policy]:
-    """Return the policy class of a method, without its preprocessing."""
+def get_policy_class(method: str) -> type[Policy]:
+    """Return the class of a method's policy."""
     return policies.get(method.removesuffix(_PCA_SUFFIX))
 
 
-def policy_settings(method: str) -> list[str]:
-    """Return the settings of a method's policy; its other arguments are set by the run."""
-    return [name for name in get_setting_defaults(policy_class(method)) if name not in _RUN_ARGUMENTS]
+def list_settings(method: str) -> list[str]:
+    """Return the names of the settings of a method's policy. The run sets the policy's other arguments."""
+    return [name for name in get_setting_defaults(get_policy_class(method)) if name not in _RUN_ARGUMENTS]

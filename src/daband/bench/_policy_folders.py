@@ -1,4 +1,7 @@
-"""Work with the policy in the folder of a run or a choice: assess it, audit it, or finish a choice."""
+"""Work with the policy in the folder of a run or of a choice.
+
+``find_policy_folder`` finds it. Other functions audit it, assess it, or complete the folder of ``daband choose``.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from daband._files import read_bytes, read_json, read_npz, write_bytes, write_json
-from daband.bench._methods import WITHOUT_CONTEXTS
+from daband.bench._methods import CONTEXT_FREE_METHODS
 from daband.bench._records import Record
-from daband.bench._run import PreparedRun, conclude, finished_runs, read_spec
+from daband.bench._run import PreparedRun, find_finished_runs, finish_run, read_spec
 from daband.bench._settings import RunSpec
 from daband.domains._contract import Pair
 from daband.domains._registry import load
@@ -25,7 +28,7 @@ from daband.trust._assessment import Assessment, read_assessment
 from daband.trust._audit import Audit, answer_audit, audit
 from daband.trust._choose import Choice
 
-#: The file that ``daband choose`` writes next to the policy: the table of candidates, and the pair.
+#: The file that ``daband choose`` writes next to the policy, with the table of candidates and the pair.
 CHOICE_FILE = "choice.json"
 #: The subfolder of a choice in which its candidates are trained.
 CANDIDATES_FOLDER = "candidates"
@@ -50,11 +53,11 @@ class PolicyFolder:
 
     @property
     def policy_file(self) -> Path:
-        """The saved policy: the latest version that ``daband learn`` wrote, else the trained one."""
-        versions = self.versions()
+        """The file of the latest version that ``daband learn`` wrote, else of the trained policy."""
+        versions = self.list_versions()
         return versions[max(versions)] if versions else self.path / "policy.safetensors"
 
-    def versions(self) -> dict[int, Path]:
+    def list_versions(self) -> dict[int, Path]:
         """Return the policies that learned target logs, by version number."""
         files = {
             path.stem.removeprefix("policy-"): path
@@ -62,18 +65,18 @@ class PolicyFolder:
         }
         return {int(number): path for number, path in files.items() if number.isdigit()}
 
-    def next_version(self) -> tuple[int, Path]:
+    def get_next_version(self) -> tuple[int, Path]:
         """Return the number and the file of the next version; the trained policy is version 0."""
-        number = max(self.versions(), default=0) + 1
+        number = max(self.list_versions(), default=0) + 1
         return number, self.path / LEARNED_FOLDER / f"policy-{number}.safetensors"
 
     def load_pair(self) -> Pair:
-        """Return the pair, read again."""
+        """Read the pair again, and return it."""
         return load(self.pair, **self.pair_options)
 
     @property
     def arm_names(self) -> list[str] | None:
-        """The arm names that the run or the choice stored; they can be read without the data."""
+        """The arm names in the folder, so that the data need not be read; None if they are not stored."""
         for name in ("result.json", CHOICE_FILE):
             if (self.path / name).is_file():
                 return read_json(self.path / name).get("class_names")
@@ -86,24 +89,27 @@ class PolicyFolder:
         return path if path.is_file() else None
 
 
-def policy_folder(folder: str | Path) -> PolicyFolder:
-    """Return the policy in a folder: a finished run, a folder with one such run, or the result of ``daband choose``."""
+def find_policy_folder(folder: str | Path) -> PolicyFolder:
+    """Return the policy in a folder.
+
+    The folder may be that of a finished run, of ``daband choose``, or a folder with one such run.
+    """
     folder = Path(folder)
     if (folder / CHOICE_FILE).is_file():
         choice = read_json(folder / CHOICE_FILE)
         try:
-            saved_policy = PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
+            policy_folder = PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
     else:
-        runs = [folder] if (folder / "policy.safetensors").is_file() else finished_runs(folder)
+        runs = [folder] if (folder / "policy.safetensors").is_file() else find_finished_runs(folder)
         if len(runs) > 1:
             raise InvalidInput(f"{folder} has {len(runs)} finished runs, e.g. {runs[0]}; use the folder of one")
         spec = read_spec(runs[0])
-        saved_policy = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
-    if not saved_policy.policy_file.is_file():
+        policy_folder = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
+    if not policy_folder.policy_file.is_file():
         raise InvalidInput(f"{folder} has no policy.safetensors; use the folder of one run")
-    return saved_policy
+    return policy_folder
 
 
 def name_unit(unit: str, pair_options: Mapping[str, Any]) -> str:
@@ -111,29 +117,29 @@ def name_unit(unit: str, pair_options: Mapping[str, Any]) -> str:
     return unit or str(pair_options.get("reward") or "")
 
 
-def begin_audit(
+def start_audit(
     folder: str | Path, *, budget: int, seed: int = 0, confidence: float = 0.95, incumbent: Any = None
 ) -> Audit:
     """Start an audit of a folder's policy in the subfolder ``audit``, or read the audit that was started before.
 
     The incumbent is the one in the policy's ``assessment.json``, unless another is given.
     """
-    saved_policy = policy_folder(folder)
-    pair = saved_policy.load_pair()
-    assessment = None if saved_policy.assessment_file is None else read_assessment(saved_policy.assessment_file)
+    policy_folder = find_policy_folder(folder)
+    pair = policy_folder.load_pair()
+    assessment = None if policy_folder.assessment_file is None else read_assessment(policy_folder.assessment_file)
     if incumbent is None and assessment is not None:
         incumbent = assessment.incumbent_column if assessment.incumbent_arm is None else assessment.incumbent_arm
     return audit(
-        load_policy(saved_policy.policy_file),
+        load_policy(policy_folder.policy_file),
         target=pair.target,
         budget=budget,
         incumbent=incumbent,
-        directory=saved_policy.path / AUDIT_FOLDER,
+        directory=policy_folder.path / AUDIT_FOLDER,
         confidence=confidence,
-        rule=saved_policy.rule,
+        rule=policy_folder.rule,
         seed=seed,
         arm_names=pair.class_names,
-        unit=name_unit("" if assessment is None else assessment.unit, saved_policy.pair_options),
+        unit=name_unit("" if assessment is None else assessment.unit, policy_folder.pair_options),
     )
 
 
@@ -147,10 +153,10 @@ def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = Fal
         answers: a CSV with columns ``id`` and ``reward``.
         replace: if True, an answer replaces a different earlier one.
     """
-    saved_policy = policy_folder(folder)
-    audit_folder = saved_policy.path / AUDIT_FOLDER
+    policy_folder = find_policy_folder(folder)
+    audit_folder = policy_folder.path / AUDIT_FOLDER
     result = answer_audit(audit_folder, answers, replace=replace)
-    assessment_file = saved_policy.assessment_file
+    assessment_file = policy_folder.assessment_file
     if assessment_file is None or not result.finished or read_assessment(assessment_file).incumbent != result.incumbent:
         return result, None
     # The assessment without these rewards is kept, because answers may be added or replaced.
@@ -166,7 +172,7 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     """Complete the folder of a choice, so that other commands can use it as a finished run of the chosen candidate.
 
     ``spec`` has the training settings of the candidates, which were trained in the subfolder ``candidates``. The file
-    ``done`` is written last.
+    ``done``, which marks a finished run, is written last.
     """
     row = next(row for row in choice.table if row["chosen"])
     run_fields = {"method": row["method"], "policy": dict(row["settings"]), "components": row["components"]}
@@ -177,20 +183,20 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     pair_fields = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
     write_json(folder / CHOICE_FILE, {**pair_fields, **choice.as_dict()})
     (folder / "done").unlink(missing_ok=True)  # a choice may be made again, with rewards
-    chosen_settings = _trained_settings({**policy.settings(), "name": policy.name})
+    chosen_settings = _drop_exploration({**policy.settings(), "name": policy.name})
     for path in sorted((folder / CANDIDATES_FOLDER).glob("*/config.json")):
         config = read_json(path)
-        if _trained_settings(config.get("policy") or {}) == chosen_settings:
+        if _drop_exploration(config.get("policy") or {}) == chosen_settings:
             run = _read_run(path.parent)
             for name in ("rounds.npz", "episodes.jsonl"):
                 write_bytes(folder / name, read_bytes(path.parent / name))
             config["run"] = spec.model_dump(mode="json")
             write_json(folder / "config.json", config, sort_keys=True)
-            conclude(PreparedRun(spec, pair, policy, folder), run)
+            finish_run(PreparedRun(spec, pair, policy, folder), run)
             return
 
 
-def _trained_settings(settings: dict[str, Any]) -> Any:
+def _drop_exploration(settings: dict[str, Any]) -> Any:
     """Return the settings of a policy without its exploration, which may be changed after training."""
     return as_json({name: value for name, value in settings.items() if name not in ("epsilon", "explore")})
 
@@ -205,7 +211,7 @@ def _read_run(folder: Path) -> Run:
 
 @dataclass(frozen=True)
 class AssessedRun:
-    """A run and its assessment. The record has the true value if the target has labels."""
+    """A run and its assessment. If the target has labels, the record has the true value of the policy."""
 
     path: Path
     spec: RunSpec
@@ -217,8 +223,8 @@ def assess_runs(folder: str | Path, *, incumbent: Any = None, unit: str = "") ->
     """Assess every finished run of a folder, and write ``assessment.json`` into each.
 
     The assessment of a choice is kept, because it may be based on target rewards. It is repeated only for another
-    incumbent. Methods that ignore contexts are not assessed. Runs that cannot be assessed cause a warning with the
-    reason. If no run can be assessed, the reason is raised as an error.
+    incumbent. Methods that ignore contexts are not assessed. A run that cannot be assessed causes a warning with the
+    error. If no run can be assessed, the first error is raised.
 
     Args:
         folder: a run, a choice, or a folder of runs.
@@ -228,10 +234,10 @@ def assess_runs(folder: str | Path, *, incumbent: Any = None, unit: str = "") ->
     folder = Path(folder)
     assessed_runs: list[AssessedRun] = []
     errors_by_run: dict[str, InvalidInput | NotFitted] = {}
-    for path in finished_runs(folder):
+    for path in find_finished_runs(folder):
         spec = read_spec(path)
         is_choice = (path / CHOICE_FILE).is_file()
-        if not is_choice and spec.method in WITHOUT_CONTEXTS:
+        if not is_choice and spec.method in CONTEXT_FREE_METHODS:
             continue
         try:
             is_kept = is_choice and incumbent is None
@@ -243,11 +249,11 @@ def assess_runs(folder: str | Path, *, incumbent: Any = None, unit: str = "") ->
         assessment.save(path / "assessment.json")
         assessed_runs.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
     if not assessed_runs:
-        for first_reason in errors_by_run.values():
-            raise first_reason
+        for first_error in errors_by_run.values():
+            raise first_error
         raise InvalidInput(f"{folder} has no run of a method that uses contexts, so nothing can be assessed")
-    for name, reason in errors_by_run.items():
-        warnings.warn(f"{name} cannot be assessed: {reason}", stacklevel=2)
+    for name, run_error in errors_by_run.items():
+        warnings.warn(f"{name} cannot be assessed: {run_error}", stacklevel=2)
     return assessed_runs
 
 

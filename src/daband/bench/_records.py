@@ -1,7 +1,7 @@
 """Define the record of a finished run and the metric of methods, and compare methods by paired tests.
 
-Methods with the same seed see the same contexts in the same order and get rewards from the same table. Therefore
-results are compared seed by seed. The effect of the seed on both methods cancels in the difference.
+All methods with the same seed see the same contexts in the same order and get rewards from the same table. Therefore
+``compare_paired`` compares results seed by seed, so that the effect of the seed cancels in the difference.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class Metric:
     #: Name in tables.
     name: str
 
-    def digits(self, *values: float | None, significant: int = 3) -> int:
+    def count_decimals(self, *values: float | None, significant: int = 3) -> int:
         """Return the number of decimals for printing ``values``: fixed for accuracies, otherwise by magnitude."""
-        return significant if self is TARGET_ACCURACY else decimals(*values, significant=significant)
+        return significant if self is TARGET_ACCURACY else count_decimals(*values, significant=significant)
 
 
 TARGET_ACCURACY = Metric("target_accuracy", "target accuracy")
 TARGET_VALUE = Metric("target_value", "target value")
 
 
-def metric_of(records: Sequence[Record]) -> Metric:
+def choose_metric(records: Sequence[Record]) -> Metric:
     """Return the accuracy if exactly one arm has reward 1 in all these records, else the mean expected reward."""
     is_one_hot = all(record.get("feedback", "one_hot") == "one_hot" for record in records)
     return TARGET_ACCURACY if is_one_hot else TARGET_VALUE
 
 
-def decimals(*values: float | None, significant: int = 3) -> int:
+def count_decimals(*values: float | None, significant: int = 3) -> int:
     """Return the number of decimals with which the largest of these numbers has ``significant`` digits."""
     largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
     if largest == 0.0:
@@ -82,10 +82,10 @@ def read_results(out: str | Path) -> list[Record]:
 
 
 @dataclass(frozen=True)
-class Paired:
-    """The difference of ``first`` and ``second``, over pairs of results with the same seed.
+class PairedTest:
+    """The mean difference ``first - second`` of paired results, with its interval and a test.
 
-    With a single pair the standard deviation is unknown: ``low``, ``high`` and ``p_value`` are then NaN.
+    With a single pair the standard deviation is unknown, so ``low``, ``high`` and ``p_value`` are NaN.
     """
 
     #: The number of pairs.
@@ -100,32 +100,34 @@ class Paired:
     p_value: float
 
 
-def compare_paired(first: Sequence[float], second: Sequence[float]) -> Paired:
-    """Compare two lists of results, (n,) each, whose i-th entries have the same seed.
+def compare_paired(first: Sequence[float], second: Sequence[float]) -> PairedTest:
+    """Return the mean of ``first - second`` with a paired t test.
+
+    The i-th results of both lists, (n,), must have the same seed.
 
     If all differences are equal, the interval is this difference. The p-value is then 1 if the difference is 0, else 0.
     """
-    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    if a.ndim != 1 or a.shape != b.shape or len(a) == 0:
-        raise InvalidInput(f"paired results must be two lists of one length >= 1, got shapes {a.shape} and {b.shape}")
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+    firsts, seconds = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    if firsts.ndim != 1 or firsts.shape != seconds.shape or len(firsts) == 0:
+        raise InvalidInput(f"paired results must be two lists of equal length, got {firsts.shape} and {seconds.shape}")
+    if not (np.isfinite(firsts).all() and np.isfinite(seconds).all()):
         raise InvalidInput("paired results must be finite numbers")
-    n, differences = len(a), a - b
+    n, differences = len(firsts), firsts - seconds
     mean = float(differences.mean())
     if n == 1:
-        return Paired(1, mean, math.nan, math.nan, math.nan)
-    rounding = 8 * np.finfo(np.float64).eps * max(float(np.abs(a).max()), float(np.abs(b).max()))
+        return PairedTest(1, mean, math.nan, math.nan, math.nan)
+    rounding = 8 * np.finfo(np.float64).eps * max(float(np.abs(firsts).max()), float(np.abs(seconds).max()))
     error = float(differences.std(ddof=1)) / math.sqrt(n)
     if error <= rounding:
-        return Paired(n, mean, mean, mean, 1.0 if abs(mean) <= rounding else 0.0)
+        return PairedTest(n, mean, mean, mean, 1.0 if abs(mean) <= rounding else 0.0)
     from scipy.special import stdtr, stdtrit
 
     half_width = float(stdtrit(n - 1, 0.975)) * error
     p_value = 2.0 * float(stdtr(n - 1, -abs(mean) / error))
-    return Paired(n, mean, mean - half_width, mean + half_width, p_value)
+    return PairedTest(n, mean, mean - half_width, mean + half_width, p_value)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def adjust_holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted by Holm's method, in the order given.
 
     If adjusted values below 0.05 are called significant, the family-wise error is at most 0.05. NaN, which means that
@@ -136,8 +138,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     if ((values[tested_rows] < 0) | (values[tested_rows] > 1)).any():
         raise InvalidInput(f"p-values must be in [0, 1], got {list(p_values)}")
     adjusted = values.copy()
-    largest = 0.0
+    largest_so_far = 0.0
     for rank, index in enumerate(tested_rows[np.argsort(values[tested_rows], kind="stable")]):
-        largest = max(largest, min(1.0, (len(tested_rows) - rank) * float(values[index])))
-        adjusted[index] = largest
+        largest_so_far = max(largest_so_far, min(1.0, (len(tested_rows) - rank) * float(values[index])))
+        adjusted[index] = largest_so_far
     return [float(value) for value in adjusted]

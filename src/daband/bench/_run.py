@@ -1,6 +1,7 @@
 """Execute one run of an experiment, from its settings to a finished folder.
 
-``execute`` prepares, trains and evaluates a run. ``continue_run`` continues a finished run with target rewards.
+``execute_run`` calls ``prepare_run``, trains the policy, and calls ``finish_run``, which evaluates it. ``continue_run``
+continues a finished run with target rewards. The folder of a finished run has a file ``done``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from daband.policies._policy import Policy
 from daband.training._loop import continue_on_target, run_phase
 from daband.training._trainer import Phase, Run, TrainSettings, build_source_phase
 
-#: The files with a digest in ``done``; the policy's file has its own digest.
+#: The files whose digests are stored in ``done``. The policy's file contains its digest.
 _DIGESTED_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "environment.json", "result.json")
 #: The subfolder of a run in which it is continued on target rewards.
 CONTINUED_FOLDER = "continued"
@@ -33,8 +34,8 @@ CONTINUED_FOLDER = "continued"
 Progress = Callable[[dict[str, float]], None]
 
 
-def finished_record(spec: RunSpec, out: Path) -> Record | None:
-    """Return the record of a finished run, or None if it is not finished."""
+def read_finished(spec: RunSpec, out: Path) -> Record | None:
+    """Return the record of the run of ``spec`` in a folder below ``out``; None if it is not finished."""
     folder = out / spec.folder_name
     if not (folder / "done").exists():
         return None
@@ -56,7 +57,7 @@ def read_spec(folder: str | Path) -> RunSpec:
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A run that is ready for training, with its pair, its untrained policy and its folder."""
+    """A run that is ready for training: its settings, pair, untrained policy and folder."""
 
     spec: RunSpec
     pair: Pair
@@ -69,8 +70,8 @@ class PreparedRun:
         ``progress`` is called with the record of each episode, in which ``of`` is the number of episodes.
         """
         spec, source = self.spec, self.pair.source
-        complete_episodes = max(1, source.rounds_available // spec.episode_length)
-        episodes = None if spec.episodes == "auto" else complete_episodes if spec.episodes == "all" else spec.episodes
+        n_complete = max(1, source.rounds_available // spec.episode_length)
+        episodes = None if spec.episodes == "auto" else n_complete if spec.episodes == "all" else spec.episodes
 
         settings = TrainSettings(
             episodes=episodes,
@@ -84,14 +85,14 @@ class PreparedRun:
         return phase
 
 
-def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> PreparedRun:
-    """Load the pair, unless it is given, and build the policy of a run."""
+def prepare_run(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> PreparedRun:
+    """Load the pair of a run, unless it is given, and build its policy. The folder is below ``out``."""
     pair = load(spec.pair, **spec.pair_options) if pair is None else pair
     policy = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, components=spec.components)
     return PreparedRun(spec, pair, policy, out / spec.folder_name)
 
 
-def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Record:
+def execute_run(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Record:
     """Execute or resume the run of ``spec`` in a folder below ``out``. A finished run is read, not repeated.
 
     ``progress`` is called after every episode with its record, in which ``of`` is the number of episodes.
@@ -99,15 +100,15 @@ def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Re
     folder = out / spec.folder_name
 
     def compute_record() -> Record:
-        """Train and evaluate the policy."""
-        prepared = prepare(spec, out)
-        return conclude(prepared, run_phase(prepared.build_phase(progress)))
+        """Train and evaluate the policy, and return the record."""
+        prepared = prepare_run(spec, out)
+        return finish_run(prepared, run_phase(prepared.build_phase(progress)))
 
-    return _run_once(folder, lambda: finished_record(spec, out), compute_record)
+    return _run_once(folder, lambda: read_finished(spec, out), compute_record)
 
 
 def _run_once(folder: Path, read_record: Callable[[], Record | None], compute_record: Callable[[], Record]) -> Record:
-    """Return the record of a folder. If there is none yet, compute it, or wait for the process that computes it."""
+    """Return the record of a folder. If it has none, compute it, or wait for the process that computes it."""
     while True:
         record = read_record()
         if record is not None:
@@ -119,8 +120,8 @@ def _run_once(folder: Path, read_record: Callable[[], Record | None], compute_re
                 pass
 
 
-def conclude(prepared: PreparedRun, run: Run) -> Record:
-    """Evaluate a trained policy, write the remaining files, and mark the folder as done.
+def finish_run(prepared: PreparedRun, run: Run) -> Record:
+    """Evaluate a trained policy, write the remaining files, mark the folder as done, and return the record.
 
     If the target has no labels, every field that needs them is None.
     """
@@ -133,8 +134,8 @@ def conclude(prepared: PreparedRun, run: Run) -> Record:
         result = evaluate(policy, pair.target_test, rule=spec.rule)
         arm_counts = result.arm_counts
     record: Record = {
-        "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed, **_target_fields(result),
-        "target_arm_counts": arm_counts, "target_contexts": sum(arm_counts),
+        "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed,
+        **_get_target_fields(result), "target_arm_counts": arm_counts, "target_contexts": sum(arm_counts),
         "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
         "source_reward": float(run.reward.mean()),
         "logger_value": float(run.reward.mean()) if isinstance(pair.source, LoggedDomain) else None,
@@ -147,7 +148,7 @@ def conclude(prepared: PreparedRun, run: Run) -> Record:
     return _write_record(folder, record, describe_environment(policy))
 
 
-def _write_record(folder: Path, record: Record, environment_record: Record | None = None) -> Record:
+def _write_record(folder: Path, record: Record, environment: Record | None = None) -> Record:
     """Write the record, mark the folder as done, and return the record.
 
     If another process was faster, its record is returned and nothing is written.
@@ -155,21 +156,21 @@ def _write_record(folder: Path, record: Record, environment_record: Record | Non
     with locked(folder, wait=True):
         if (folder / "done").exists():
             return read_json(folder / "result.json")
-        if environment_record is not None:
-            write_json(folder / "environment.json", environment_record)
+        if environment is not None:
+            write_json(folder / "environment.json", environment)
         write_json(folder / "result.json", record)
         finish_folder(folder, _DIGESTED_FILES)
     return record
 
 
-def _target_fields(result: Evaluation | None) -> Record:
+def _get_target_fields(result: Evaluation | None) -> Record:
     """Return the target fields of an evaluation; all are None if there is no evaluation."""
     names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
     fields = {f"target_{name}": None if result is None else getattr(result, name) for name in names}
     return {**fields, "per_class": None if result is None else result.per_class}
 
 
-def continued_record(folder: Path, rounds: int) -> Record | None:
+def read_continued_record(folder: Path, rounds: int) -> Record | None:
     """Return the record of a run's continuation in the target; None if it is not done.
 
     A continuation with another number of rounds is an error.
@@ -233,10 +234,10 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
         }  # fmt: skip
         return _write_record(continued_folder, record)
 
-    return _run_once(continued_folder, lambda: continued_record(folder, rounds), compute_record)
+    return _run_once(continued_folder, lambda: read_continued_record(folder, rounds), compute_record)
 
 
-def finished_runs(folder: str | Path) -> list[Path]:
+def find_finished_runs(folder: str | Path) -> list[Path]:
     """Return the folders of finished runs.
 
     They are the folder itself if it is a run, otherwise the runs that its ``results.json`` lists. Without that file,

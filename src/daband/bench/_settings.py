@@ -1,6 +1,7 @@
-"""Read experiments from presets, TOML files and overrides.
+"""Read experiments from presets, TOML files and overrides (``load_experiment``).
 
-An ``Experiment`` has a pair, methods, seeds and a budget. It consists of runs, each with a ``RunSpec``.
+An ``Experiment`` has a pair, methods, seeds and a budget. It consists of runs. A ``RunSpec`` has the settings of one
+run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from daband._files import check_path, read_bytes
-from daband.bench._methods import checked_method, policy_arguments
+from daband.bench._methods import check_method, check_policy_arguments
 from daband.domains._registry import pairs
 from daband.errors import InvalidInput, did_you_mean
 
@@ -32,14 +33,14 @@ Episodes = Count | Literal["all", "auto"]
 DecisionRule = Literal["ucb", "greedy"]
 
 
-class _Settings(BaseModel):
+class _StrictSettings(BaseModel):
     """Immutable settings, which reject unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class RunSpec(_Settings):
-    """All settings of one run. Its result depends on nothing else. ``Experiment`` describes the common fields."""
+class RunSpec(_StrictSettings):
+    """All settings of one run, on which its result depends. ``Experiment`` describes the fields that both have."""
 
     pair: str
     #: Options of the pair, including the defaults that were determined from the data.
@@ -80,12 +81,12 @@ class RunSpec(_Settings):
         return f"{self.method}{variant}, seed {self.seed}"
 
 
-class Experiment(_Settings):
-    """Methods and seeds to compare on one pair, or on several: ``pair = "amazon/*"`` is every pair that matches.
+class Experiment(_StrictSettings):
+    """Methods and seeds to compare on one pair or on several pairs.
 
     Args:
         summary: describes the experiment in one line.
-        pair: the name of a pair, or a pattern.
+        pair: the name of a pair, or a pattern for several pairs, e.g. "amazon/*".
         pair_options: options of the pair, as in ``daband.domains.load``.
         episodes: the number of episodes of each run.
         episode_length: the number of rounds of an episode.
@@ -94,7 +95,7 @@ class Experiment(_Settings):
         components: the number of principal components, for methods with a name ending in "-p".
         policy: settings that all methods share.
         methods: settings of single methods, by name; in TOML for example ``methods.linucb.alpha = 0.1``.
-        rule: "ucb" or "greedy": how policies choose when they are evaluated.
+        rule: the rule by which policies choose when they are evaluated, "ucb" or "greedy".
         selection: the rule by which settings were chosen, or "none"; it is recorded with every run.
     """
 
@@ -116,12 +117,12 @@ class Experiment(_Settings):
 
         They are ordered by pair, then by seed, so that all methods of the first seed finish early.
 
-        An unknown method, setting of a method, or option of a pair is an error here, not in the first run.
+        Unknown methods, settings of methods and options of pairs raise an error here, before the first run.
         """
         method_list = self.compare if methods is None else methods
         for method in (*method_list, *self.methods):
-            policy_arguments(checked_method(method), self.policy_settings(method) if method in method_list else {})
-        options = {pair: pairs.get(pair).resolve_options(self.pair_options) for pair in self.pairs()}
+            check_policy_arguments(check_method(method), self.policy_settings(method) if method in method_list else {})
+        options = {pair: pairs.get(pair).resolve_options(self.pair_options) for pair in self.pair_names()}
         shared_settings = self.model_dump(include={"components", "episodes", "episode_length", "rule", "selection"})
         runs = []
         for pair, seed, method in product(options, self.seeds if seeds is None else seeds, method_list):
@@ -130,19 +131,19 @@ class Experiment(_Settings):
         return runs
 
     def policy_settings(self, method: str) -> dict[str, Any]:
-        """Return the settings of a method's policy: those for all methods, overridden by the method's settings."""
+        """Return the settings of a method's policy. The method's settings override the settings for all methods."""
         return {**self.policy, **self.methods.get(method, {})}
 
     def describe(self) -> str:
-        """Return a description in one line: the experiment's summary, or the pair's."""
+        """Return a description in one line, which is the summary of the experiment or else of the pair."""
         if self.summary or "*" in self.pair:
             return self.summary
         return pairs.get(self.pair).about.summary
 
-    def pairs(self) -> list[str]:
+    def pair_names(self) -> list[str]:
         """Return the names of the pairs that match ``pair``."""
         if "*" not in self.pair:
-            pairs.get(self.pair)  # an unknown name is an error now, not in the first run
+            pairs.get(self.pair)  # raises an error for an unknown name
             return [self.pair]
         names = fnmatch.filter(pairs.names(), self.pair)
         if not names:
@@ -151,7 +152,7 @@ class Experiment(_Settings):
 
 
 def preset_names() -> list[str]:
-    """Return the names of presets: the files of this package, and every pair."""
+    """Return the names of presets, which are the preset files of this package and all pairs."""
     return sorted(_preset_files().keys() | set(pairs.names()))
 
 
@@ -160,8 +161,8 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
 
     Args:
         name_or_file: a preset (``daband presets``), the name of a pair, or a TOML file.
-        overrides: a key may have dots (``methods.linucb.alpha=0.1``); a value is read as TOML, or as text if it is not
-            valid TOML.
+        overrides: texts such as ``methods.linucb.alpha=0.1``. A key may have dots. A value is read as TOML, or as text
+            if it is not valid TOML.
     """
     files = _preset_files()
     if name_or_file.endswith(".toml"):

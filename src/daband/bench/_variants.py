@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from daband.bench._records import Paired, Record, group_by, holm, metric_of
+from daband.bench._records import PairedTest, Record, adjust_holm, choose_metric, group_by
 from daband.bench._settings import Experiment, RunSpec
 from daband.bench.report import _method_summaries as summaries
 from daband.bench.report._method_summaries import ABLATION_BASES, ABLATION_LETTERS, MethodSummary
@@ -30,7 +30,7 @@ class AblationRow:
     #: Letters of the terms that are kept.
     letters: str
     #: This combination minus the full method; None for the full method, or if they have no seed in common.
-    paired: Paired | None
+    paired: PairedTest | None
     #: The p-value with Holm's correction over the combinations of this base and pair; None without a test.
     p_holm: float | None
 
@@ -57,36 +57,36 @@ def ablation_runs(
 
 def _remove_terms(base: str, letters: str, recipe: object) -> dict[str, Any]:
     """Return the base recipe with the experiment's changes, and weight 0 for the terms whose letters are missing."""
-    is_changed = isinstance(recipe, Mapping) and recipe.get("base") == base
-    changes: dict[str, Any] = dict(recipe) if is_changed and isinstance(recipe, Mapping) else {"base": base}
+    changes_base = isinstance(recipe, Mapping) and recipe.get("base") == base
+    recipe_changes: dict[str, Any] = dict(recipe) if changes_base and isinstance(recipe, Mapping) else {"base": base}
     zero_weights = {
         term: 0.0
         for letter, letter_terms in ABLATION_BASES[base].items()
         if letter not in letters
         for term in letter_terms
     }
-    return {**changes, "weights": {**changes.get("weights", {}), **zero_weights}}
+    return {**recipe_changes, "weights": {**recipe_changes.get("weights", {}), **zero_weights}}
 
 
 def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
     """Return the table of an ablation from records of its runs; other records are ignored."""
     full = ABLATION_LETTERS[-1]
     rows = []
-    ablation_records = [record for record in records if summaries.role_of(record) == "ablation"]
+    ablation_records = [record for record in records if summaries.get_role(record) == "ablation"]
     groups = group_by(ablation_records, lambda record: (record["pair"], record["variant"].partition(":")[0]))
     for (_, base), base_records in groups.items():
-        by_letters = {row.variant.partition(":")[2]: row for row in summaries.summarise(base_records)}
-        present = [letters for letters in ABLATION_LETTERS if letters in by_letters]
+        summary_of = {row.variant.partition(":")[2]: row for row in summaries.summarise(base_records)}
+        present = [letters for letters in ABLATION_LETTERS if letters in summary_of]
         scores = {
-            letters: summaries.score_by_seed(base_records, by_letters[letters].key, metric_of(base_records))
+            letters: summaries.score_by_seed(base_records, summary_of[letters].key, choose_metric(base_records))
             for letters in present
         }
-        partial = [letters for letters in present if letters != full]
-        tests = {letters: summaries.paired_difference(scores[letters], scores.get(full, {})) for letters in partial}
+        reduced = [letters for letters in present if letters != full]
+        tests = {letters: summaries.compare_seeds(scores[letters], scores.get(full, {})) for letters in reduced}
         tested = {letters: test for letters, test in tests.items() if test is not None}
-        adjusted = dict(zip(tested, holm([test.p_value for test in tested.values()]), strict=True))
+        p_values = dict(zip(tested, adjust_holm([test.p_value for test in tested.values()]), strict=True))
         for letters in present:
-            p_value = float(adjusted.get(letters, math.nan))
+            p_value = float(p_values.get(letters, math.nan))
             p_holm = None if math.isnan(p_value) else p_value
-            rows.append(AblationRow(by_letters[letters], base, letters, tests.get(letters), p_holm))
+            rows.append(AblationRow(summary_of[letters], base, letters, tests.get(letters), p_holm))
     return rows

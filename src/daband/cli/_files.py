@@ -1,7 +1,7 @@
-"""Let commands read user files: ``--source old.csv --target new.csv`` instead of the name of a preset.
+"""Add options for user files to commands, such as ``--source old.csv --target new.csv`` instead of a preset's name.
 
 ``accept_files`` adds these options to a command. If they are used, the roles of the columns are printed and written to
-a TOML file, and the command is called with that file as NAME. Later commands accept the file, too.
+a TOML file, and the command is called with that file as NAME. Later commands accept this file as NAME, too.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _file_options(
 ) -> None:
     """Declare the options of every command that accepts files.
 
-    Several columns are given as --drop one --drop two, or as --drop one,two.
+    It is never called. ``accept_files`` copies its parameters to commands. Several columns are given as --drop one
+    --drop two, or as --drop one,two.
     """
 
 
@@ -86,23 +87,23 @@ def accept_files(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_files(**arguments: Any) -> None:
         file_options = {name: arguments.pop(name) for name in file_parameters}
-        given = [name for name, value in file_options.items() if value not in (None, [], IMAGE_SIDE)]
-        if not given:
+        given_options = [name for name, value in file_options.items() if value not in (None, [], IMAGE_SIDE)]
+        if not given_options:
             if arguments["name"] is None and command_parameters["name"].default is inspect.Parameter.empty:
                 raise InvalidInput("missing NAME (a preset or a TOML file), or --source old.csv --target new.csv")
             command(**arguments)
             return
         if arguments["name"] is not None:
-            raise InvalidInput(f"{arguments['name']!r} and --{given[0]} cannot be combined")
+            raise InvalidInput(f"{arguments['name']!r} and --{given_options[0]} cannot be combined")
         if not (file_options["source"] and file_options["target"]):
             missing = "target" if file_options["source"] else "source"
             raise InvalidInput(f"--{missing} is missing: --source old.csv --target new.csv")
         out = arguments.get("out") or Path("runs") / _run_name(file_options["source"], file_options["target"])
         if "out" in command_parameters:
             arguments["out"] = out
-        file, open_questions = _write_settings(file_options, out, command.__name__.removesuffix("_command"))
-        command(**{**arguments, "name": str(file)})
-        for line in open_questions:  # repeated after the output of training
+        settings_file, open_questions = _write_settings(file_options, out, command.__name__.removesuffix("_command"))
+        command(**{**arguments, "name": str(settings_file)})
+        for line in open_questions:  # printed again, because training prints much
             print_line(f"Please check: {line}", style="yellow")
 
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in command_parameters.values()]
@@ -115,15 +116,18 @@ def accept_files(command: Callable[..., None]) -> Callable[..., None]:
     return with_files
 
 
-def table_as_log(path: str, file: Path, roles: dict[str, Any]) -> tuple[Pair, Columns]:
-    """Write a table as a log to a Parquet file, and print its columns. Return the pair, and the roles of columns."""
+def write_table_as_log(path: str, file: Path, roles: dict[str, Any]) -> tuple[Pair, Columns]:
+    """Write the table at ``path`` as a log to the Parquet file ``file``, and print the roles of its columns.
+
+    Return the pair that is read from the table, and the roles of the columns in the Parquet file.
+    """
     tables = read_files(path, path, ColumnRoles(**roles))
     _print_columns(tables, {"source": path, "target": None, "shift": "covariate", "units": []})
     pair = from_table(source=tables.source, target=tables.target, columns=tables.columns, source_test=None)
     assert isinstance(pair.source, LoggedDomain)
-    logged = pair.source.read_log(np.arange(len(pair.source)))
+    rounds = pair.source.read_log(np.arange(len(pair.source)))
     names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # names that no column of the table has
-    frame = tables.source.select(tables.columns.context).with_columns(**dict(zip(names, logged, strict=True)))
+    frame = tables.source.select(tables.columns.context).with_columns(**dict(zip(names, rounds, strict=True)))
     frame.write_parquet(file)
     return pair, Columns(tables.columns.context, arm=names[0], reward=names[1], propensity=names[2])
 
@@ -134,7 +138,10 @@ def _run_name(source: str, target: str) -> str:
 
 
 def _write_settings(file_options: dict[str, Any], out: Path, command: str) -> tuple[Path, list[str]]:
-    """Print the roles of columns, and write the settings to a TOML file. Return the file and the open questions."""
+    """Print the roles of columns, and write the options to a TOML file.
+
+    Return the path of this file, and the notices that the user should decide on.
+    """
     options: dict[str, Any] = {}
     open_questions: list[str] = []
     for name, value in file_options.items():
@@ -196,10 +203,10 @@ def _split_names(values: list[str] | None) -> list[str]:
 
 def _check_units(tables: UserTables, units: list[str]) -> None:
     """Raise an error if a column in ``units`` is not numeric."""
-    numeric = [column.name for column in tables.types if column.role == "number"]
+    numeric_columns = [column.name for column in tables.types if column.role == "number"]
     for name in units:
-        if name not in numeric:
-            raise InvalidInput(f"--units {name} is not a numeric column ({', '.join(numeric) or 'none'})")
+        if name not in numeric_columns:
+            raise InvalidInput(f"--units {name} is not a numeric column ({', '.join(numeric_columns) or 'none'})")
 
 
 def _print_columns(tables: UserTables, file_options: dict[str, Any]) -> list[Notice]:
@@ -212,9 +219,9 @@ def _print_columns(tables: UserTables, file_options: dict[str, Any]) -> list[Not
         style = "dim" if column.role == "ignored" else ""
         table.add_row(escape(column.name), column.role, escape(column.reason), style=style)
     console.print(table)
-    extra = [name for name in tables.target.columns if name not in tables.source.columns]
-    if extra:
-        print_line(f"Ignored, because only the target has them: {', '.join(extra)}.")
+    target_only = [name for name in tables.target.columns if name not in tables.source.columns]
+    if target_only:
+        print_line(f"Ignored, because only the target has them: {', '.join(target_only)}.")
     label, reward = tables.columns.label, tables.columns.reward
     if label in tables.target.columns and not tables.target[label].null_count():
         print_line(f"The target has labels in {label}: half of the rows are held out for evaluation.")

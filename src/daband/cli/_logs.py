@@ -11,12 +11,12 @@ import typer
 
 import daband
 from daband._files import check_writable, make_folder, write_bytes, write_json
-from daband.bench._methods import checked_method, policy_class
-from daband.bench._policy_folders import PolicyFolder, policy_folder
-from daband.bench._records import decimals
+from daband.bench._methods import check_method, get_policy_class
+from daband.bench._policy_folders import PolicyFolder, find_policy_folder
+from daband.bench._records import count_decimals
 from daband.cli import _shared as options
-from daband.cli._files import table_as_log
-from daband.cli._shared import print_line, rows_bar
+from daband.cli._files import write_table_as_log
+from daband.cli._shared import print_line, show_rows_bar
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
@@ -62,10 +62,10 @@ def fit_log_command(
         _save_policy(_fit_table(log, method, roles), out)
         return
     columns = options.parse_columns(context)
-    fitted = daband.load(policy) if policy is not None else _new_policy(method, arms, log, columns)
-    with rows_bar(fitted.name) as show_rows:
+    fitted_policy = daband.load(policy) if policy is not None else _new_policy(method, arms, log, columns)
+    with show_rows_bar(fitted_policy.name) as show_rows:
         daband.fit_log(
-            fitted,
+            fitted_policy,
             log,
             columns=columns,
             engine=engine,
@@ -75,11 +75,11 @@ def fit_log_command(
             weights=weights,
             progress=show_rows,
         )
-    _save_policy(fitted, out)
+    _save_policy(fitted_policy, out)
 
 
 def _save_policy(policy: Policy, out: Path) -> None:
-    """Save a policy and print its file."""
+    """Save a policy, and print its description and its path."""
     policy.save(out)
     print_line(f"{policy!r}\nPolicy: {out}")
 
@@ -106,17 +106,17 @@ def learn_command(
     Example: daband learn market log1.csv --id customer
     """
     learner, folder = open_policy(policy)
-    version, path = (0, policy) if folder is None else folder.next_version()
+    version, path = (0, policy) if folder is None else folder.get_next_version()
     path = out or path
     if folder is not None and out is None:
         make_folder(path.parent)
     check_writable(path)
-    before, rows = learner.rounds_learned, 0
-    with rows_bar(learner.name) as show_rows:
+    rounds_before, n_rows = learner.rounds_learned, 0
+    with show_rows_bar(learner.name) as show_rows:
 
         def count_rows(record: dict[str, float]) -> None:
-            nonlocal rows
-            rows = int(record["rows"])
+            nonlocal n_rows
+            n_rows = int(record["rows"])
             show_rows(record)
 
         daband.learn_log(
@@ -130,14 +130,14 @@ def learn_command(
             weights=weights,
             progress=count_rows,
         )
-    learned = learner.rounds_learned - before
-    if not learned:
+    n_learned = learner.rounds_learned - rounds_before
+    if not n_learned:
         print_line("The policy has learned all rounds of this log before. Nothing is written.")
         return
     learner.save(path)
-    print_line(f"Learned {learned:,} target rounds; {learner.rounds_learned:,} in total.")
-    if id_column is not None and rows > learned:
-        print_line(f"Ignored: {rows - learned:,} rows whose {id_column} was learned before.")
+    print_line(f"Learned {n_learned:,} target rounds; {learner.rounds_learned:,} in total.")
+    if id_column is not None and n_rows > n_learned:
+        print_line(f"Ignored: {n_rows - n_learned:,} rows whose {id_column} was learned before.")
     print_line(f"Policy: {path}" + (f" (version {version})" if folder is not None and out is None else ""))
     if folder is not None and out is None:
         print_line(f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
@@ -145,30 +145,30 @@ def learn_command(
 
 def _fit_table(log: str, method: str, roles: dict[str, Any]) -> Policy:
     """Return a new policy that is fitted to one table. The roles of its columns are inferred and printed."""
-    checked_method(method)
+    check_method(method)
     with tempfile.TemporaryDirectory() as folder:
-        pair, columns = table_as_log(log, Path(folder) / "log.parquet", roles)
+        pair, columns = write_table_as_log(log, Path(folder) / "log.parquet", roles)
         settings = {"transform": daband.PCA(min(64, pair.context_shape[0]))} if method.endswith("-p") else {}
-        fitted = policy_class(method).for_pair(pair, seed=0, **settings)
-        with rows_bar(fitted.name) as show_rows:
-            daband.fit_log(fitted, folder, columns=columns, progress=show_rows)
-    mark_learned(fitted, log)
-    return fitted
+        fitted_policy = get_policy_class(method).for_pair(pair, seed=0, **settings)
+        with show_rows_bar(fitted_policy.name) as show_rows:
+            daband.fit_log(fitted_policy, folder, columns=columns, progress=show_rows)
+    mark_learned(fitted_policy, log)
+    return fitted_policy
 
 
 def _new_policy(method: str, arms: int | None, log: str, columns: Columns | None) -> Policy:
     """Return a new policy for the contexts of a log."""
     if arms is None:
         raise InvalidInput("--arms is needed for a new policy, because a log may lack arms that were never chosen")
-    checked_method(method)
+    check_method(method)
     rounds = ParquetLog(log, n_arms=arms, columns=columns)
     settings: dict[str, Any] = {"context_shape": rounds.context_shape, "n_arms": arms}
-    kind = policy_class(method)
+    policy_class = get_policy_class(method)
     if method.endswith("-p"):
         settings["transform"] = daband.PCA(min(64, rounds.context_shape[0]))
-    elif kind.scale_matters:
+    elif policy_class.scale_matters:
         settings["transform"] = daband.Standardise()
-    return kind(**settings)
+    return policy_class(**settings)
 
 
 #: The file of estimates in the folder of a run.
@@ -203,30 +203,30 @@ def evaluate_log_command(
     names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
     if not names:
         raise InvalidInput("--estimators must name at least one of dr, snips and ips")
-    evaluated, folder = _open_exported_or_saved(policy)
+    evaluated_policy, folder = _open_exported_or_saved(policy)
     path = out or (None if folder is None else folder.path / _ESTIMATES_FILE)
     if path is not None:
         check_writable(path)
-    if isinstance(evaluated, DeployedPolicy):
-        if domain not in (None, evaluated.domain):
-            raise InvalidInput(f"{policy} was exported for the {evaluated.domain}, not for the {domain}")
+    if isinstance(evaluated_policy, DeployedPolicy):
+        if domain not in (None, evaluated_policy.domain):
+            raise InvalidInput(f"{policy} was exported for the {evaluated_policy.domain}, not for the {domain}")
     elif domain is not None:
-        evaluated.deploy(domain)
+        evaluated_policy.deploy(domain)
     columns = options.parse_columns(context, arm=arm, reward=reward, propensity=propensity)
     roles = {"id": id_column} if id_column is not None else {}
     open_rounds = open_log(
         log,
-        evaluated,
+        evaluated_policy,
         columns=columns,
         roles=roles if columns is not None else {"arm": arm, "reward": reward, "propensity": propensity, **roles},
         skip_unrewarded=True,
     )
-    with rows_bar("pass 1") as show_rows:
+    with show_rows_bar("pass 1") as show_rows:
         settings: dict[str, Any] = {"confidence": confidence, "rule": rule, "progress": show_rows, "id": id_column}
-        estimates = [daband.evaluate_log(evaluated, open_rounds, name, **settings) for name in names]
+        estimates = [daband.evaluate_log(evaluated_policy, open_rounds, name, **settings) for name in names]
     for estimate in estimates:
         value, low, high = (
-            f"{number:.{decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)
+            f"{number:.{count_decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)
         )
         print_line(
             f"{estimate.estimator}: mean {reward} {value}, {100 * confidence:g}% interval {low} to {high}, from "
@@ -242,18 +242,18 @@ def evaluate_log_command(
 
 
 def _open_exported_or_saved(path: Path) -> tuple[Policy | DeployedPolicy, PolicyFolder | None]:
-    """Return an exported policy, or the result of ``open_policy``."""
+    """Return the policy at a path, which may be an exported file, and its folder or None as in ``open_policy``."""
     if path.is_file() and is_deployed_file(path):
         return daband.load_deployed(path), None
     return open_policy(path)
 
 
 def open_policy(path: Path) -> tuple[Policy, PolicyFolder | None]:
-    """Return the saved policy at a path, and its folder or None.
+    """Return the saved policy at a path, and its folder; None if the path is a file.
 
-    If the path is a folder, a policy without arm names gets those of the folder.
+    If the path is a folder, a policy without arm names gets the arm names that are stored there.
     """
-    folder = policy_folder(path) if path.is_dir() else None
+    folder = find_policy_folder(path) if path.is_dir() else None
     policy = daband.load(path if folder is None else folder.policy_file, device="cpu")
     if folder is not None and policy.arm_names is None:
         policy.arm_names = folder.arm_names
@@ -285,11 +285,11 @@ def convert_command(
         write_foreign_log(log, read_table(arms), out, to)
         print_line(f"Written: {out} ({len(log):,} events as {to})")
         return
-    kind = guess_format(file)
-    log, catalogue = read_foreign_log(file, kind)
+    log_format = guess_format(file)
+    log, catalogue = read_foreign_log(file, log_format)
     for path, frame in ((out, log), (arms, catalogue)):
         write_bytes(path, frame.write_csv().encode())
-    print_line(f"Written: {out} ({len(log):,} events of {kind}) and {arms} ({len(catalogue):,} arms)")
+    print_line(f"Written: {out} ({len(log):,} events of {log_format}) and {arms} ({len(catalogue):,} arms)")
     columns = "--arm arm --reward reward --propensity propensity"
     columns += " --offered offered" if "offered" in log.columns else ""
     print_line(f"Next: daband choose --source {out} --target NEW.csv {columns} --arms {arms}")

@@ -1,6 +1,7 @@
-"""Define the command line ``daband`` and its commands. They parse options, call the library and print results.
+"""Define the command line ``daband``, and its commands that run experiments, write reports and list data.
 
-Commands on files, logs, exported policies and the target are in the other modules of this package.
+Commands parse options, call the library and print results. The commands on logs are in ``_logs.py``, on exported
+policies in ``_serving.py``, and on the incumbent in ``_trust.py``. ``main`` is the entry point.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from rich.table import Table
 import daband
 from daband._registry import add_plugins
 from daband.bench._bench import continue_bench
-from daband.bench._methods import method_names
+from daband.bench._methods import list_methods
 from daband.bench._policy_folders import assess_runs
 from daband.bench._records import Records, group_by, read_results
-from daband.bench._run import finished_runs, read_spec
+from daband.bench._run import find_finished_runs, read_spec
 from daband.bench._settings import Experiment, RunSpec, load_experiment, preset_names
 from daband.bench._variants import ablation_runs
 from daband.bench.report._method_summaries import ABLATION_BASES
@@ -37,21 +38,21 @@ from daband.cli._shared import (
     Seeds,
     console,
     error_console,
-    folder_name,
+    name_folder,
     parse_seeds,
     print_line,
     print_tables,
-    report_hint,
     run_all,
-    run_watched,
+    run_with_progress,
     show_warnings_once,
+    suggest_report,
 )
 from daband.cli._trust import assess_command, audit_command, choose_command
 from daband.domains._registry import check_data, data_directory, pairs
 from daband.errors import DabandError
 
 #: Colour of each state of a data file.
-_STATE_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
+_STATUS_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
 #: Columns of tables that only the report shows, because a terminal is too narrow.
 _REPORT_ONLY_COLUMNS = ("by class", "paper", "rounds", "seeds", "seconds per run")
 
@@ -111,8 +112,8 @@ def demo(
         "are evaluated on digits over photographs (MNIST-M), for which they see images, but no rewards."
     )
     experiment = load_experiment("demo")
-    _compare(experiment, out, None, parse_seeds(seeds), jobs, "demo")
-    print_line(_demo_assessment(out))
+    _run_methods(experiment, out, None, parse_seeds(seeds), jobs, "demo")
+    print_line(_assess_demo(out))
 
 
 @app.command()
@@ -129,8 +130,8 @@ def run(
     Example: daband run market.toml --method daband --seed 1
     """
     experiment = load_experiment(name, overrides or ())
-    folder = out or Path("runs") / f"{folder_name(name)}-single"
-    _compare(experiment, folder, [method], [seed], 1, name, report=False)
+    folder = out or Path("runs") / f"{name_folder(name)}-single"
+    _run_methods(experiment, folder, [method], [seed], 1, name, report=False)
 
 
 @app.command("bench", short_help="Compare methods over seeds on the same rounds.")
@@ -149,8 +150,8 @@ def bench_command(
     """
     experiment = load_experiment(name, overrides or ())
     method_list = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
-    folder = out or Path("runs") / folder_name(name)
-    _compare(experiment, folder, method_list, parse_seeds(seeds), jobs, name)
+    folder = out or Path("runs") / name_folder(name)
+    _run_methods(experiment, folder, method_list, parse_seeds(seeds), jobs, name)
 
 
 @app.command(short_help="Compare all combinations of the loss terms R, P and D.")
@@ -173,7 +174,7 @@ def ablate(
     """
     experiment = load_experiment(name, overrides or ())
     specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or ABLATION_BASES)), seeds=parse_seeds(seeds))
-    folder = out or Path("runs") / f"{folder_name(name)}-ablation"
+    folder = out or Path("runs") / f"{name_folder(name)}-ablation"
 
     def print_results(records: Records) -> None:
         from daband.bench.report._sections import ablation_tables  # imports matplotlib
@@ -183,7 +184,7 @@ def ablate(
 
     print_results(run_all(specs, folder, jobs=jobs, on_failure=print_results))
     print_line(f"Runs and results.json: {folder}")
-    print_line(report_hint(folder))
+    print_line(suggest_report(folder))
 
 
 @app.command("continue", short_help="Continue finished runs in the target, with its rewards.")
@@ -195,7 +196,7 @@ def continue_command(
 
     Example: daband continue runs/market --rounds 500
     """
-    specs = [read_spec(path) for path in finished_runs(folder)]
+    specs = [read_spec(path) for path in find_finished_runs(folder)]
 
     def print_results(records: Records) -> None:
         from daband.bench.report._sections import continued_table  # imports matplotlib
@@ -206,8 +207,8 @@ def continue_command(
     def work(listener: Callable[[Any], None]) -> Records:
         return continue_bench(folder, rounds=rounds, on_event=listener)
 
-    print_results(run_watched(specs, folder, work, print_results, where="target"))
-    print_line(report_hint(folder))
+    print_results(run_with_progress(specs, folder, work, print_results, domain="target"))
+    print_line(suggest_report(folder))
 
 
 app.command("audit", short_help="Measure a policy in the target by a few rewards.")(audit_command)
@@ -264,7 +265,7 @@ def methods() -> None:
 
     Example: daband methods
     """
-    for name in method_names():
+    for name in list_methods():
         console.print(name)
 
 
@@ -282,17 +283,17 @@ def list_command(
     table.add_column("pair", no_wrap=True)
     for heading in ("description", "data", "options"):
         table.add_column(heading, overflow="fold")
-    hidden = 0
+    n_hidden = 0
     for name in pairs.names():
         if "/" in name and not all_pairs:
-            hidden += 1
+            n_hidden += 1
             continue
         entry = pairs.get(name)
         state = "[green]ready[/green]" if entry.ready else "[yellow]missing[/yellow]"
         table.add_row(name, entry.about.summary, state, ", ".join(entry.options()))
     console.print(table)
-    if hidden:
-        console.print(f"and {hidden} ordered pairs such as amazon/books-dvd, listed with --all", style="dim")
+    if n_hidden:
+        console.print(f"and {n_hidden} ordered pairs such as amazon/books-dvd, listed with --all", style="dim")
     print_line(f"data directory: {data_directory()}", style="dim")
 
 
@@ -304,17 +305,17 @@ def check_command(
 
     Example: daband data check amazon/books-dvd
     """
-    checked_names = names or [name for name in pairs.names() if "/" not in name and pairs.get(name).resources]
-    damaged = False
+    pair_names = names or [name for name in pairs.names() if "/" not in name and pairs.get(name).resources]
+    has_damage = False
     print_line(f"data directory: {data_directory()}", style="dim")
-    for name in checked_names:
+    for name in pair_names:
         statuses = list(check_data(name))
         console.print(f"[bold]{name}[/bold]")
         if not statuses:
             console.print("  needs no data files")
         for status in statuses:
-            colour = _STATE_COLOURS[status.state]
-            damaged |= status.state == "damaged"
+            colour = _STATUS_COLOURS[status.state]
+            has_damage |= status.state == "damaged"
             optional = " (optional)" if status.resource.optional else ""
             licence = f"licence: {status.resource.licence}"
             resource = f"{status.resource.description}{optional}; {licence}"
@@ -322,11 +323,11 @@ def check_command(
             print_line(f"           {status.path}", style="dim")
             if status.state != "there":
                 print_line(f"           {status.resource.instructions}")
-    if damaged:
+    if has_damage:
         raise typer.Exit(1)
 
 
-def _compare(
+def _run_methods(
     experiment: Experiment,
     out: Path,
     method_list: list[str] | None,
@@ -336,9 +337,12 @@ def _compare(
     *,
     report: bool = True,
 ) -> None:
-    """Run the methods, print tables of results and write the report."""
+    """Run the methods of an experiment with these seeds, print tables of results, and write the report.
+
+    ``title`` names the experiment in the output. Without ``report``, only the folder of the first run is printed.
+    """
     specs = experiment.runs(method_list, seeds)
-    title += _describe_resolved(experiment, specs)
+    title += _describe_options(experiment, specs)
     print_line(f"{title}: {len(specs)} runs")
 
     def print_results(records: Records) -> None:
@@ -361,20 +365,20 @@ def _compare(
         print_line(f"Run: {out / records[0]['folder']}")
 
 
-def _demo_assessment(out: Path) -> str:
-    """Return the assessment of DABand's run, in a sentence."""
+def _assess_demo(out: Path) -> str:
+    """Assess DABand's run in the folder ``out``, and return the verdict in a sentence."""
     records = [record for record in read_results(out) if record["method"] == "daband"]
     with console.status("Assessing without labels ..."):
         (run,) = assess_runs(out / records[0]["folder"])
     return f"{run.spec.label}: {run.assessment.sentence}"
 
 
-def _describe_resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
+def _describe_options(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
     """Return the pair options that were not given but determined by the data on this machine, as text."""
     given_options = experiment.pair_options
     options = {key: value for spec in specs[:1] for key, value in spec.pair_options.items() if key != "digest"}
-    differing = [f"{key} = {value}" for key, value in options.items() if given_options.get(key) != value]
-    return f" ({', '.join(differing)})" if differing else ""
+    option_texts = [f"{key} = {value}" for key, value in options.items() if given_options.get(key) != value]
+    return f" ({', '.join(option_texts)})" if option_texts else ""
 
 
 def _write_report(folder: Path, pair: str | None = None) -> Path:

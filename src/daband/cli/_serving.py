@@ -49,30 +49,30 @@ def export_command(
     Example: daband export market market.daband --epsilon 0.1
     """
     from daband import Mixture, load
-    from daband.bench._policy_folders import policy_folder
+    from daband.bench._policy_folders import find_policy_folder
     from daband.cli._shared import print_line
     from daband.serving._deployed_policy import load_deployed
     from daband.serving._export import export
 
-    stored = policy_folder(folder)
+    policy_folder = find_policy_folder(folder)
     pair = None
     if data:
         try:
-            pair = stored.load_pair()
+            pair = policy_folder.load_pair()
         except DataError as error:
             raise DataError(f"{error}. With --no-data, the policy is exported without data for monitoring") from None
-    policy = load(stored.policy_file, device="cpu")
+    policy = load(policy_folder.policy_file, device="cpu")
     if student:
         if not isinstance(policy, Mixture):
             raise InvalidInput(f"--student needs a mixture of networks, but the policy of {folder} is {policy.name}")
         policy = policy.student()
-    assessment = None if stored.assessment_file is None else read_json(stored.assessment_file)
+    assessment = None if policy_folder.assessment_file is None else read_json(policy_folder.assessment_file)
     export(
         policy,
         file,
         pair=pair,
         domain=domain,
-        arm_names=policy.arm_names or stored.arm_names,
+        arm_names=policy.arm_names or policy_folder.arm_names,
         assessment=assessment,
         incumbent=incumbent,
         epsilon=epsilon,
@@ -82,24 +82,24 @@ def export_command(
     )
     deployed = load_deployed(file)
     print_line(f"{deployed!r}")
-    size, quoted = file.stat().st_size / 1024, shlex.quote(str(file))
-    print_line(f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
+    kibibytes, quoted_file = file.stat().st_size / 1024, shlex.quote(str(file))
+    print_line(f"Written: {file} ({kibibytes:,.0f} KiB, version {policy.version})")
     if assessment is not None and assessment.get("verdict") != "deploy":
         print_line(f"Its verdict is: {assessment.get('verdict')} (daband assess prints the reasons).", style="yellow")
     if deployed.columns is not None:
-        print_line(f"To decide on the rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
+        print_line(f"To decide on the rows of a file: daband decide {quoted_file} ROWS.csv --out log.csv")
     if deployed.incumbent is not None:
         name = deployed.arm_names[deployed.incumbent]
-        print_line(f"To serve it, with {name} for a tenth of the events: daband serve {quoted} --control 0.1")
+        print_line(f"To serve it, with {name} for a tenth of the events: daband serve {quoted_file} --control 0.1")
     exploration = deployed.frozen.exploration
     if exploration.rule != "thompson" and not exploration.epsilon:
-        exploring = {"ucb": "It explores (ucb), always the same arm for the same row"}.get(exploration.rule)
+        exploration_text = {"ucb": "It explores (ucb), always the same arm for the same row"}.get(exploration.rule)
         advice = "use --epsilon 0.1 to be able to evaluate other arms by its log."
-        print_line(f"{exploring or 'It does not explore'}; {advice}")
+        print_line(f"{exploration_text or 'It does not explore'}; {advice}")
 
 
 #: Maximum number of decisions and of warnings that are printed.
-_MAX_PRINTED = 5
+_MAX_PRINTED_LINES = 5
 #: Suffixes of image files.
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 
@@ -161,8 +161,8 @@ def decide_command(
         raise InvalidInput(f"{rows} has a column {reserved[0]!r}, which is needed for the decisions; rename or drop it")
     if out is not None:
         check_writable(out)
-        existing = read_table(out) if out.is_file() else frame
-        if "reward" in existing.columns and existing["reward"].null_count() < len(existing):
+        old_log = read_table(out) if out.is_file() else frame
+        if "reward" in old_log.columns and old_log["reward"].null_count() < len(old_log):
             raise InvalidInput(f"{out} has rewards, which would be overwritten; choose another --out, or move the file")
     arms = None if among is None else [name.strip() for name in among.split(",")]
     monitor = None if deployed.reference is None else deployed.monitor(false_alarms=false_alarms)
@@ -174,10 +174,10 @@ def decide_command(
         version=pl.lit(deployed.version),
     )
     if out is None:
-        printed = decisions.select("arm", "propensity").head(_MAX_PRINTED)
-        for number, (name, propensity) in enumerate(printed.iter_rows()):
+        printed_rows = decisions.select("arm", "propensity").head(_MAX_PRINTED_LINES)
+        for number, (name, propensity) in enumerate(printed_rows.iter_rows()):
             print_line(f"row {number}: {name} (propensity {propensity:.3g})")
-        if len(decisions) > _MAX_PRINTED:
+        if len(decisions) > _MAX_PRINTED_LINES:
             print_line(f"... {len(decisions):,} rows in total")
     else:  # the file is replaced at once, so that a crash cannot leave a part of the log
         content = io.BytesIO()
@@ -189,7 +189,7 @@ def decide_command(
     messages: dict[tuple[str, str], list[str]] = {}
     for warning in (warning for row_warnings in decision.warnings for warning in row_warnings):
         messages.setdefault((warning.kind, warning.column), []).append(warning.message)
-    for first, *others in list(messages.values())[:_MAX_PRINTED]:
+    for first, *others in list(messages.values())[:_MAX_PRINTED_LINES]:
         print_line(f"warning   {first}" + (f" (and {len(others):,} more rows)" if others else ""), style="yellow")
     if monitor is not None:
         print_line(f"{monitor.report()!r}")
@@ -203,7 +203,7 @@ def decide_command(
 
 
 #: Addresses that only this machine can reach.
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
 def serve_command(
@@ -268,15 +268,15 @@ def serve_command(
         from daband.serving._deployed_policy import load_deployed
 
         if learn is not None and learn.is_dir():
-            from daband.bench._policy_folders import policy_folder
+            from daband.bench._policy_folders import find_policy_folder
 
-            learn = policy_folder(learn).policy_file  # the latest version
+            learn = find_policy_folder(learn).policy_file  # the latest version
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     tokens = Tokens(
         **{name: os.environ.get(f"DABAND_{name.upper()}_TOKEN", "") for name in ("decide", "reward", "watch", "admin")}
     )
-    if host not in _LOOPBACK and not tokens.is_complete and not open_to_all:
+    if host not in _LOOPBACK_HOSTS and not tokens.is_complete and not open_to_all:
         raise InvalidInput(
             f"--host {host} is open to other machines, but not every role has a token; set DABAND_DECIDE_TOKEN, "
             "DABAND_REWARD_TOKEN and DABAND_ADMIN_TOKEN, or use --open-to-all"
@@ -328,8 +328,8 @@ def export_events_command(
         from daband.service._log_readers import export_events
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
-    written = export_events(log, file, since=since, until=until, defaults=defaults, ids=ids)
-    typer.echo(f"Written: {file} ({written:,} events)")
+    n_events = export_events(log, file, since=since, until=until, defaults=defaults, ids=ids)
+    typer.echo(f"Written: {file} ({n_events:,} events)")
 
 
 def main() -> None:

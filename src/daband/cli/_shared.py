@@ -1,4 +1,4 @@
-"""Common options and output of commands: lines, tables and progress bars.
+"""Define what commands share: options, and the output of lines, tables and progress bars.
 
 ``interruptible`` handles Ctrl-C. Python raises ``KeyboardInterrupt`` at any point of the program. If this point is in a
 callback of a compiled library, for example while numba loads its kernels, the exception is lost, and the work
@@ -30,7 +30,7 @@ from rich.text import Text
 
 from daband.bench._bench import BenchError, bench
 from daband.bench._executors import RunEvent
-from daband.bench._records import Records, metric_of
+from daband.bench._records import Records, choose_metric
 from daband.bench._settings import RunSpec
 from daband.domains.readers._columns import Columns
 from daband.errors import InvalidInput
@@ -44,7 +44,7 @@ console = Console()
 #: The console of error messages; it writes to the present ``sys.stderr``.
 error_console = Console(stderr=True)
 #: Seconds between two printed lines of one run, if the output is not a terminal.
-_LINE_SECONDS = 60.0
+_LINE_INTERVAL_SECONDS = 60.0
 
 
 Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
@@ -76,12 +76,15 @@ _MAX_SEEDS = 100_000
 
 
 def print_line(text: str, *, style: str | None = None, markup: bool = False, to: Console | None = None) -> None:
-    """Print text without wrapping and highlighting. Markup is off by default, because a path may contain "[v2]"."""
+    """Print text without wrapping and highlighting. Markup is off by default, because a path may contain brackets."""
     (to or console).print(text, style=style, markup=markup, highlight=False, soft_wrap=True)
 
 
-def new_table(title: str, *, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
-    """Return an empty table. Its columns of texts wrap on a narrow terminal, its columns of numbers do not."""
+def make_table(title: str, *, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
+    """Return an empty table with these headings.
+
+    On a narrow terminal, the columns of ``texts`` wrap, and the columns of ``numbers`` do not.
+    """
     table = Table(title=escape(title))
     for heading in texts:
         table.add_column(heading, overflow="fold")
@@ -93,10 +96,10 @@ def new_table(title: str, *, texts: Sequence[str], numbers: Sequence[str] = ()) 
 def print_tables(tables: Sequence[ReportTable], *, without: Sequence[str] = ()) -> None:
     """Print tables of a report without the columns that have these headings."""
     for table in tables:
-        console.print(report_table(table, without=without))
+        console.print(make_report_table(table, without=without))
 
 
-def report_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
+def make_report_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
     """Return a table of a report for the terminal, without the columns that have these headings."""
     terminal_table = Table(caption=escape(table.caption))
     columns = [index for index, heading in enumerate(table.headings) if heading not in without]
@@ -113,7 +116,7 @@ def report_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
 
 @contextmanager
 def show_warnings_once() -> Iterator[None]:
-    """Show each warning once, as one line without its location in the code."""
+    """Print each warning once while the context is open, as one line without its location in the code."""
     shown_messages = set()
 
     def show_once(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -127,16 +130,16 @@ def show_warnings_once() -> Iterator[None]:
 
 
 @contextmanager
-def watch_runs(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Callable[[RunEvent], None]]:
+def show_progress(specs: Sequence[RunSpec], domain: str = "source") -> Iterator[Callable[[RunEvent], None]]:
     """Yield a listener that shows the progress of runs, and prints a line when a run ends.
 
     On a terminal, a progress bar shows all runs and the latest event. Otherwise, a line per run and minute is printed.
-    ``where`` is the domain in which the rounds are played.
+    ``domain`` is the domain in which the rounds are played.
     """
     printed_at: dict[str, float] = {}
     fractions: dict[str, float] = {}
     n_ended = 0
-    several_pairs = len({spec.pair for spec in specs}) > 1
+    has_several_pairs = len({spec.pair for spec in specs}) > 1
     columns = (
         BarColumn(bar_width=20),
         TextColumn("{task.completed:.1f}/{task.total:.0f} runs"),
@@ -151,14 +154,14 @@ def watch_runs(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Call
         def handle_event(event: RunEvent) -> None:
             nonlocal n_ended
             key, detail, now = event.spec.folder_name, event.detail, time.monotonic()
-            name = f"{event.spec.pair}  {event.spec.label}" if several_pairs else event.spec.label
+            name = f"{event.spec.pair}  {event.spec.label}" if has_several_pairs else event.spec.label
             if event.kind == "episode":
                 episodes = detail.get("of", event.spec.episodes)
                 regret = "unknown" if detail["regret"] is None else f"{detail['regret']:.0f}"
-                text = f"{name}: episode {detail['episode']:.0f}/{episodes}, {where} regret {regret}"
+                text = f"{name}: episode {detail['episode']:.0f}/{episodes}, {domain} regret {regret}"
                 fractions[key] = 0.0 if episodes == "all" else float(detail["episode"]) / int(episodes)
                 bar.update(task, description=escape(text))
-                if not console.is_terminal and now - printed_at.setdefault(key, now) >= _LINE_SECONDS:
+                if not console.is_terminal and now - printed_at.setdefault(key, now) >= _LINE_INTERVAL_SECONDS:
                     printed_at[key] = now
                     print_line(f"running   {text}")
             else:
@@ -173,13 +176,13 @@ def watch_runs(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Call
 
 
 def _describe_result(record: Mapping[str, Any]) -> str:
-    """Return the result of a run, or of its continuation in the target, as a phrase."""
+    """Return the result of a run, or of its continuation in the target, as text."""
     if "continued_regret" in record:
         name, score, digits = "target regret", record["continued_regret"], 1
     else:
-        metric = metric_of([dict(record)])
+        metric = choose_metric([dict(record)])
         name, score = metric.name, record[metric.field]
-        digits = metric.digits(score, significant=4)
+        digits = metric.count_decimals(score, significant=4)
     return f"{name} unknown" if score is None else f"{name} {score:.{digits}f}"
 
 
@@ -193,35 +196,38 @@ def run_all(specs: Sequence[RunSpec], out: Path, *, jobs: int = 1, on_failure: C
     def work(listener: Callable[[RunEvent], None]) -> Records:
         return bench(specs, out, jobs=jobs, on_event=listener)
 
-    return run_watched(specs, out, work, on_failure)
+    return run_with_progress(specs, out, work, on_failure)
 
 
-def run_watched(
+def run_with_progress(
     specs: Sequence[RunSpec],
     out: Path,
     work: Callable[[Callable[[RunEvent], None]], Records],
     on_failure: Callable[[Records], object],
-    where: str = "source",
+    domain: str = "source",
 ) -> Records:
     """Call ``work`` with a listener that shows progress, and return its result. Ctrl-C and SIGTERM end the program."""
     try:
-        with watch_runs(specs, where) as progress, interruptible(progress) as listener:
+        with show_progress(specs, domain) as progress, interruptible(progress) as listener:
             return work(listener)
     except BenchError as error:
         if error.records:
             on_failure(error.records)
         raise
     except KeyboardInterrupt as stopped:
-        raise exit_stopped(out, stopped) from None
+        raise report_stop(out, stopped) from None
 
 
-def report_hint(folder: Path) -> str:
-    """Return a hint with the command that writes a report."""
+def suggest_report(folder: Path) -> str:
+    """Return a line with the command that writes a report on the folder."""
     return f"For a report with figures: daband report {shlex.quote(str(folder))}"
 
 
-def exit_stopped(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
-    """Print that finished work is stored. Return the exit: code 130 for Ctrl-C, 143 for SIGTERM."""
+def report_stop(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
+    """Print that finished work is stored, and return the exception that ends the command.
+
+    The exit code is 130 after Ctrl-C, and 143 after SIGTERM.
+    """
     is_terminated = isinstance(stopped, Terminated)
     word = "Terminated" if is_terminated else "Interrupted"
     print_line(f"{word}. Finished work is stored in {out}; the same command continues from there.", to=error_console)
@@ -233,42 +239,42 @@ class Terminated(KeyboardInterrupt):
 
 
 #: The exception that each signal raises.
-_EXCEPTIONS: dict[int, type[KeyboardInterrupt]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+_SIGNAL_EXCEPTIONS: dict[int, type[KeyboardInterrupt]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
 
 @contextmanager
 def interruptible(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]]:
     """Yield a listener that raises an exception at the next event after Ctrl-C or SIGTERM.
 
-    Ctrl-C raises ``KeyboardInterrupt``, SIGTERM ``Terminated``. Both are also raised at once, but that exception may be
-    lost.
+    Ctrl-C raises ``KeyboardInterrupt``, and SIGTERM raises ``Terminated``. Both are also raised at once, but that
+    exception may be lost.
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield listener
         return
-    requested: type[KeyboardInterrupt] | None = None
+    stop_request: type[KeyboardInterrupt] | None = None
 
     def handle_signal(number: int, _frame: FrameType | None) -> None:
-        nonlocal requested
-        requested = _EXCEPTIONS[number]
-        raise requested
+        nonlocal stop_request
+        stop_request = _SIGNAL_EXCEPTIONS[number]
+        raise stop_request
 
     def handle_event(event: T) -> None:
-        if requested is not None:
-            raise requested
+        if stop_request is not None:
+            raise stop_request
         listener(event)
 
-    previous = {number: signal.signal(number, handle_signal) for number in _EXCEPTIONS}
+    previous_handlers = {number: signal.signal(number, handle_signal) for number in _SIGNAL_EXCEPTIONS}
     try:
         yield handle_event
     finally:
-        for number, handler in previous.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
-    """Yield a function that shows a progress bar over the rows of a log."""
+def show_rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
+    """Show a progress bar over the rows of a log. Yield the function that updates it from a progress record."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(name, rows="0 rows")
@@ -283,8 +289,8 @@ def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
         yield show_rows
 
 
-def folder_name(name: str) -> str:
-    """Return the folder name of an experiment: the preset's name, or the file name without its suffix."""
+def name_folder(name: str) -> str:
+    """Return the folder name of an experiment, from the name of its preset or its TOML file."""
     return (Path(name).stem if name.endswith(".toml") else name).replace("/", "-")
 
 
@@ -301,10 +307,10 @@ def parse_columns(
 
 
 def parse_seeds(text: str | None) -> list[int] | None:
-    """Return the numbers in a text such as "0-4,7"; None if there is no text."""
+    """Return the seeds in a text such as "0-4,7"; None if there is no text."""
     if text is None:
         return None
-    numbers: list[int] = []
+    seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
         if match is None:
@@ -314,5 +320,5 @@ def parse_seeds(text: str | None) -> list[int] | None:
             raise InvalidInput(f"seeds: the end of the range {part.strip()!r} is below its start")
         if last - first >= _MAX_SEEDS:
             raise InvalidInput(f"seeds: the range {part.strip()!r} has more than {_MAX_SEEDS:,} numbers")
-        numbers.extend(range(first, last + 1))
-    return list(dict.fromkeys(numbers))
+        seeds.extend(range(first, last + 1))
+    return list(dict.fromkeys(seeds))

@@ -21,14 +21,14 @@ from daband.bench._policy_folders import (
     AUDIT_FOLDER,
     AssessedRun,
     assess_runs,
-    begin_audit,
+    find_policy_folder,
     finish_audit,
     finish_choice,
     name_unit,
-    policy_folder,
+    start_audit,
 )
 from daband.bench._settings import load_experiment
-from daband.cli._shared import Name, Overrides, console, exit_stopped, folder_name, interruptible, new_table, print_line
+from daband.cli._shared import Name, Overrides, console, interruptible, make_table, name_folder, print_line, report_stop
 from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
 from daband.evaluation._learned_logs import has_learned
@@ -41,9 +41,9 @@ from daband.trust._choose import Choice, choose
 #: Shown while policies decide on contexts of both domains.
 _SCORING_TEXT = "Scoring contexts of both domains ..."
 #: Fraction of the work that is done between two printed lines, if the output is not a terminal.
-_LOG_FRACTION = 0.1
+_LINE_FRACTION = 0.1
 #: Minimum and maximum number of seconds between two lines, if the output is not a terminal.
-_LOG_SECONDS = (2.0, 60.0)
+_LINE_SECONDS = (2.0, 60.0)
 
 Incumbent = Annotated[
     str | None,
@@ -74,7 +74,7 @@ def assess_command(
     with console.status(_SCORING_TEXT):
         runs = assess_runs(folder, incumbent=incumbent, unit=unit)
     if len(runs) > 1:
-        console.print(_assessment_table(runs))
+        console.print(_make_assessment_table(runs))
     first_runs = {(run.spec.pair, run.spec.method, run.spec.variant): run for run in reversed(runs)}
     for run in (run for run in runs if run in first_runs.values()):  # the first seed of each method and pair
         if len(runs) > 1:
@@ -92,14 +92,14 @@ def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str
         raise InvalidInput(f"{path} is not a saved policy, so --on and --source cannot be given")
     experiment = load_experiment(name)
     policy = daband.load(path, device="cpu")
-    options = pairs.get(experiment.pairs()[0]).resolve_options(experiment.pair_options)
+    options = pairs.get(experiment.pair_names()[0]).resolve_options(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as in training
         options["transform"] = policy.table
     source = Path(str(options.get("source")))
     if source.is_file() and has_learned(policy, source):
         print_line(f"warning   the policy has learned {source}, so its source advantage is too high", style="yellow")
     with console.status(_SCORING_TEXT):
-        pair = load(experiment.pairs()[0], **options)
+        pair = load(experiment.pair_names()[0], **options)
         if pair.source_test is None:
             raise InvalidInput(f"assess needs held-out source rounds, but {name} has source_test = 0")
         assessment = assess(
@@ -113,10 +113,10 @@ def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str
     print_line(str(assessment))
 
 
-def _assessment_table(runs: list[AssessedRun]) -> Table:
+def _make_assessment_table(runs: list[AssessedRun]) -> Table:
     """Return a table with the advantage and the verdict of each run."""
     numbers = ("advantage", "at least", "in the source")
-    table = new_table("advantage over the incumbent in the target", texts=["run"], numbers=numbers)
+    table = make_table("advantage over the incumbent in the target", texts=["run"], numbers=numbers)
     table.add_column("verdict")
     for run in runs:
         assessment = run.assessment
@@ -147,43 +147,43 @@ def audit_command(
 
     Example: daband audit market/ --answers questions.csv
     """
-    audit_folder = policy_folder(folder).path / AUDIT_FOLDER
+    audit_folder = find_policy_folder(folder).path / AUDIT_FOLDER
     if budget is None and not audit_folder.is_dir():
         raise InvalidInput(f"{folder} has no audit yet; start one with --budget N --out questions.csv")
     if answers is not None:
         if budget is not None or out is not None:
             raise InvalidInput("--answers cannot be combined with --budget and --out, which start an audit")
-        answered, assessment = finish_audit(folder, answers, replace=replace)
-        _print_audit(answered, folder, questions=answers)
+        audit, assessment = finish_audit(folder, answers, replace=replace)
+        _print_audit(audit, folder, questions=answers)
         if assessment is not None:
             print_line(
                 f"Verdict with all earlier results: {assessment.verdict} (updated: {folder / 'assessment.json'})."
             )
             if assessment.verdict == COLLECT:
-                larger_budget = min(answered.budget + assessment.rewards_needed, answered.contexts)
+                larger_budget = min(audit.budget + assessment.rewards_needed, audit.contexts)
                 print_line(f"For more: daband audit {shlex.quote(str(folder))} --budget {larger_budget} --out more.csv")
         return
     if replace:
         raise InvalidInput("--replace needs --answers, whose answers then overwrite earlier ones")
     if budget is None:
-        started = read_audit(audit_folder)
+        audit = read_audit(audit_folder)
     else:
-        started = begin_audit(folder, budget=budget, seed=seed, confidence=confidence, incumbent=incumbent)
-    if out is not None and started.budget:
-        _copy_questions(started, out)
-    _print_audit(started, folder, questions=out)
+        audit = start_audit(folder, budget=budget, seed=seed, confidence=confidence, incumbent=incumbent)
+    if out is not None and audit.budget:
+        _copy_questions(audit, out)
+    _print_audit(audit, folder, questions=out)
 
 
 def _copy_questions(audit: Audit, out: Path) -> None:
     """Copy the questions to a file. Raise an error if it may hold answers."""
     assert audit.questions is not None
-    text = audit.questions.read_bytes()
-    if out.is_file() and out.read_bytes() != text:  # it may have rewards that were filled in
+    content = audit.questions.read_bytes()
+    if out.is_file() and out.read_bytes() != content:  # it may have rewards that were filled in
         raise InvalidInput(
             f"--out: {out} exists and differs from the questions. If it has answers, pass it as --answers; "
             "otherwise choose another name or remove it"
         )
-    write_bytes(out, text)
+    write_bytes(out, content)
 
 
 def _print_audit(audit: Audit, folder: Path, questions: Path | None = None) -> None:
@@ -221,7 +221,7 @@ def choose_command(
     Example: daband choose --source old.csv --target new.csv --arm offer --reward euros --incumbent coupon --out market
     """
     experiment = load_experiment(name, overrides or ())
-    folder = out or Path("runs") / f"{folder_name(name)}-choice"
+    folder = out or Path("runs") / f"{name_folder(name)}-choice"
     # Candidates have their own settings instead of these.
     unused_settings = {"policy": {}, "methods": {}, "rule": "ucb", "selection": "choose"}
     specs = experiment.model_copy(update=unused_settings).runs(["constant"], [seed])
@@ -229,10 +229,10 @@ def choose_command(
         # Before training, so that a folder that cannot be created is an error at once.
         out_folder = make_folder(folder / spec.pair.replace("/", "-") if len(specs) > 1 else folder, "out")
         pair = load(spec.pair, **spec.pair_options)
-        available = max(1, pair.source.rounds_available // experiment.episode_length)
-        episodes = {"auto": None, "all": available}.get(str(experiment.episodes), experiment.episodes)
+        n_available = max(1, pair.source.rounds_available // experiment.episode_length)
+        episodes = {"auto": None, "all": n_available}.get(str(experiment.episodes), experiment.episodes)
         try:
-            with candidates_bar() as show_progress, interruptible(show_progress) as progress:
+            with show_candidates_bar() as show_progress, interruptible(show_progress) as progress:
                 choice = choose(
                     pair,
                     incumbent=incumbent,
@@ -247,7 +247,7 @@ def choose_command(
                     progress=progress,
                 )
         except KeyboardInterrupt as stopped:
-            raise exit_stopped(out_folder, stopped) from None
+            raise report_stop(out_folder, stopped) from None
         finish_choice(choice, pair, spec, out_folder)
         print_line(choice.assessment.sentence)
         if incumbent is None:
@@ -255,10 +255,10 @@ def choose_command(
         print_line(f"Chosen: {choice.candidate} ({choice.rule}).")
         if choice.assessment.disagreement:
             print_line(choice.assessment.reference, style="dim")
-        console.print(_candidate_table(spec.pair, choice))
+        console.print(_make_candidate_table(spec.pair, choice))
         if pair.target_test is not None:
-            measured = read_json(out_folder / "result.json")
-            value, rows = measured["target_value"], measured["target_contexts"]
+            result = read_json(out_folder / "result.json")
+            value, rows = result["target_value"], result["target_contexts"]
             print_line(f"Mean reward on {rows:,} labelled target rows that were held out: {as_text(value)}.")
         print_line(f"Written: {out_folder}")
         _print_next_steps(choice, out_folder, budget, len(pair.target))
@@ -282,7 +282,7 @@ def _print_next_steps(choice: Choice, out_folder: Path, budget: int, contexts: i
 
 
 @contextmanager
-def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
+def show_candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
     """Yield a function that shows the progress of training: a bar on a terminal, otherwise occasional lines."""
     last_fraction, last_time, note, had_time_left = 0.0, time.monotonic(), "", False
     columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -300,8 +300,8 @@ def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
             is_trained = progress.policies_done == progress.policies
             bar.update(task, completed=progress.fraction, description=_SCORING_TEXT if is_trained else escape(text))
             elapsed = time.monotonic() - last_time
-            advanced = progress.fraction - last_fraction >= _LOG_FRACTION and elapsed >= _LOG_SECONDS[0]
-            is_due = advanced or elapsed >= _LOG_SECONDS[1] or (has_time_left and not had_time_left)
+            has_advanced = progress.fraction - last_fraction >= _LINE_FRACTION and elapsed >= _LINE_SECONDS[0]
+            is_due = has_advanced or elapsed >= _LINE_SECONDS[1] or (has_time_left and not had_time_left)
             if console.is_terminal or not (is_due or is_trained):
                 return
             last_fraction, last_time, had_time_left = progress.fraction, time.monotonic(), has_time_left
@@ -318,7 +318,7 @@ def _format_duration(seconds: float) -> str:
     return f"{minutes}:{remainder:02d}"
 
 
-def _candidate_table(pair: str, choice: Choice) -> Table:
+def _make_candidate_table(pair: str, choice: Choice) -> Table:
     """Return a table with the advantage of each candidate."""
     columns = {"source_advantage": "in the source", "source_error": "standard error"}
     title = f"advantage over {choice.assessment.incumbent}, greedy choices"
@@ -326,7 +326,7 @@ def _candidate_table(pair: str, choice: Choice) -> Table:
     if choice.rewards:
         columns |= {"advantage": "in the target", "low": "at least", "high": "at most"}
         title += f"; {choice.rewards} target rewards"
-    table = new_table(title, texts=["candidate"], numbers=list(columns.values()))
+    table = make_table(title, texts=["candidate"], numbers=list(columns.values()))
     for row in choice.table:
         cells = (as_text(row[column], sign=column != "source_error") for column in columns)
         table.add_row(escape(row["candidate"]), *cells, style="bold" if row["chosen"] else "")

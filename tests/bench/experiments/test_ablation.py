@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from daband.bench._bench import bench
-from daband.bench._records import compare_paired, holm, read_results
+from daband.bench._records import adjust_holm, compare_paired, read_results
 from daband.bench._settings import load_experiment
 from daband.bench._variants import ablation_rows, ablation_runs
 from daband.bench.report._method_summaries import ABLATION_BASES as BASES
@@ -89,7 +89,7 @@ def test_an_ablation_runs_resumes_and_is_tested_by_seed(small, tmp_path):
         expected = compare_paired(*([score[kind, seed] for seed in (0, 1)] for kind in (letters, "RPD")))
         assert rows[letters].paired == expected
         tests.append(expected.p_value)
-    assert [rows[letters].p_holm for letters in kept[:-1]] == holm(tests)
+    assert [rows[letters].p_holm for letters in kept[:-1]] == adjust_holm(tests)
 
 
 def record(letters, seed, accuracy, base="paper"):
@@ -107,7 +107,7 @@ def test_the_family_of_the_correction_is_the_base():
     rows = ablation_rows(records)
     for base in BASES:
         mine = [row for row in rows if row.base == base and row.paired]
-        assert [row.p_holm for row in mine] == holm([row.paired.p_value for row in mine])
+        assert [row.p_holm for row in mine] == adjust_holm([row.paired.p_value for row in mine])
         assert len(mine) == 7
 
 

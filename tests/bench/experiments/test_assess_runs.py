@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 import daband
 from daband.bench._bench import bench
-from daband.bench._policy_folders import assess_runs, begin_audit, finish_audit, finish_choice, policy_folder
+from daband.bench._policy_folders import assess_runs, find_policy_folder, finish_audit, finish_choice, start_audit
 from daband.bench._run import continue_run
 from daband.bench._settings import RunSpec, load_experiment
-from daband.bench.report._page import assemble, write_report
+from daband.bench.report._page import build_content, write_report
 from daband.cli._main import app
 from daband.domains._registry import pairs
 from daband.errors import InvalidInput
@@ -51,7 +51,7 @@ def test_the_command_prints_the_sentence_first_and_the_report_has_it(folder):
     assert shown.exit_code == 0, shown.output
     for words in ("over always arm 2", "shifts between real domains", "linucb, seed 1", "assessment.json"):
         assert words in " ".join(shown.output.split())
-    document = assemble(folder)
+    document = build_content(folder)
     (section,) = [one for one in document["sections"][:2] if one.title == "Advantage over the incumbent"]
     assert "over always arm 2" in section.texts[0]
 
@@ -73,24 +73,24 @@ def chosen(tmp_path):
 
 def test_the_folder_of_a_choice_is_a_finished_run(chosen):
     place, choice, _ = chosen
-    assert policy_folder(place).pair == "synthetic"
+    assert find_policy_folder(place).pair == "synthetic"
     (assessed,) = assess_runs(place)
     assert (assessed.spec.method, assessed.spec.components) == (choice.candidate, 4)
     assert assessed.assessment == choice.assessment
     assert continue_run(place, rounds=32)["rounds"] == 32
     assert write_report(place, formats=()).is_file()
-    number, path = policy_folder(place).next_version()
+    number, path = find_policy_folder(place).get_next_version()
     assert (number, path.name) == (1, "policy-1.safetensors")
     path.parent.mkdir()
     choice.policy.save(path)
-    assert policy_folder(place).policy_file == path
-    assert policy_folder(place).next_version()[0] == 2
+    assert find_policy_folder(place).policy_file == path
+    assert find_policy_folder(place).get_next_version()[0] == 2
 
 
 def test_an_audit_brings_the_assessment_up_to_date(chosen, tmp_path_factory):
     """Before: `assess` and the exported file repeated what was known before the rewards."""
     place, choice, pair = chosen
-    started = begin_audit(place, budget=20)
+    started = start_audit(place, budget=20)
     assert started.incumbent == choice.assessment.incumbent
     with open(started.questions, newline="") as file:
         rows = list(csv.DictReader(file))

@@ -17,7 +17,7 @@ from daband.bench._bench import BenchError, bench
 from daband.bench._executors import _execute_in_processes, _execute_in_worker, execute_all
 from daband.bench._methods import build_policy
 from daband.bench._records import read_results
-from daband.bench._run import conclude, prepare
+from daband.bench._run import finish_run, prepare_run
 from daband.bench._settings import load_experiment, preset_names
 from daband.errors import InvalidInput, WorkerDied
 from daband.training._loop import run_phase
@@ -190,10 +190,10 @@ def test_interrupted_and_completed(unbroken, tmp_path):
 def test_who_concludes_a_run_second_takes_the_record_of_the_first(small, tmp_path):
     """Before: results.json had the wall_seconds of one process, the run's folder those of the other: "damaged"."""
     (spec,) = small.runs(["linucb"], [0])
-    first, second = prepare(spec, tmp_path), prepare(spec, tmp_path)
-    record = conclude(first, run_phase(first.build_phase()))
+    first, second = prepare_run(spec, tmp_path), prepare_run(spec, tmp_path)
+    record = finish_run(first, run_phase(first.build_phase()))
     files = {path: path.read_bytes() for path in first.folder.iterdir()}
-    assert conclude(second, run_phase(second.build_phase())) == record
+    assert finish_run(second, run_phase(second.build_phase())) == record
     assert {path: path.read_bytes() for path in first.folder.iterdir()} == files
 
 
@@ -272,7 +272,7 @@ class TestSettings:
 
         assert set(pairs.names()) <= set(preset_names())
         for name in preset_names():
-            assert all(pair in pairs for pair in load_experiment(name).pairs())
+            assert all(pair in pairs for pair in load_experiment(name).pair_names())
 
     def test_overrides(self):
         changed = load_experiment("synthetic", ["episodes=7", "methods.linucb.alpha=0.5", "rule=greedy", "seeds=[3]"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from daband.bench._bench import BenchError, bench, continue_bench
-from daband.bench._run import continue_run, finished_runs
+from daband.bench._run import continue_run, find_finished_runs
 from daband.errors import DataError
 
 
@@ -19,7 +19,7 @@ def timeless(records):
 
 def test_one_run(small, tmp_path):
     bench(small.runs(["linucb", "random"], [0]), tmp_path)
-    folders = finished_runs(tmp_path)
+    folders = find_finished_runs(tmp_path)
     assert len(folders) == 2
     before = (folders[0] / "policy.safetensors").read_bytes()
     heard = []
@@ -33,7 +33,7 @@ def test_one_run(small, tmp_path):
     with pytest.raises(DataError, match="remove it"):
         continue_run(folders[0], rounds=41)
     with pytest.raises(DataError, match="nowhere does not exist"):
-        finished_runs(tmp_path / "nowhere")
+        find_finished_runs(tmp_path / "nowhere")
 
 
 def test_a_whole_bench(small, tmp_path):
@@ -64,9 +64,9 @@ def test_runs_that_the_bench_no_longer_lists_are_left_alone(small, tmp_path):
     bench(small.runs(["linucb"], [0]), tmp_path)
     changed = small.model_copy(update={"methods": {"linucb": {"alpha": 0.7}}})
     (now,) = bench(changed.runs(["linucb"], [0]), tmp_path)
-    assert [path.name for path in finished_runs(tmp_path)] == [now["folder"]]
+    assert [path.name for path in find_finished_runs(tmp_path)] == [now["folder"]]
     (tmp_path / "results.json").unlink()
-    assert len(finished_runs(tmp_path)) == 2
+    assert len(find_finished_runs(tmp_path)) == 2
 
 
 def test_a_run_by_itself(small, tmp_path):

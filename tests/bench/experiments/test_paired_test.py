@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daband.bench._records import compare_paired, holm
+from daband.bench._records import adjust_holm, compare_paired
 from daband.errors import InvalidInput
 
 
@@ -40,18 +40,18 @@ def test_bad_results_are_refused(bad):
 
 
 def test_holm_by_hand():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([]) == []
-    with_gap = holm([0.01, math.nan, 0.5])
+    assert adjust_holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert adjust_holm([]) == []
+    with_gap = adjust_holm([0.01, math.nan, 0.5])
     assert with_gap[0] == 0.02
     assert math.isnan(with_gap[1])
     with pytest.raises(InvalidInput, match="p-values"):
-        holm([1.2])
+        adjust_holm([1.2])
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))
 def test_holm_is_between_the_raw_values_and_bonferroni_and_keeps_their_order(p_values):
-    adjusted = holm(p_values)
+    adjusted = adjust_holm(p_values)
     for raw, now in zip(p_values, adjusted, strict=True):
         assert raw <= now <= min(1.0, len(p_values) * raw) + 1e-15 or now == max(adjusted)
         assert now <= 1.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daband.bench._methods import build_policy, method_names
+from daband.bench._methods import build_policy, list_methods
 from daband.bench._settings import load_experiment, preset_names
 
 
@@ -22,7 +22,7 @@ def test_the_papers_hyperparameters(name, episodes, alpha, learning_rate):
     assert (experiment.episodes, experiment.episode_length, experiment.seeds) == (episodes, 64, (0, 1, 2, 3, 4))
     pair = load("digit", tiny=True)  # the settings do not depend on the images
     for spec in experiment.runs(seeds=[0]):
-        assert spec.method in method_names()
+        assert spec.method in list_methods()
         policy = build_policy(spec.method, pair, seed=0, settings=spec.policy, components=4)
         settings = policy.settings()
         if spec.method not in ("random", "constant"):  # which are none of the paper's

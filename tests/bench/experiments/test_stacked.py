@@ -80,7 +80,7 @@ def test_a_stack_that_cannot_be_prepared_does_not_end_the_others(specs, tmp_path
     def missing(*_, **__):
         raise OSError("the data are not there")
 
-    monkeypatch.setattr(module, "prepare", missing)  # of stacks: single runs are prepared elsewhere
+    monkeypatch.setattr(module, "prepare_run", missing)  # of stacks: single runs are prepared elsewhere
     with pytest.raises(BenchError, match="the data are not there") as caught:
         bench([spec for spec in specs if spec.method != "nlinucb"], tmp_path)
     assert [record["method"] for record in caught.value.records] == ["linucb"] * 3
@@ -112,18 +112,18 @@ def test_progress_goes_on_when_the_first_seed_fails(mine, tmp_path, monkeypatch)
 def test_a_seed_that_cannot_be_concluded_is_told_and_the_others_are_kept(mine, tmp_path, monkeypatch):
     from daband.bench._bench import BenchError
 
-    real = module.conclude
+    real = module.finish_run
 
     def torn(prepared, run):
         if prepared.spec.seed == 0:
             raise OSError("no space left")
         return real(prepared, run)
 
-    monkeypatch.setattr(module, "conclude", torn)
+    monkeypatch.setattr(module, "finish_run", torn)
     with pytest.raises(BenchError, match="no space left") as caught:
         bench(mine, tmp_path)
     assert sorted(record["seed"] for record in caught.value.records) == [1, 2]
-    monkeypatch.setattr(module, "conclude", real)
+    monkeypatch.setattr(module, "finish_run", real)
     events = []
     assert len(bench(mine, tmp_path, on_event=events.append)) == 3
     assert [event.kind for event in events] == ["found", "found", "finished"]  # trained already, only concluded
@@ -134,7 +134,7 @@ def test_a_group_that_ends_badly_keeps_what_was_finished(mine, tmp_path, monkeyp
     from daband.bench._bench import BenchError
 
     def work(group, out, *, progress=None):
-        module.execute(group[0], out)
+        module.execute_run(group[0], out)
         return [MemoryError("the worker is gone")] * len(group)
 
     monkeypatch.setattr(bench_module, "execute_all", partial(module.execute_all, work=work))

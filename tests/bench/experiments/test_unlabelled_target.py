@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.bench._run import conclude, prepare
+from daband.bench._run import finish_run, prepare_run
 from daband.bench._settings import Experiment
 from daband.bench.report._page import write_report
 from daband.training._loop import run_phase
@@ -22,9 +22,9 @@ def finished(out, method, *, labels):
     experiment = Experiment(pair="synthetic", pair_options={"tiny": True}, episodes=2, episode_length=8, seeds=(0,))
     (spec,) = experiment.runs([method])
     pair = daband.domains.load("synthetic", tiny=True)
-    prepared = prepare(spec, out, pair=pair if labels else replace(pair, target_test=None))
+    prepared = prepare_run(spec, out, pair=pair if labels else replace(pair, target_test=None))
     run = run_phase(prepared.build_phase())
-    return conclude(prepared, run), run, out / spec.folder_name, pair
+    return finish_run(prepared, run), run, out / spec.folder_name, pair
 
 
 @pytest.mark.parametrize("method", ["linucb", "nlinucb"])

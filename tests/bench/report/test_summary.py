@@ -3,9 +3,9 @@ import warnings
 import numpy as np
 import pytest
 
-from daband.bench.report._figures import draw_regret, style_of
-from daband.bench.report._method_summaries import role_of
-from daband.bench.report._run_files import Curve, common_curve
+from daband.bench.report._figures import draw_regret, get_style
+from daband.bench.report._method_summaries import get_role
+from daband.bench.report._run_files import RunCurves, merge_curves
 from daband.bench.report._sections import Bold, Table
 
 
@@ -21,33 +21,33 @@ from daband.bench.report._sections import Bold, Table
     ],
 )
 def test_what_a_run_is_part_of(method, variant, role):
-    assert role_of({"method": method, "variant": variant}) == role
+    assert get_role({"method": method, "variant": variant}) == role
 
 
 def test_curves_of_different_lengths_meet_on_common_rounds():
-    curve = common_curve(
+    curve = merge_curves(
         [(np.array([1, 5, 9]), np.array([1.0, 5.0, 9.0])), None, (np.array([1, 4]), np.array([2.0, 8.0]))]
     )
     np.testing.assert_array_equal(curve.rounds, [1, 4])
     np.testing.assert_allclose(curve.values, [[1.0, 4.0], [2.0, 8.0]])
-    assert common_curve([None]) is None
+    assert merge_curves([None]) is None
 
 
 def test_a_method_looks_the_same_everywhere_and_unlike_the_others():
     methods = ["daband", "nlinucb", "nlinucb-p", "linucb", "linucb-p", "random", "constant"]
-    assert len({colour for colour, _ in map(style_of, methods)}) == len(methods)
-    assert style_of("mine") == style_of("mine")
+    assert len({colour for colour, _ in map(get_style, methods)}) == len(methods)
+    assert get_style("mine") == get_style("mine")
 
 
 def test_a_table_has_the_columns_with_any_text():
-    table = Table.of_columns("t", "A & B.", {"name": ["50%", "b"], "x": ["", ""], "y": [Bold("0.5"), ""]})
+    table = Table.from_columns("t", "A & B.", {"name": ["50%", "b"], "x": ["", ""], "y": [Bold("0.5"), ""]})
     assert table.headings == ["name", "y"]
     assert table.rows == [("50%", "0.5"), ("b", "")]
     assert [table.is_bold(row[1]) for row in table.rows] == [True, False]
 
 
 def test_the_figure_of_runs_without_regret():
-    nothing = Curve(np.array([1, 10, 20]), np.zeros((2, 3)))
+    nothing = RunCurves(np.array([1, 10, 20]), np.zeros((2, 3)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert draw_regret({("linucb", "default"): nothing}, where="source").axes[0].get_ylim() == (0.0, 1.0)
+        assert draw_regret({("linucb", "default"): nothing}, domain="source").axes[0].get_ylim() == (0.0, 1.0)

@@ -15,17 +15,17 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from daband._arrays import FloatArray
 from daband.bench._records import Metric
 from daband.bench.report._method_summaries import Key, label
-from daband.bench.report._run_files import Curve
+from daband.bench.report._run_files import RunCurves
 
 #: Matplotlib's settings for every figure of a report.
 MPLSTYLE = Path(__file__).with_name("figures.mplstyle")
-#: Width of a figure: readable on a phone, and one column of a printed page.
+#: Width of a figure in inches, which is readable on a phone and is one column of a printed page.
 _WIDTH_INCHES = 4.5
-#: Okabe and Ito's palette, distinct with any kind of colour vision, and four more.
+#: Okabe and Ito's palette, which is distinct for all kinds of colour vision, and further colours.
 COLOURS = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b3a100", "#7b5cc4", "#8c510a", "#7a7f87",
 )  # fmt: skip
-#: Colour of dots and outlines.
+#: Colour of dots and of the outlines of diamonds.
 _INK = "#1b1f24"
 #: Colour and line style by method.
 _STYLES = {
@@ -35,8 +35,11 @@ _STYLES = {
 }  # fmt: skip
 
 
-def style_of(method: str, variant: str = "default") -> tuple[str, str]:
-    """Return the colour and the line style of a method in all figures; for unknown methods, by a hash of the name."""
+def get_style(method: str, variant: str = "default") -> tuple[str, str]:
+    """Return the colour and the line style of a method in all figures.
+
+    Methods and variants without an entry in ``_STYLES`` get them by a hash of their name.
+    """
     if method in _STYLES and variant == "default":
         return _STYLES[method]
     hash_byte = hashlib.sha256(f"{method} {variant}".encode()).digest()[0]
@@ -50,8 +53,8 @@ def shorten_text(text: str, length: int) -> str:
 
 
 @dataclass(frozen=True)
-class Group:
-    """A row of a figure: a method with its scores."""
+class ScoreRow:
+    """A row of ``draw_scores``: a method with its scores."""
 
     #: The method and its variant.
     key: Key
@@ -61,56 +64,58 @@ class Group:
     paper: float | None = None
 
 
-def draw_scores(groups: Sequence[Group], metric: Metric) -> Figure:
+def draw_scores(groups: Sequence[ScoreRow], metric: Metric) -> Figure:
     """Draw target scores, the best method on top. A bar is a mean, a dot one seed, a diamond the paper's accuracy."""
-    ranked = sorted(groups, key=lambda group: float(group.values.mean()))
-    figure, axes = _new_figure(0.95 + 0.42 * len(ranked))
-    for row, group in enumerate(ranked):
-        mean, (colour, _) = float(group.values.mean()), style_of(*group.key)
+    ranked_rows = sorted(groups, key=lambda group: float(group.values.mean()))
+    figure, axes = _create_figure(0.95 + 0.42 * len(ranked_rows))
+    for row, group in enumerate(ranked_rows):
+        mean, (colour, _) = float(group.values.mean()), get_style(*group.key)
         axes.barh(row, mean, height=0.62, color=colour, alpha=0.45, linewidth=0)
-        rows = row + np.linspace(-0.25, 0.25, len(group.values) + 2)[1:-1]
-        axes.plot(group.values, rows, "o", color=_INK, markersize=2.6, markeredgewidth=0)
+        dot_heights = row + np.linspace(-0.25, 0.25, len(group.values) + 2)[1:-1]
+        axes.plot(group.values, dot_heights, "o", color=_INK, markersize=2.6, markeredgewidth=0)
         if group.paper is not None:
             axes.plot(group.paper, row, "D", markersize=5.5, markerfacecolor="white", markeredgecolor=_INK, zorder=4)
-        text = f"{mean:,.{metric.digits(mean)}f}"
+        text = f"{mean:,.{metric.count_decimals(mean)}f}"
         axes.text(1.01, row, text, transform=axes.get_yaxis_transform(), va="center", fontweight="bold", color=colour)
-    axes.set_yticks(range(len(ranked)), [shorten_text(label(*group.key), 32) for group in ranked])
+    axes.set_yticks(range(len(ranked_rows)), [shorten_text(label(*group.key), 32) for group in ranked_rows])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
-    paper = "; diamond: the paper" if any(group.paper is not None for group in ranked) else ""
-    axes.set_xlabel(f"{metric.name}; bar: mean, dot: one seed{paper}")
+    paper_remark = "; diamond: the paper" if any(group.paper is not None for group in ranked_rows) else ""
+    axes.set_xlabel(f"{metric.name}; bar: mean, dot: one seed{paper_remark}")
     return figure
 
 
-def draw_regret(curves: Mapping[Key, Curve], *, where: str) -> Figure:
-    """Draw cumulative regret over rounds in the source or the target: the mean over seeds, and a band for their range.
+def draw_regret(curves: Mapping[Key, RunCurves], *, domain: str) -> Figure:
+    """Draw the cumulative regret over rounds in a domain, "source" or "target".
+
+    A line is the mean over seeds, and its band is the range of seeds.
 
     The axis ends with the largest regret of methods that learn. The regret of random and constant arms is often so
     large that it would hide all other differences.
     """
-    figure, axes = _new_figure(3.2)
+    figure, axes = _create_figure(3.2)
     learners = [curve for (method, _), curve in curves.items() if method not in ("random", "constant")]
-    top = 1.08 * max(float(curve.values[:, -1].max()) for curve in learners or curves.values()) or 1.0  # no regret
+    y_limit = 1.08 * max(float(curve.values[:, -1].max()) for curve in learners or curves.values()) or 1.0  # no regret
     axes.set_xlim(0, max(int(curve.rounds[-1]) for curve in curves.values()))
-    axes.set_ylim(0, top)
+    axes.set_ylim(0, y_limit)
     for key, curve in curves.items():
-        colour, line_style = style_of(*key)
+        colour, line_style = get_style(*key)
         name = shorten_text(label(*key), 32)
         axes.plot(curve.rounds, curve.values.mean(axis=0), color=colour, linestyle=line_style, label=name)
         low, high = curve.values.min(axis=0), curve.values.max(axis=0)
         axes.fill_between(curve.rounds, low, high, color=colour, alpha=0.18, linewidth=0)
     figure.legend(loc="outside upper center", ncols=3, handletextpad=0.5, columnspacing=1.2)
     axes.grid(axis="y")
-    axes.set_xlabel(f"rounds in the {where}")
-    axes.set_ylabel(f"cumulative {where} regret")
+    axes.set_xlabel(f"rounds in the {domain}")
+    axes.set_ylabel(f"cumulative {domain} regret")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
 
 
-def _new_figure(height: float) -> tuple[Figure, Any]:
+def _create_figure(height: float) -> tuple[Figure, Any]:
     """Return an empty figure with its axes."""
     figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
     return figure, figure.subplots()

@@ -1,4 +1,8 @@
-"""Summarise records of runs: means over seeds by method, the best method, paired differences, the paper's results."""
+"""Summarise the records of runs for the report.
+
+``summarise`` computes means over seeds by method, and ``find_best_method`` compares the best method with a rival. The
+last functions read the results of the paper.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from daband.bench._records import Metric, Paired, Record, compare_paired, group_by, metric_of
+from daband.bench._records import Metric, PairedTest, Record, choose_metric, compare_paired, group_by
 
 #: The text for a value that is not known.
 UNKNOWN = "unknown"
 #: A method and its variant.
 Key = tuple[str, str]
-#: The method that others are compared with.
+#: The method with which others are compared, Neural-LinUCB.
 BASELINE: Key = ("nlinucb", "default")
 #: The combinations of terms that an ablation keeps; the last is the full method.
 ABLATION_LETTERS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 #: Terms of the letter R.
-_R = ("regression_error",)
+_R_TERMS = ("regression_error",)
 #: Terms of the letter P.
-_P = ("predicted_reward",)
-#: The recipes that can be ablated, and the terms of the objective for each letter.
+_P_TERMS = ("predicted_reward",)
+#: The recipes that can be ablated, each with the objective's terms by letter.
 ABLATION_BASES: dict[str, dict[str, tuple[str, ...]]] = {
-    "paper": {"R": _R, "P": _P, "D": ("adversarial",)},
-    "default-rpd": {"R": _R, "P": _P, "D": ("adversarial", "target_diversity", "pseudo_labels")},
+    "paper": {"R": _R_TERMS, "P": _P_TERMS, "D": ("adversarial",)},
+    "default-rpd": {"R": _R_TERMS, "P": _P_TERMS, "D": ("adversarial", "target_diversity", "pseudo_labels")},
 }
 #: Method names as in the paper.
 _LABELS = {
@@ -38,14 +42,14 @@ _LABELS = {
 
 
 def label(method: str, variant: str = "default") -> str:
-    """Return the name of a method in tables and figures, with its variant in brackets."""
+    """Return the name of a method in tables and figures, with its variant in brackets unless it is the default."""
     name = _LABELS.get(method, method)
     return name if variant == "default" else f"{name} ({variant})"
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds and its standard deviation."""
+    """A mean over seeds, with the standard deviation between seeds."""
 
     #: The mean; None if a seed has no value.
     value: float | None
@@ -56,15 +60,18 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Mean:
-        """Return the mean of one value per seed."""
+        """Return the mean of values, one per seed. None is a value that is not known."""
         known_values = [value for value in values if value is not None]
         if not known_values or len(known_values) < len(values):
             return cls(None, 0.0, len(values))
         deviation = float(np.std(known_values, ddof=1)) if len(known_values) > 1 else 0.0
         return cls(float(np.mean(known_values)), deviation, len(known_values))
 
-    def text(self, digits: int) -> str:
-        """Return the mean as text, with its standard deviation over several seeds; "unknown" without a value."""
+    def format(self, digits: int) -> str:
+        """Return the mean as text with this number of decimals, such as "0.91 ± 0.02"; "unknown" without a value.
+
+        The standard deviation is left out for a single seed.
+        """
         if self.value is None:
             return UNKNOWN
         return f"{self.value:,.{digits}f}" + (f" ± {self.deviation:,.{digits}f}" if self.seeds > 1 else "")
@@ -72,7 +79,10 @@ class Mean:
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """One method on one pair, over its seeds. Target fields are unknown if the target has no labels."""
+    """The results of one method on one pair, over its seeds.
+
+    Fields without a prefix are results in the target. They are unknown if the target has no labels.
+    """
 
     pair: str
     method: str
@@ -92,7 +102,7 @@ class MethodSummary:
     logger_value: Mean
     rounds: int
     seconds: float
-    #: How often each arm was chosen in the target, as fractions over contexts and seeds; empty if not counted.
+    #: The fraction of target contexts for which each arm was chosen, over all seeds; empty if it was not counted.
     arm_fractions: tuple[float, ...]
 
     @property
@@ -111,7 +121,7 @@ class MethodSummary:
         return -np.inf if self.score.value is None else self.score.value
 
 
-def key_of(record: Record) -> Key:
+def get_key(record: Record) -> Key:
     """Return the method and the variant of a record."""
     return record["method"], record["variant"]
 
@@ -124,34 +134,34 @@ def filter_labelled(records: Sequence[Record]) -> list[Record]:
 def summarise(records: Sequence[Record]) -> list[MethodSummary]:
     """Return a summary per pair, method and variant, in the order of first appearance."""
     rows = []
-    for (pair, method, variant), group in group_by(records, lambda record: (record["pair"], *key_of(record))).items():
+    for (pair, method, variant), group in group_by(records, lambda record: (record["pair"], *get_key(record))).items():
 
-        def mean(field: str, group: list[Record] = group) -> Mean:
+        def average(field: str, group: list[Record] = group) -> Mean:
             return Mean.of([record.get(field) for record in group])
 
         means: dict[str, Any] = {
-            **{name: mean(f"target_{name}") for name in ("accuracy", "accuracy_macro", "value", "regret")},
-            **{name: mean(f"target_{name}").value for name in ("best_value", "constant_value")},
-            **{name: mean(name) for name in ("source_regret", "source_reward", "logger_value")},
+            **{name: average(f"target_{name}") for name in ("accuracy", "accuracy_macro", "value", "regret")},
+            **{name: average(f"target_{name}").value for name in ("best_value", "constant_value")},
+            **{name: average(name) for name in ("source_regret", "source_reward", "logger_value")},
         }
         seeds = tuple(record["seed"] for record in group)
-        metric = metric_of([record for record in records if record["pair"] == pair])
+        metric = choose_metric([record for record in records if record["pair"] == pair])
         seconds = float(np.mean([record.get("wall_seconds", np.nan) for record in group]))
-        budget = {"rounds": group[0]["rounds"], "seconds": seconds, "arm_fractions": _arm_fractions(group)}
+        budget = {"rounds": group[0]["rounds"], "seconds": seconds, "arm_fractions": _count_arms(group)}
         rows.append(MethodSummary(pair, method, variant, seeds, metric, **means, **budget))
     return rows
 
 
-def _arm_fractions(group: Sequence[Record]) -> tuple[float, ...]:
-    """Return how often each arm was chosen in the target, as fractions; empty if it was not counted."""
-    count_lists = [record["target_arm_counts"] for record in group if record.get("target_arm_counts")]
-    if not count_lists or len({len(counts) for counts in count_lists}) > 1:
+def _count_arms(group: Sequence[Record]) -> tuple[float, ...]:
+    """Return the fraction of target contexts for which each arm was chosen; empty if it was not counted."""
+    arm_counts = [record["target_arm_counts"] for record in group if record.get("target_arm_counts")]
+    if not arm_counts or len({len(counts) for counts in arm_counts}) > 1:
         return ()
-    counts = np.sum(count_lists, axis=0)
+    counts = np.sum(arm_counts, axis=0)
     return tuple((counts / counts.sum()).tolist())
 
 
-def role_of(record: Record) -> str:
+def get_role(record: Record) -> str:
     """Return the role of a run: "ablation" or "comparison"."""
     variant = str(record["variant"])
     base, _, letters = variant.partition(":")
@@ -160,26 +170,26 @@ def role_of(record: Record) -> str:
     return "comparison"
 
 
-def pair_family(pair: str) -> str:
+def get_data_set(pair: str) -> str:
     """Return the data set of a pair: "amazon" for "amazon/books-dvd"."""
     return pair.partition("/")[0]
 
 
 @dataclass(frozen=True)
 class MethodComparison:
-    """The best method in the target and its difference to a rival: mean scores over pairs, paired by seed."""
+    """The best method in the target and its difference to a rival, in mean scores over pairs, paired by seed."""
 
     metric: Metric
     best: Key
     mean: Mean
     #: Neural-LinUCB if it ran and is not the best, else the runner-up; None if nothing else ran.
     rival: Key | None
-    paired: Paired | None
+    paired: PairedTest | None
 
 
 def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[int, float]:
     """Return the mean score of a method over its pairs, by seed. Seeds that lack one of its pairs are dropped."""
-    runs = [record for record in records if key_of(record) == key]
+    runs = [record for record in records if get_key(record) == key]
     pairs = {record["pair"] for record in runs}
     by_seed: dict[int, dict[str, float]] = {}
     for record in runs:
@@ -191,9 +201,9 @@ def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[i
 def find_best_method(records: Sequence[Record]) -> MethodComparison | None:
     """Return the best of the methods that ran on all pairs; None if there is none, or if no target has labels."""
     pairs = {record["pair"] for record in records}
-    metric = metric_of(records)
+    metric = choose_metric(records)
     by_key: dict[Key, dict[int, float]] = {}
-    for key, runs in group_by(records, key_of).items():
+    for key, runs in group_by(records, get_key).items():
         by_seed = score_by_seed(runs, key, metric)
         if by_seed and {record["pair"] for record in runs} == pairs:
             by_key[key] = by_seed
@@ -201,14 +211,14 @@ def find_best_method(records: Sequence[Record]) -> MethodComparison | None:
         return None
     best, *others = sorted(by_key, key=lambda key: -float(np.mean(list(by_key[key].values()))))
     rival = BASELINE if BASELINE in others else others[0] if others else None
-    paired = None if rival is None else paired_difference(by_key[best], by_key[rival])
+    paired = None if rival is None else compare_seeds(by_key[best], by_key[rival])
     return MethodComparison(metric, best, Mean.of(list(by_key[best].values())), rival, paired)
 
 
-def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Paired | None:
+def compare_seeds(first: Mapping[int, float], second: Mapping[int, float]) -> PairedTest | None:
     """Return ``first - second`` on the seeds that both have; None if they have none in common."""
     seeds = sorted(first.keys() & second.keys())
-    return compare_paired([first[s] for s in seeds], [second[s] for s in seeds]) if seeds else None
+    return compare_paired([first[seed] for seed in seeds], [second[seed] for seed in seeds]) if seeds else None
 
 
 @dataclass(frozen=True)
@@ -225,14 +235,14 @@ class PaperAccuracy:
 
 
 @lru_cache(maxsize=1)
-def paper_tables() -> dict[str, Any]:
+def read_paper_tables() -> dict[str, Any]:
     """Return all tables of the paper, as in ``reference/paper.toml``."""
     return tomllib.loads((resources.files("daband.bench.report") / "reference" / "paper.toml").read_text())
 
 
-def paper_accuracy(pair: str) -> dict[str, PaperAccuracy]:
+def read_paper_accuracy(pair: str) -> dict[str, PaperAccuracy]:
     """Return the paper's accuracy table for a pair, by method; empty for pairs that the paper does not have."""
-    table = paper_tables()["accuracy"].get(pair, {})
+    table = read_paper_tables()["accuracy"].get(pair, {})
     return {
         method: PaperAccuracy(
             average=row["average"],
@@ -246,7 +256,7 @@ def paper_accuracy(pair: str) -> dict[str, PaperAccuracy]:
 
 def paper_ablation(pair: str) -> dict[str, tuple[float, float]]:
     """Return the paper's full ablation for a pair: accuracy and standard deviation by the letters of the kept terms."""
-    table = paper_tables()["full_ablation"].get(pair)
+    table = read_paper_tables()["full_ablation"].get(pair)
     if table is None:
         return {}
     return {letters: (accuracy, table["deviation"][letters]) for letters, accuracy in table["accuracy"].items()}

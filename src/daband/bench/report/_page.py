@@ -1,4 +1,7 @@
-"""Write the report of a folder of runs: one HTML page, and every figure as a file."""
+"""Write the report of a folder of runs, which is one HTML page and a file per figure.
+
+``write_report`` draws the figures and renders the page. ``build_content`` chooses the sections and the headline.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
     folder = Path(folder)
     figures = folder / "report" / "figures"
     with matplotlib.rc_context(fname=MPLSTYLE):
-        content = assemble(folder, pair=pair)
+        content = build_content(folder, pair=pair)
         shutil.rmtree(figures, ignore_errors=True)
         figures.mkdir(parents=True)
         images = {}
@@ -80,63 +83,64 @@ def _figure_bytes(figure: Figure, suffix: str) -> bytes:
     return content.getvalue()
 
 
-def assemble(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
-    """Return the values of the page template: the title, the headline, the lead and the sections of a report."""
+def build_content(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
+    """Return the values of the page's template: ``title``, ``headline``, ``lead`` (its first text) and ``sections``."""
     runs = load_runs(folder)
     pairs = list(dict.fromkeys(run.record["pair"] for run in runs))
     if pair is not None and pair not in pairs:
         raise InvalidInput(f"there is no run of the pair {pair!r} in {folder} (there are: {', '.join(pairs)})")
-    families = group_by(runs, lambda run: summaries.pair_family(run.record["pair"]))
+    families = group_by(runs, lambda run: summaries.get_data_set(run.record["pair"]))
     descriptions = {
         family: _describe_result([run.record for run in family_runs], family)
         for family, family_runs in families.items()
     }
-    parts = sections.assessment_sections(runs)
+    all_sections = sections.assessment_sections(runs)
     for family, family_runs in families.items():
-        detailed = pair if pair is not None and summaries.pair_family(pair) == family else family_runs[0].record["pair"]
+        is_detailed = pair is not None and summaries.get_data_set(pair) == family
+        detailed_pair = pair if is_detailed and pair is not None else family_runs[0].record["pair"]
         text = [" ".join(descriptions[family])] if len(families) > 1 else []
-        parts += [Section(family, text, level=2), *_data_set_sections(family, family_runs, detailed)]
-    parts += [*sections.warning_sections(runs), sections.setup_section(runs)]
+        all_sections += [Section(family, text, level=2), *_build_data_set_sections(family, family_runs, detailed_pair)]
+    all_sections += [*sections.warning_sections(runs), sections.setup_section(runs)]
     detail = next(iter(descriptions.values()))[1] if len(families) == 1 else ""
     return {
         "title": f"daband: {', '.join(families)}",
         "headline": " ".join(headline for headline, _ in descriptions.values()),
-        "lead": f"{detail} {_lead([run.record for run in runs])}".strip(),
-        "sections": parts,
+        "lead": f"{detail} {_describe_budget([run.record for run in runs])}".strip(),
+        "sections": all_sections,
     }
 
 
-def _data_set_sections(family: str, runs: Sequence[RunFiles], detailed: str) -> list[Section]:
+def _build_data_set_sections(family: str, runs: Sequence[RunFiles], detailed_pair: str) -> list[Section]:
     """Return the sections of a data set, with one pair in detail."""
     pairs = group_by(runs, lambda run: run.record["pair"])
-    details = sections.detail_sections(detailed, _runs_to_show(pairs[detailed]))
+    details = sections.detail_sections(detailed_pair, _select_runs(pairs[detailed_pair]))
     if len(pairs) == 1:
-        return [*sections.result_sections(detailed, runs), *details]
-    compared = [run.record for run in runs if summaries.role_of(run.record) == "comparison"]
-    tables = sections.pairs_tables(family, compared)
-    parts = [Section("All pairs", tables=tables)] if tables else []
+        return [*sections.result_sections(detailed_pair, runs), *details]
+    compared_records = [run.record for run in runs if summaries.get_role(run.record) == "comparison"]
+    tables = sections.pairs_tables(family, compared_records)
+    all_sections = [Section("All pairs", tables=tables)] if tables else []
     for name, pair_runs in pairs.items():
         for section in sections.result_sections(name, pair_runs):
-            parts.append(replace(section, title=f"{name}: {section.title}", drawings=(), folded=True))
-    return [*parts, *(replace(section, title=f"{section.title}: {detailed}") for section in details)]
+            all_sections.append(replace(section, title=f"{name}: {section.title}", drawings=(), folded=True))
+    return [*all_sections, *(replace(section, title=f"{section.title}: {detailed_pair}") for section in details)]
 
 
-def _runs_to_show(runs: Sequence[RunFiles]) -> list[RunFiles]:
-    """Return the runs of the comparison; without one, the runs of the best variants."""
-    compared = [run for run in runs if summaries.role_of(run.record) == "comparison"]
-    if compared:
-        return compared
+def _select_runs(runs: Sequence[RunFiles]) -> list[RunFiles]:
+    """Return the runs of the comparison of methods; if there is none, the runs of the best variants of the ablation."""
+    compared_records = [run for run in runs if summaries.get_role(run.record) == "comparison"]
+    if compared_records:
+        return compared_records
     ranked = sorted(summaries.summarise([run.record for run in runs]), key=lambda row: -row.rank)
-    best = [row.key for row in ranked[:_MAX_VARIANTS]]
-    return [run for run in runs if run.key in best]
+    best_keys = [row.key for row in ranked[:_MAX_VARIANTS]]
+    return [run for run in runs if run.key in best_keys]
 
 
 def _describe_result(records: Sequence[Record], family: str) -> tuple[str, str]:
-    """Return the result on one data set as two texts: a headline, and a detail that qualifies it."""
+    """Return two texts on the result of one data set: a headline, and its details, such as the interval."""
     if not summaries.filter_labelled(records):
-        methods = len({summaries.key_of(record) for record in records})
+        methods = len({summaries.get_key(record) for record in records})
         return caption("unknown", methods=methods, family=family), caption("unknown_detail")
-    roles = group_by(records, summaries.role_of)
+    roles = group_by(records, summaries.get_role)
     result = summaries.find_best_method(roles.get("comparison") or records)
     if result is None:
         return f"No method ran on every pair of {family}, so there is no winner yet.", ""
@@ -145,7 +149,7 @@ def _describe_result(records: Sequence[Record], family: str) -> tuple[str, str]:
     return headline, detail + remark
 
 
-def _lead(records: Sequence[Record]) -> str:
+def _describe_budget(records: Sequence[Record]) -> str:
     """Return a sentence with the number of runs, seeds and rounds."""
     rounds = sorted({record["rounds"] for record in records})
     budget = f"{rounds[0]:,}" if len(rounds) == 1 else f"{rounds[0]:,} to {rounds[-1]:,}"
@@ -156,7 +160,7 @@ def _lead(records: Sequence[Record]) -> str:
 
 def _describe_comparison(family: str, result: MethodComparison, pairs: int) -> tuple[str, str]:
     """Return a headline with the best method, and a detail with its difference to the rival."""
-    digits, paired = result.metric.digits(result.mean.value), result.paired
+    digits, paired = result.metric.count_decimals(result.mean.value), result.paired
     values: dict[str, Any] = {
         "kind": "alone", "family": family, "name": label(*result.best), "metric": result.metric.name,
         "seeds": result.mean.seeds, "pairs": pairs, "score": f"{result.mean.value:,.{digits}f}",

@@ -1,4 +1,4 @@
-"""Read run folders for reports, and as polars data frames for notebooks."""
+"""Read run folders for reports (``load_runs``), and as polars data frames for notebooks (``frame``)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _REQUIRED_FIELDS = (
     "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_value", "target_regret",
     "source_regret", "rounds",
 )  # fmt: skip
-#: Maximum number of points of a drawn curve. This is more than a figure can show, and fewer than a run has rounds.
+#: Maximum number of points of a curve in a figure. A figure cannot show more, and a run has more rounds.
 _MAX_POINTS = 240
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Curves of several runs over common rounds."""
+class RunCurves:
+    """The curves of several runs, such as their cumulative regret, at the same rounds."""
 
-    #: Numbers of rounds, (n,).
+    #: The round numbers at which the curves are known, (n,).
     rounds: AnyArray
-    #: The value of each run after these rounds, (runs, n).
+    #: The value of each run after these rounds, (n_runs, n).
     values: FloatArray
 
 
@@ -43,7 +43,7 @@ class RunFiles:
     """The record and the files of one finished run."""
 
     record: Record
-    #: The folder of the run; None if only the record is left.
+    #: The folder of the run; None if it is missing, so that only the record is known.
     path: Path | None
 
     @property
@@ -53,20 +53,20 @@ class RunFiles:
 
     @property
     def name(self) -> str:
-        """The pair, the method and the seed."""
+        """The name of the run in the report: its pair, method and seed."""
         return f"{self.record['pair']}, {' '.join(self.key).removesuffix(' default')}, seed {self.record['seed']}"
 
     def read_json_file(self, name: str) -> dict[str, Any]:
         """Return the content of a JSON file of the run; empty if there is none."""
-        path = self._existing_path(name)
+        path = self._find_file(name)
         content = {} if path is None else read_json(path)
         if not isinstance(content, dict):
             raise DataError(f"{path} was not written by daband: a JSON object was expected")
         return content
 
     def read_episodes(self) -> list[dict[str, Any]]:
-        """Return a record per episode; empty if the folder is missing."""
-        path = self._existing_path("episodes.jsonl")
+        """Return a record per episode; empty if the run has no file of episodes."""
+        path = self._find_file("episodes.jsonl")
         if path is None:
             return []
         try:
@@ -83,8 +83,8 @@ class RunFiles:
 
         There are at most 240 points. ``domain`` is "source", or "target" for the continuation in the target.
         """
-        path = self._existing_path("rounds.npz" if domain == "source" else "continued/rounds.npz")
-        if domain == "target" and self._existing_path("continued/done") is None:
+        path = self._find_file("rounds.npz" if domain == "source" else "continued/rounds.npz")
+        if domain == "target" and self._find_file("continued/done") is None:
             return None
         regret = None if path is None else read_npz(path, ("regret",)).get("regret")
         if regret is None or not len(regret) or not np.isfinite(regret).all():
@@ -94,21 +94,21 @@ class RunFiles:
 
     def read_continued(self) -> Record:
         """Return the record of the run's continuation in the target; empty if there is none."""
-        return self.read_json_file("continued/result.json") if self._existing_path("continued/done") else {}
+        return self.read_json_file("continued/result.json") if self._find_file("continued/done") else {}
 
     def read_assessment(self) -> Assessment | None:
         """Return the assessment that ``daband assess`` wrote, or None."""
-        path = self._existing_path("assessment.json")
+        path = self._find_file("assessment.json")
         return None if path is None else read_assessment(path)
 
-    def _existing_path(self, name: str) -> Path | None:
+    def _find_file(self, name: str) -> Path | None:
         """Return the path of a file of the run, or None if it does not exist."""
         path = None if self.path is None else self.path / name
         return path if path is not None and path.exists() else None
 
 
 def load_runs(folder: str | Path) -> list[RunFiles]:
-    """Return the finished runs in a folder. The folder may also be the folder of a single run."""
+    """Return the finished runs in a folder, which is a run's folder or contains the folders of runs."""
     folder = Path(folder)
     records = read_records(folder)
     if (folder / "done").exists():
@@ -118,7 +118,7 @@ def load_runs(folder: str | Path) -> list[RunFiles]:
 
 
 def read_records(folder: str | Path) -> list[Record]:
-    """Return the records in a folder's ``results.json``, or else the records of the finished runs in the folder."""
+    """Return the records of the finished runs in a folder, from ``results.json`` if the folder has that file."""
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}")
@@ -145,14 +145,18 @@ def _check_records(records: Any, path: Path) -> list[Record]:
     return records
 
 
-def common_curve(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> Curve | None:
-    """Return the curves of several runs over the rounds that all of them have; None if no run has one."""
+def merge_curves(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> RunCurves | None:
+    """Return the curves of several runs at common rounds, by interpolation; None if no run has a curve.
+
+    A curve is a pair of round numbers (n,) and values (n,), or None. The common rounds end where the shortest curve
+    ends.
+    """
     known_curves = [curve for curve in curves if curve is not None and len(curve[0])]
     if not known_curves:
         return None
     last_round = min(int(rounds[-1]) for rounds, _ in known_curves)
     grid = next(rounds[rounds <= last_round] for rounds, _ in known_curves if int(rounds[-1]) == last_round)
-    return Curve(grid, np.stack([np.interp(grid, rounds, values) for rounds, values in known_curves]))
+    return RunCurves(grid, np.stack([np.interp(grid, rounds, values) for rounds, values in known_curves]))
 
 
 def frame(folders: Folders) -> pl.DataFrame:

@@ -1,7 +1,7 @@
-"""Build the sections of a report: methods by pair and class, ablations, learning curves, and warnings.
+"""Build the sections of a report, from methods by pair and class to learning curves and warnings.
 
-A ``Section`` has texts, tables and drawings. Functions named ``*_sections`` and ``*_tables`` build them from runs and
-records. Their captions are templates in ``captions.toml``.
+A ``Section`` has texts, tables and drawings. Functions named ``*_sections`` and ``*_tables`` return them for runs and
+records. Their captions are templates in ``captions.toml``. The last functions format numbers.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import jinja2
 import numpy as np
 from matplotlib.figure import Figure
 
-from daband.bench._records import TARGET_ACCURACY, Metric, Paired, Records, decimals, group_by, metric_of
+from daband.bench._records import TARGET_ACCURACY, Metric, PairedTest, Records, choose_metric, count_decimals, group_by
 from daband.bench._variants import ablation_rows
 from daband.bench.report import _figures as figures
 from daband.bench.report import _method_summaries as summaries
 from daband.bench.report._method_summaries import BASELINE, UNKNOWN, Key, Mean, MethodSummary, label
-from daband.bench.report._run_files import RunFiles, common_curve
+from daband.bench.report._run_files import RunFiles, merge_curves
 from daband.evaluation._collapse_watch import CollapseWatch
 
-#: With more classes, the table of classes is folded.
+#: Maximum number of classes of a table that is shown without a click.
 _MAX_OPEN_CLASSES = 16
-#: Maximum number of curves in a figure; more cannot be distinguished.
+#: Maximum number of curves in a figure. More curves cannot be distinguished.
 _MAX_CURVES = 8
-#: Maximum number of warnings that are shown.
+#: Maximum number of warnings in the report.
 _MAX_WARNINGS = 12
-#: Fields of ``environment.json`` that are shown.
-_ENVIRONMENT = ("daband", "commit", "python", "numpy", "torch", "system", "processor", "cpus", "device", "accelerator")
-#: The observable terms of the bound, with their names in the table.
-_TERMS = {
+#: Fields of ``environment.json`` in the report.
+_VERSIONS = ("daband", "commit", "python", "numpy", "torch", "system", "processor", "cpus", "device", "accelerator")
+#: The observable terms of the regret bound, with their names in the table.
+_BOUND_TERMS = {
     "source_regret": "source regret", "regression_error": "regression error", "divergence": "divergence",
     "predicted_reward_target": "predicted reward, target", "predicted_reward_source": "predicted reward, source",
     "exploration": "exploration", "total": "sum, without psi",
@@ -51,7 +51,7 @@ class Bold(str):
 
 @dataclass(frozen=True)
 class Table:
-    """Columns with headings, and rows of texts."""
+    """A table of texts: headings, and rows of cells."""
 
     #: The id of the table on the page.
     name: str
@@ -60,10 +60,10 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     @classmethod
-    def of_columns(cls, name: str, caption: str, columns: Mapping[str, Sequence[str]]) -> Table:
-        """Build a table from its columns by heading; a column without any text is dropped."""
-        filled = {heading: cells for heading, cells in columns.items() if any(cells)}
-        return cls(name, caption, list(filled), list(zip(*filled.values(), strict=True)))
+    def from_columns(cls, name: str, caption: str, columns: Mapping[str, Sequence[str]]) -> Table:
+        """Return a table from columns of cells, by heading. A column without any text is dropped."""
+        filled_columns = {heading: cells for heading, cells in columns.items() if any(cells)}
+        return cls(name, caption, list(filled_columns), list(zip(*filled_columns.values(), strict=True)))
 
     @staticmethod
     def is_bold(cell: str) -> bool:
@@ -73,7 +73,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure with its texts."""
+    """A figure with its caption and description."""
 
     #: The file name without a suffix.
     name: str
@@ -85,7 +85,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and its content."""
+    """A heading with texts, drawings and tables below it."""
 
     title: str
     texts: Sequence[str] = ()
@@ -98,7 +98,7 @@ class Section:
 
 
 @lru_cache(maxsize=1)
-def _captions() -> dict[str, jinja2.Template]:
+def _read_captions() -> dict[str, jinja2.Template]:
     """Return the templates of ``captions.toml``, by name."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)  # noqa: S701 - the page escapes
     environment.filters["count"] = lambda n, noun: f"{n:,} {noun}" + ("s" if n != 1 else "")
@@ -108,7 +108,7 @@ def _captions() -> dict[str, jinja2.Template]:
 
 def caption(name: str, /, **values: Any) -> str:
     """Return a text of ``captions.toml`` with its values, not yet escaped."""
-    return _captions()[name].render(**values)
+    return _read_captions()[name].render(**values)
 
 
 def slug(name: str) -> str:
@@ -118,7 +118,7 @@ def slug(name: str) -> str:
 
 def result_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     """Return the results on one pair: the comparison of methods, and the ablation."""
-    roles = group_by([run.record for run in runs], summaries.role_of)
+    roles = group_by([run.record for run in runs], summaries.get_role)
     sections = []
     if "comparison" in roles:
         sections += _comparison_sections(pair, roles["comparison"], by_class=not _has_shared_arms(runs[0]))
@@ -137,13 +137,13 @@ def _comparison_sections(pair: str, records: Records, *, by_class: bool) -> list
     rows, tables = _rank_methods(records), comparison_tables(pair, records)
     if not summaries.filter_labelled(records):
         return [Section("Results without target labels", tables=tables)]
-    metric, paper = rows[0].metric, summaries.paper_accuracy(pair)
+    metric, paper = rows[0].metric, summaries.read_paper_accuracy(pair)
     groups = []
     for row in rows:
         average = paper[row.method].average if row.variant == "default" and row.method in paper else None
         scores = summaries.score_by_seed(records, row.key, metric)
-        groups.append(figures.Group(row.key, np.array(list(scores.values())), average))
-    listed = "; ".join(f"{label(*row.key)} {row.score.text(metric.digits(row.score.value))}" for row in rows)
+        groups.append(figures.ScoreRow(row.key, np.array(list(scores.values())), average))
+    listed = "; ".join(f"{label(*row.key)} {row.score.format(metric.count_decimals(row.score.value))}" for row in rows)
     drawing = Drawing(
         f"{slug(pair)}-{metric.field.removeprefix('target_')}",
         figures.draw_scores(groups, metric),
@@ -167,7 +167,7 @@ def _rank_methods(records: Records) -> list[MethodSummary]:
 
 
 def comparison_tables(pair: str, records: Records) -> list[Table]:
-    """Return the table of methods on one pair: target score, its gain, the paper's accuracy, source regret.
+    """Return the table of methods on one pair, with target scores, gains, the paper's accuracy and source regret.
 
     If exactly one arm is right, the score is the accuracy, with the gain over Neural-LinUCB. Otherwise it is the value
     in the unit of the rewards, with the regret and the gain over the best constant arm. If the target has no labels,
@@ -178,62 +178,66 @@ def comparison_tables(pair: str, records: Records) -> list[Table]:
         return _unlabelled_tables(pair, rows, records)
     metric = rows[0].metric
     is_accuracy = metric is TARGET_ACCURACY
-    paper = summaries.paper_accuracy(pair)
+    paper = summaries.read_paper_accuracy(pair)
     paper_rows = [paper.get(row.method) if row.variant == "default" else None for row in rows]
-    digits = metric.digits(*(row.score.value for row in rows), significant=4)
-    gains = [_paired_gain(records, row.key, metric) for row in rows]
+    digits = metric.count_decimals(*(row.score.value for row in rows), significant=4)
+    gains = [_compute_gain(records, row.key, metric) for row in rows]
     values = {"best constant arm": rows[0].constant_value, "best arm": rows[0].best_value}
     texts = [
-        f"the {name} has {value:,.{decimals(value, significant=4)}f}"
+        f"the {name} has {value:,.{count_decimals(value, significant=4)}f}"
         for name, value in values.items()
         if value is not None
     ]
-    regret_digits = decimals(*(row.regret.value for row in rows), significant=4)
+    regret_digits = count_decimals(*(row.regret.value for row in rows), significant=4)
     columns = {
         "method": [label(*row.key) for row in rows],
-        metric.name: _score_cells(rows, digits),
-        "by class": [Mean(row.accuracy_macro.value, 0.0, 1).text(4) if is_accuracy else "" for row in rows],
-        "target regret": ["" if is_accuracy else row.regret.text(regret_digits) for row in rows],
-        "over NLinUCB" if is_accuracy else "over the best constant arm": [_difference(gain, digits) for gain in gains],
-        "95% interval": [_interval(gain, digits) for gain in gains],
-        "paper": ["" if row is None else _paper_text(row.average, row.average_deviation) for row in paper_rows],
-        "source regret": [row.source_regret.text(0 if is_accuracy else _source_digits(rows)) for row in rows],
+        metric.name: _show_scores(rows, digits),
+        "by class": [Mean(row.accuracy_macro.value, 0.0, 1).format(4) if is_accuracy else "" for row in rows],
+        "target regret": ["" if is_accuracy else row.regret.format(regret_digits) for row in rows],
+        "over NLinUCB" if is_accuracy else "over the best constant arm": [_show_change(gain, digits) for gain in gains],
+        "95% interval": [_show_limits(gain, digits) for gain in gains],
+        "paper": ["" if row is None else _show_paper(row.average, row.average_deviation) for row in paper_rows],
+        "source regret": [row.source_regret.format(0 if is_accuracy else _source_decimals(rows)) for row in rows],
         **_budget_columns(rows),
     }
     about = caption("methods", pair=pair, accuracy=is_accuracy, references=" and ".join(texts))
-    return [Table.of_columns(f"{slug(pair)}-methods", about, columns)]
+    return [Table.from_columns(f"{slug(pair)}-methods", about, columns)]
 
 
-def _paired_gain(records: Records, key: Key, metric: Metric) -> Paired | None:
-    """Return the gain over Neural-LinUCB (accuracy) or the best constant arm (value), paired by seed."""
+def _compute_gain(records: Records, key: Key, metric: Metric) -> PairedTest | None:
+    """Return a method's gain in the metric, paired by seed.
+
+    For the accuracy, it is the gain over Neural-LinUCB, and for the value the gain over the best constant arm.
+    """
     scores = summaries.score_by_seed(records, key, metric)
     if metric is TARGET_ACCURACY:
         reference_scores = {} if key == BASELINE else summaries.score_by_seed(records, BASELINE, metric)
     else:
         field = "target_constant_value"
-        runs = [record for record in records if summaries.key_of(record) == key and record.get(field) is not None]
+        runs = [record for record in records if summaries.get_key(record) == key and record.get(field) is not None]
         reference_scores = {run["seed"]: run[field] for run in runs}
-    return summaries.paired_difference(scores, reference_scores)
+    return summaries.compare_seeds(scores, reference_scores)
 
 
 def _unlabelled_tables(pair: str, rows: Sequence[MethodSummary], records: Records) -> list[Table]:
     """Return tables of source results and of the chosen arms, for a target without labels."""
-    digits = decimals(*(row.source_reward.value for row in rows))
-    logger_values = [row.logger_value.text(digits) for row in rows if row.logger_value.value is not None]
-    logged = logger_values[0].partition(" ")[0] if logger_values else None  # does not depend on the method
+    digits = count_decimals(*(row.source_reward.value for row in rows))
+    logger_values = [row.logger_value.format(digits) for row in rows if row.logger_value.value is not None]
+    logged_value = logger_values[0].partition(" ")[0] if logger_values else None  # does not depend on the method
     columns = {
         "method": [label(*row.key) for row in rows],
-        "source reward": ["" if logged else row.source_reward.text(digits) for row in rows],
-        "source regret": ["" if logged else row.source_regret.text(_source_digits(rows)) for row in rows],
+        "source reward": ["" if logged_value else row.source_reward.format(digits) for row in rows],
+        "source regret": ["" if logged_value else row.source_regret.format(_source_decimals(rows)) for row in rows],
         **_budget_columns(rows),
     }
-    tables = [Table.of_columns(f"{slug(pair)}-methods", caption("unlabelled", pair=pair, logged=logged), columns)]
+    about = caption("unlabelled", pair=pair, logged=logged_value)
+    tables = [Table.from_columns(f"{slug(pair)}-methods", about, columns)]
     classes = _class_names(records)
     fractions = {label(*row.key): row.arm_fractions for row in rows if len(row.arm_fractions) == len(classes) > 0}
     if fractions:
         texts = {name: [f"{fraction:.3f}" for fraction in values] for name, values in fractions.items()}
         about = caption("arms", pair=pair)
-        tables.append(Table.of_columns(f"{slug(pair)}-arms", about, {"arm": classes, **texts}))
+        tables.append(Table.from_columns(f"{slug(pair)}-arms", about, {"arm": classes, **texts}))
     return tables
 
 
@@ -248,50 +252,50 @@ def _class_names(records: Records) -> list[str]:
 
 def _class_table(pair: str, rows: Sequence[MethodSummary], records: Records, classes: Sequence[str]) -> Table:
     """Return the table of accuracies by class, with the paper's accuracies."""
-    paper = summaries.paper_accuracy(pair)
+    paper = summaries.read_paper_accuracy(pair)
     columns: dict[str, list[str]] = {"class": [*classes, "all"]}
     for row in rows:
-        per_run = [record.get("per_class") or [] for record in records if summaries.key_of(record) == row.key]
-        by_class = list(zip(*(values for values in per_run if len(values) == len(classes)), strict=True))
-        per_class = [[value for value in values if value is not None] for values in by_class or [()] * len(classes)]
-        means = [Mean.of(values) for values in per_class]
-        texts = ["-" if mean.value is None else mean.text(3) for mean in means]
-        columns[label(*row.key)] = [*texts, row.accuracy.text(4)]
+        run_accuracies = [record.get("per_class") or [] for record in records if summaries.get_key(record) == row.key]
+        by_class_index = list(zip(*(values for values in run_accuracies if len(values) == len(classes)), strict=True))
+        class_values = by_class_index or [()] * len(classes)
+        means = [Mean.of([value for value in values if value is not None]) for values in class_values]
+        texts = ["-" if mean.value is None else mean.format(3) for mean in means]
+        columns[label(*row.key)] = [*texts, row.accuracy.format(4)]
         paper_row = paper.get(row.method) if row.variant == "default" else None
         if paper_row is not None:
             paper_texts = {
-                name: _paper_text(value, paper_row.deviation[name]) for name, value in paper_row.per_class.items()
+                name: _show_paper(value, paper_row.deviation[name]) for name, value in paper_row.per_class.items()
             }
-            average = _paper_text(paper_row.average, paper_row.average_deviation)
+            average = _show_paper(paper_row.average, paper_row.average_deviation)
             columns[f"paper: {label(row.method)}"] = [*(paper_texts.get(name, "-") for name in classes), average]
-    return Table.of_columns(f"{slug(pair)}-classes", caption("classes", pair=pair, paper=paper), columns)
+    return Table.from_columns(f"{slug(pair)}-classes", caption("classes", pair=pair, paper=paper), columns)
 
 
 def pairs_tables(family: str, records: Records) -> list[Table]:
-    """Return a table for a data set of several pairs: a row per pair and for their mean, a column per method.
+    """Return a table for a data set of several pairs, with a row per pair, a row of means, and a column per method.
 
     The list is empty if the targets have no labels.
     """
     records = summaries.filter_labelled(records)
     if not records:
         return []
-    metric, rows = metric_of(records), summaries.summarise(records)
+    metric, rows = choose_metric(records), summaries.summarise(records)
     pairs = list(dict.fromkeys(row.pair for row in rows))
     means: dict[Key, list[Mean]] = {}
     for key in dict.fromkeys(row.key for row in rows):
         by_pair = {row.pair: row.score for row in rows if row.key == key}
         scores = summaries.score_by_seed(records, key, metric) if len(by_pair) == len(pairs) else {}
         means[key] = [*(by_pair.get(pair, Mean.of([])) for pair in pairs), Mean.of(list(scores.values()))]
-    digits = metric.digits(*(row.score.value for row in rows), significant=4)
+    digits = metric.count_decimals(*(row.score.value for row in rows), significant=4)
     by_row = zip(*means.values(), strict=True)
     best = [max((mean.value for mean in row if mean.value is not None), default=None) for row in by_row]
     columns = {"source-target": [*(pair.partition("/")[2] or pair for pair in pairs), "mean of pairs"]}
     for key, row_means in means.items():
-        texts = ["-" if mean.value is None else mean.text(digits) for mean in row_means]
+        texts = ["-" if mean.value is None else mean.format(digits) for mean in row_means]
         is_best = [mean.value is not None and mean.value == top for mean, top in zip(row_means, best, strict=True)]
         columns[label(*key)] = [Bold(text) if bold else text for text, bold in zip(texts, is_best, strict=True)]
     about = caption("pairs", family=family, metric=metric.name)
-    return [Table.of_columns(f"{slug(family)}-pairs", about, columns)]
+    return [Table.from_columns(f"{slug(family)}-pairs", about, columns)]
 
 
 def ablation_tables(pair: str, records: Records) -> list[Table]:
@@ -304,20 +308,20 @@ def ablation_tables(pair: str, records: Records) -> list[Table]:
     for base, rows in group_by(ablation_rows(records), lambda row: row.base).items():
         summary_rows = [row.summary for row in rows]
         metric = summary_rows[0].metric
-        digits = metric.digits(*(row.score.value for row in summary_rows), significant=4)
+        digits = metric.count_decimals(*(row.score.value for row in summary_rows), significant=4)
         tests = [row.paired for row in rows]
         columns = {
             "terms kept": ["none of them" if row.letters == "none" else " + ".join(row.letters) for row in rows],
-            metric.name: _score_cells(summary_rows, digits),
-            "against all three": [_difference(test, digits) for test in tests],
-            "95% interval": [_interval(test, digits) for test in tests],
-            "p (Holm)": [p_text(row.p_holm) for row in rows],
-            "source regret": [Mean(row.source_regret.value, 0.0, 1).text(0) for row in summary_rows],
+            metric.name: _show_scores(summary_rows, digits),
+            "against all three": [_show_change(test, digits) for test in tests],
+            "95% interval": [_show_limits(test, digits) for test in tests],
+            "p (Holm)": [show_p_value(row.p_holm) for row in rows],
+            "source regret": [Mean(row.source_regret.value, 0.0, 1).format(0) for row in summary_rows],
             "seeds": [str(len(row.seeds)) for row in summary_rows],
-            "paper": [_paper_text(*paper[row.letters]) if row.letters in paper else "" for row in rows],
+            "paper": [_show_paper(*paper[row.letters]) if row.letters in paper else "" for row in rows],
         }
         about = caption("ablation", pair=pair, base=base, tests=sum(test is not None for test in tests))
-        tables.append(Table.of_columns(f"{slug(pair)}-ablation-{slug(base)}", about, columns))
+        tables.append(Table.from_columns(f"{slug(pair)}-ablation-{slug(base)}", about, columns))
     return tables
 
 
@@ -328,7 +332,7 @@ def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
 
 
 def detail_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
-    """Return the sections on continued training and on learning curves of one pair, if there are any."""
+    """Return the sections on continued training and on learning curves of one pair, as far as the runs have them."""
     records = [record for run in runs if (record := run.read_continued())]
     sections = (
         Section(
@@ -345,33 +349,33 @@ def detail_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
 
 def continued_table(pair: str, records: Records) -> Table:
     """Return a table of target regret before and with target rewards, by method, from records of ``continue_run``."""
-    groups = group_by(records, summaries.key_of)
-    in_unit = metric_of(records) is not TARGET_ACCURACY
+    groups = group_by(records, summaries.get_key)
+    has_unit = choose_metric(records) is not TARGET_ACCURACY
     fields = {"continued regret": "continued_regret", "zero-shot regret": "zero_shot_regret", "total": "total_regret"}
-    fields = {"reward a round": "continued_reward", **fields} if in_unit else fields
+    fields = {"reward a round": "continued_reward", **fields} if has_unit else fields
     columns = {
         "method": [label(*key) for key in groups],
         "target rounds": [f"{group[0]['rounds']:,}" for group in groups.values()],
     }
     for heading, field in fields.items():
-        digits = decimals(*(record[field] for record in records), significant=4) if in_unit else 1
-        columns[heading] = [Mean.of([record[field] for record in group]).text(digits) for group in groups.values()]
+        digits = count_decimals(*(record[field] for record in records), significant=4) if has_unit else 1
+        columns[heading] = [Mean.of([record[field] for record in group]).format(digits) for group in groups.values()]
     columns["seeds"] = [str(len(group)) for group in groups.values()]
-    return Table.of_columns(f"{slug(pair)}-continued", caption("continued", pair=pair), columns)
+    return Table.from_columns(f"{slug(pair)}-continued", caption("continued", pair=pair), columns)
 
 
-def _regret_drawings(pair: str, runs: Sequence[RunFiles], where: str) -> list[Drawing]:
+def _regret_drawings(pair: str, runs: Sequence[RunFiles], domain: str) -> list[Drawing]:
     """Return a drawing of cumulative regret over the rounds in a domain; empty if no run has one."""
     curves = {}
     for key, group in list(group_by(runs, lambda run: run.key).items())[:_MAX_CURVES]:
-        curve = common_curve([run.read_regret(where) for run in group])
+        curve = merge_curves([run.read_regret(domain) for run in group])
         if curve is not None:
             curves[key] = curve
     if not curves:
         return []
     listed = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():,.0f}" for key, curve in curves.items())
-    figure, alt = figures.draw_regret(curves, where=where), f"Cumulative {where} regret after all rounds: {listed}."
-    return [Drawing(f"{slug(pair)}-{where}-regret", figure, caption(f"{where}_regret", pair=pair), alt)]
+    figure, alt = figures.draw_regret(curves, domain=domain), f"Cumulative {domain} regret after all rounds: {listed}."
+    return [Drawing(f"{slug(pair)}-{domain}-regret", figure, caption(f"{domain}_regret", pair=pair), alt)]
 
 
 def _bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
@@ -380,16 +384,16 @@ def _bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
     for key, group in group_by(runs, lambda run: run.key).items():
         ends = [records[-1] for run in group if (records := run.read_episodes()) and "bound_rounds" in records[-1]]
         if ends:
-            sums = {name: [record.get(f"bound_{name}") for record in ends] for name in _TERMS}
+            sums = {name: [record.get(f"bound_{name}") for record in ends] for name in _BOUND_TERMS}
             rounds = [record["bound_rounds"] for record in ends]
             columns[label(*key)] = [
-                UNKNOWN if None in values else Mean.of([v / n for v, n in zip(values, rounds, strict=True)]).text(3)
+                UNKNOWN if None in values else Mean.of([v / n for v, n in zip(values, rounds, strict=True)]).format(3)
                 for values in sums.values()
             ]
     if not columns:
         return []
-    columns = {"term": list(_TERMS.values()), **columns}
-    return [Table.of_columns(f"{slug(pair)}-bound", caption("bound", pair=pair), columns)]
+    columns = {"term": list(_BOUND_TERMS.values()), **columns}
+    return [Table.from_columns(f"{slug(pair)}-bound", caption("bound", pair=pair), columns)]
 
 
 def setup_section(runs: Sequence[RunFiles]) -> Section:
@@ -397,12 +401,12 @@ def setup_section(runs: Sequence[RunFiles]) -> Section:
     environments = [run.read_json_file("environment.json") for run in runs]
     groups = group_by(
         [fields for fields in environments if fields],
-        lambda fields: ", ".join(f"{name} {fields[name]}" for name in _ENVIRONMENT if fields.get(name)),
+        lambda fields: ", ".join(f"{name} {fields[name]}" for name in _VERSIONS if fields.get(name)),
     )
     lines = [f"{len(group)} run{'s' if len(group) > 1 else ''}: {text}." for text, group in groups.items()]
-    missing = "The run folders are missing, so versions are unknown."
+    remark = "The run folders are remark, so versions are unknown."
     return Section(
-        "Versions and settings", [*(lines or [missing]), "config.json in each run's folder has all settings."], level=2
+        "Versions and settings", [*(lines or [remark]), "config.json in each run's folder has all settings."], level=2
     )
 
 
@@ -432,10 +436,10 @@ def warning_sections(runs: Sequence[RunFiles]) -> list[Section]:
     return [Section("Warnings", texts[:_MAX_WARNINGS], level=2)] if texts else []
 
 
-def _score_cells(rows: Sequence[MethodSummary], digits: int) -> list[str]:
+def _show_scores(rows: Sequence[MethodSummary], digits: int) -> list[str]:
     """Return the scores of methods on one pair, the best in bold."""
     best = max(row.rank for row in rows)
-    texts = [row.score.text(digits) for row in rows]
+    texts = [row.score.format(digits) for row in rows]
     return [Bold(text) if len(rows) > 1 and row.rank == best else text for text, row in zip(texts, rows, strict=True)]
 
 
@@ -448,29 +452,29 @@ def _budget_columns(rows: Sequence[MethodSummary]) -> dict[str, list[str]]:
     }
 
 
-def _source_digits(rows: Sequence[MethodSummary]) -> int:
+def _source_decimals(rows: Sequence[MethodSummary]) -> int:
     """Return the number of decimals for source regrets."""
-    return decimals(*(row.source_regret.value for row in rows), significant=4)
+    return count_decimals(*(row.source_regret.value for row in rows), significant=4)
 
 
-def _paper_text(value: float, deviation: float) -> str:
-    """Return a number of the paper as text."""
+def _show_paper(value: float, deviation: float) -> str:
+    """Return an accuracy of the paper with its standard deviation as text."""
     return f"{value:.4f} ± {deviation:.2f}"
 
 
-def _difference(paired: Paired | None, digits: int) -> str:
-    """Return a paired difference as text; "" for None."""
+def _show_change(paired: PairedTest | None, digits: int) -> str:
+    """Return a paired difference as text; empty for None."""
     return "" if paired is None else f"{paired.difference:+,.{digits}f}"
 
 
-def _interval(paired: Paired | None, digits: int) -> str:
-    """Return a 95% interval as text; empty for a single seed."""
+def _show_limits(paired: PairedTest | None, digits: int) -> str:
+    """Return the 95% interval of a paired difference as text; empty for None or a single seed."""
     if paired is None or math.isnan(paired.low):
         return ""
     return f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}"
 
 
-def p_text(value: float | None) -> str:
+def show_p_value(value: float | None) -> str:
     """Return a p-value as text; empty without a test."""
     if value is None or math.isnan(value):
         return ""
