@@ -83,7 +83,7 @@ def test_a_plugin_that_is_no_file_and_one_that_fails_are_named(tmp_path):
     (tmp_path / "broken.py").write_text("1 / 0\n")
     missing = daband_command(tmp_path, "--plugin", str(tmp_path / "gone.py"), "data", "list")
     assert missing.returncode == 2
-    assert "there is no such file" in missing.stderr
+    assert "this file does not exist" in missing.stderr
     failed = daband_command(tmp_path, "--plugin", str(tmp_path / "broken.py"), "data", "list")
     assert failed.returncode == 2
     assert "ZeroDivisionError" in failed.stderr

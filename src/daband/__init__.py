@@ -47,13 +47,13 @@ _NAMES_BY_PACKAGE = {
     "serving": "export load_deployed", "_shift": "Shift", "training": "Run continue_on_target fit_log learn_log train",
     "trust": "Assessment Audit Choice assess audit choose",
 }  # fmt: skip
-#: The package of each of these names.
+#: The package of each public name.
 _PACKAGE_BY_NAME = {name: package for package, names in _NAMES_BY_PACKAGE.items() for name in names.split()}
-#: The packages that are attributes of ``daband``.
+#: The packages and modules that are attributes of ``daband``.
 _PACKAGES = {"bench", "checks", "cli", "domains", "sklearn", "weights", *_NAMES_BY_PACKAGE}
-#: Names that are different in their package.
+#: The name that the object has in its package, if it is not the same.
 _NAME_IN_PACKAGE = {"load": "load_policy"}
-#: Packages that register their policies when the registry of policies is searched and torch is installed.
+#: Packages that register policies. If torch is installed, they are imported when a registry is first searched.
 PLUGINS = ("daband.neural",)
 
 

@@ -1,6 +1,6 @@
-"""Convert and check arrays: the arguments of users, arrays from files, and rounds to learn.
+"""Convert and check arrays: arguments of users, arrays from files, and the arms, rewards and weights of rounds.
 
-daband uses numpy inside. It accepts numpy arrays, nested sequences and torch tensors.
+daband computes with numpy. It accepts numpy arrays, nested sequences and torch tensors (``as_numpy``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
     if type(value) is np.ndarray:
         array = value
     elif isinstance(value, np.ma.MaskedArray):
-        raise InvalidInput(f"{name} must not be a masked array; fill its gaps or drop those rows")
+        raise InvalidInput(f"{name} must not be a masked array; fill the masked values or drop their rows")
     else:
         torch = sys.modules.get("torch")  # if the value is a tensor, the caller has already imported torch
         if torch is not None and isinstance(value, torch.Tensor):
@@ -103,21 +103,20 @@ def check_number(name: str, value: Any) -> float:
         raise InvalidInput(f"{name} must be a number, got {value!r}") from None
 
 
-def check_memory(needed: float, what: str) -> None:
-    """Raise an error if ``needed`` bytes are more than this machine has, before the system kills the process.
+def check_memory(needed_bytes: float, cause: str) -> None:
+    """Raise an error if this machine does not have ``needed_bytes`` of memory, before the system kills the process.
 
-    ``what`` names the arguments that determine the size, e.g. "n_arms=5 with 10 features".
+    ``cause`` names the arguments that determine the size, e.g. "n_arms=5 with 10 features".
     """
-    total = _memory_bytes()
-    if needed > total:
-        raise InvalidInput(
-            f"{what} would need {needed / 2**30:,.1f} GiB of memory, and this machine has {total / 2**30:,.1f} GiB"
-        )
+    available_bytes = _memory_bytes()
+    if needed_bytes > available_bytes:
+        needed, available = f"{needed_bytes / 2**30:,.1f} GiB", f"{available_bytes / 2**30:,.1f} GiB"
+        raise InvalidInput(f"{cause} would need {needed} of memory, and this machine has {available}")
 
 
 @functools.cache
 def _memory_bytes() -> float:
-    """Return the machine's memory in bytes, or the memory limit of the container."""
+    """Return the machine's memory in bytes, or the memory limit of the container; 1 TiB if neither is known."""
     limits = [math.inf]
     with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
         limits.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))
@@ -144,20 +143,20 @@ def with_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArr
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-#: Memory that a thread uses repeatedly. Allocating new pages would take as long as the arithmetic.
-_LOCAL = threading.local()
+#: The arrays of each thread by name, for ``thread_scratch``. Allocating memory would take as long as the arithmetic.
+_THREAD_ARRAYS = threading.local()
 #: The maximum size of an array that is stored for a thread, in bytes.
 _MAX_SCRATCH_BYTES = 1 << 25
 
 
 def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
-    """Return an uninitialised array. It is valid until the same thread calls this again with the same ``name``."""
+    """Return an uninitialised array. It is valid until the same thread calls this function with the same ``name``."""
     size, data_type = math.prod(shape), np.dtype(dtype)
-    flat: AnyArray | None = getattr(_LOCAL, name, None)
+    flat: AnyArray | None = getattr(_THREAD_ARRAYS, name, None)
     if flat is None or flat.size < size or flat.dtype != data_type:
         flat = np.empty(size, data_type)
         if flat.nbytes <= _MAX_SCRATCH_BYTES:
-            setattr(_LOCAL, name, flat)
+            setattr(_THREAD_ARRAYS, name, flat)
     return flat[:size].reshape(shape)
 
 

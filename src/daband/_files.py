@@ -1,7 +1,8 @@
 """Read and write files.
 
-A file is written completely or not at all, and read with its digest checked if its folder has digests. A folder can be
-locked against other processes and threads. Every error names the file or folder, and what to do.
+A file is written completely or not at all. When a file is read, its digest is checked if the folder has a file
+``done`` with digests. A folder can be locked against other processes and threads. Every error names the file or folder,
+and what to do.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _POLL_SECONDS = 0.1
 _LOCK_FILE = ".lock"
 #: The last file of a finished folder, with the digests of the others.
 _DONE_FILE = "done"
-#: The names of temporary files.
+#: A regular expression for the names of temporary files; see ``_temporary_path``.
 _TEMPORARY_NAME = re.compile(r"\..+\.\d+\.\d+\.tmp")
-#: Folders from which orphans were removed in this process.
+#: The folders from which this process has removed orphans; see ``remove_orphans``.
 _cleaned_folders: set[str] = set()
 #: The minimum age of an orphan, in seconds. A younger file may belong to a writer that has not locked it yet.
 _MIN_ORPHAN_SECONDS = 60.0
@@ -65,7 +66,7 @@ _MAX_NAME_BYTES = 255
 
 
 def check_path(path: str | Path, name: str = "path") -> Path:
-    """Return ``path`` as a ``Path``. Raise an error if it is empty or too long, has a NUL character, or is no path.
+    """Return ``path`` as a ``Path``. Raise an error if it is empty, too long, not a path, or has a NUL character.
 
     ``name`` is the name of the argument in errors.
     """
@@ -76,8 +77,8 @@ def check_path(path: str | Path, name: str = "path") -> Path:
         raise InvalidInput(f"{name} must not be empty")
     if "\0" in text:
         raise InvalidInput(f"{name} must not contain a NUL character, got {text!r}")
-    too_long = any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in Path(text).parts)
-    if too_long or len(os.fsencode(text)) > _MAX_PATH_BYTES:
+    has_long_name = any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in Path(text).parts)
+    if has_long_name or len(os.fsencode(text)) > _MAX_PATH_BYTES:
         raise InvalidInput(f"{name} must be shorter, got {len(text):,} characters: {text[:40]!r}...")
     return Path(text)
 
@@ -142,14 +143,14 @@ def read_npz(path: str | Path, names: Sequence[str] = ()) -> dict[str, Any]:
     content = io.BytesIO(read_bytes(path))  # np.load leaves a damaged file open
     try:
         with zipfile.ZipFile(content) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > max(_MAX_EXPANDED_BYTES, 2 * len(content.getbuffer())):
+            expanded_size = sum(member.file_size for member in archive.infolist())
+        if expanded_size > max(_MAX_EXPANDED_BYTES, 2 * len(content.getbuffer())):
             raise DataError(
                 f"{path} must be a file that daband wrote: its {len(content.getbuffer()):,} bytes would expand to "
-                f"{size:,}; remove it"
+                f"{expanded_size:,}; remove it"
             )
-        with np.load(content, allow_pickle=False) as table:
-            return {name: table[name] for name in table.files if not names or name in names}
+        with np.load(content, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files if not names or name in names}
     except (
         EOFError, KeyError, ValueError, TypeError, AttributeError, OverflowError, MemoryError, NotImplementedError,
         RuntimeError, SyntaxError, OSError, zipfile.BadZipFile, zlib.error,

@@ -1,4 +1,7 @@
-"""Recognise images by the shape of a context, convert between layouts, and decode image files."""
+"""Recognise images by the shape of a context, convert between layouts, and decode image files.
+
+A *layout* is the order of the axes of an image (``ImageLayout``).
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ def channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def channels_first(contexts: AnyArray, layout: ImageLayout | None) -> AnyArray:
-    """Return a view of images of this layout as (..., channels, height, width). Without a layout, return them as is."""
+    """Return a view of images of this layout as (..., channels, height, width).
+
+    If ``layout`` is None, ``contexts`` are not images and are returned unchanged.
+    """
     if layout == "channels_last":
         return np.moveaxis(contexts, -1, -3)
     return contexts[..., None, :, :] if layout == "grey" else contexts
@@ -66,9 +72,10 @@ def to_eight_bits(image: Any) -> Any:
     from PIL import Image
 
     if image.mode == "F":
-        raise ValueError("images must have integer pixels; save it with 8 or 16 bits")
+        raise ValueError("its pixels are floating-point numbers; save it with 8 or 16 bits per channel")
     pixels = np.asarray(image)
-    is_16_bit = image.mode.startswith("I;16") or (image.mode == "I" and pixels.max() > 255)  # "I" may have 8-bit values
+    # Mode "I" has 32 bits, and may hold 8-bit values.
+    is_16_bit = image.mode.startswith("I;16") or (image.mode == "I" and pixels.max() > 255)
     return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8)) if is_16_bit else image
 
 
@@ -84,7 +91,7 @@ def open_rgb(source: Any) -> Any:
         return image.convert("RGB")
 
 
-def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
+def read_pixels(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
     """Return an image file as uint8 (H, W, 3).
 
     ``source`` is a path or an open file. With ``resize``, both sides are resized to this many pixels. With ``crop``,

@@ -1,6 +1,6 @@
 """Run frozen encoders of images and texts without torch: ONNX programs with their preprocessing.
 
-``input_encoder`` returns an ``InputEncoder``, which consists of an ``OnnxProgram`` and of ``Pixels`` or a tokenizer.
+``as_input_encoder`` returns an ``InputEncoder``, which consists of an ``OnnxProgram`` and of ``Pixels`` or a tokenizer.
 ``daband.neural`` converts named models and modules to such programs by ``encoder_builders``.
 
 The features of columns are cached on disk. Each encoder has an SQLite file in the cache folder, with the features of an
@@ -138,7 +138,7 @@ class InputEncoder:
 
     Args:
         name: the name of the encoder in messages.
-        program: maps inputs to features.
+        program: the ONNX program that computes features from inputs.
         pixels: the preprocessing of images; None for an encoder of texts.
         tokenizer: the tokenizer of texts as JSON; None for an encoder of images.
 
@@ -154,8 +154,8 @@ class InputEncoder:
             raise ValueError("an encoder needs either pixels (for images) or a tokenizer (for texts)")
         self.name, self.program, self.pixels, self.tokenizer = name, program, pixels, tokenizer
         self.input_kind = "image" if tokenizer is None else "text"
-        probe = [""] if pixels is None else [np.zeros((3, pixels.crop, pixels.crop), np.float32)]
-        self.width = self._encode_inputs(probe).shape[1]
+        example_inputs = [""] if pixels is None else [np.zeros((3, pixels.crop, pixels.crop), np.float32)]
+        self.width = self._encode_inputs(example_inputs).shape[1]
 
     def encode_one(self, value: Any) -> FloatArray:
         """Return the features (width,) of one image (bytes, base64 or a path) or text."""
@@ -164,7 +164,7 @@ class InputEncoder:
     def encode_column(self, values: Sequence[Any], describe_row: Callable[[int], str]) -> FloatArray:
         """Return the features (n, width) of many images or texts, from the cache if possible.
 
-        ``describe_row(row)`` is the start of an error about a row.
+        ``describe_row(row)`` returns the start of the error message about a row.
         """
 
         def apply_to_bytes(row: int, function: Callable[[bytes], Any]) -> Any:
@@ -173,21 +173,21 @@ class InputEncoder:
             except InvalidInput as error:
                 raise DataError(f"{describe_row(row)}: {error}") from None
 
-        started = time.monotonic()
+        start_time = time.monotonic()
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
             # Files are read twice, for the hash and for the features, so that memory does not have to hold all of them.
             keys = list(pool.map(lambda row: apply_to_bytes(row, _cache_key), range(len(values))))
             first_rows = {key: row for row, key in reversed(list(enumerate(keys)))}
             features_by_key = self._read_cache(list(first_rows))
-            missing = sorted(row for key, row in first_rows.items() if key not in features_by_key)
-            for start in range(0, len(missing), _BATCH_ROWS):
-                rows = missing[start : start + _BATCH_ROWS]
+            uncached_rows = sorted(row for key, row in first_rows.items() if key not in features_by_key)
+            for start in range(0, len(uncached_rows), _BATCH_ROWS):
+                rows = uncached_rows[start : start + _BATCH_ROWS]
                 inputs = list(pool.map(lambda row: apply_to_bytes(row, self._to_input), rows))
                 features = self._encode_inputs(inputs)
-                encoded = {keys[row]: row_features for row, row_features in zip(rows, features, strict=True)}
-                features_by_key |= encoded
-                self._write_cache(encoded)
-                _show_progress(self.name, start + len(rows), len(missing), started)
+                new_features = {keys[row]: row_features for row, row_features in zip(rows, features, strict=True)}
+                features_by_key |= new_features
+                self._write_cache(new_features)
+                _show_progress(self.name, start + len(rows), len(uncached_rows), start_time)
         return np.stack([features_by_key[key] for key in keys])
 
     def _to_bytes(self, value: Any) -> bytes:
@@ -247,7 +247,7 @@ class InputEncoder:
         """Return the cached features by key, for those of ``keys`` that are in the cache."""
         cached: dict[bytes, FloatArray] = {}
         if not self._cache_path.is_file():
-            return cached
+            return {}
         try:
             with contextlib.closing(sqlite3.connect(self._cache_path)) as store:
                 for key in keys:
@@ -305,25 +305,26 @@ def token_arrays(tokenizer: Any, texts: Sequence[str]) -> dict[str, AnyArray]:
     }
 
 
-def _show_progress(name: str, done: int, total: int, started: float) -> None:
+def _show_progress(name: str, n_done: int, n_total: int, start_time: float) -> None:
     """Show a progress bar on a terminal, but not in the first two seconds.
 
-    ``done`` of ``total`` rows are encoded. ``started`` is the start time by ``time.monotonic``.
+    ``n_done`` of ``n_total`` rows are encoded. ``start_time`` is a time of ``time.monotonic``.
     """
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - start_time
     if seconds < _PROGRESS_SECONDS or not sys.stderr.isatty():
         return
-    bar = "#" * (30 * done // total)
-    end = "\n" if done == total else ""
-    sys.stderr.write(f"\r{name} [{bar:30}] {done:,} of {total:,}, {seconds * (total - done) / done:,.0f} s left {end}")
+    bar, remaining_seconds = "#" * (30 * n_done // n_total), seconds * (n_total - n_done) / n_done
+    end = "\n" if n_done == n_total else ""
+    sys.stderr.write(f"\r{name} [{bar:30}] {n_done:,} of {n_total:,}, {remaining_seconds:,.0f} s left {end}")
     sys.stderr.flush()
 
 
-#: Functions that convert a named model or a module to an encoder. ``daband.neural`` adds one when it is imported.
+#: Functions that convert a named model or a module to an encoder; see ``as_input_encoder`` for the arguments.
+#: ``daband.neural`` adds one when it is imported.
 encoder_builders: list[Callable[[Any, tuple[int, int] | None], InputEncoder]] = []
 
 
-def input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> InputEncoder:
+def as_input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> InputEncoder:
     """Return the encoder for the argument ``encoder`` of a reader.
 
     ``encoder`` is an ``InputEncoder``, a name such as "timm:resnet18", a ``torch.nn.Module``, or a path. The path is a

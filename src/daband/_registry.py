@@ -36,7 +36,7 @@ from daband.errors import InvalidInput, did_you_mean
 _ENTRY_POINT_GROUP = "daband.plugins"
 #: The environment variable with the plugins of child processes.
 _PLUGINS_VARIABLE = "DABAND_PLUGINS"
-#: The plugins that were imported.
+#: The names of the plugins that were imported.
 _imported_plugins: set[str] = set()
 
 
@@ -59,12 +59,17 @@ def import_plugins() -> None:
         _import_plugin(name)
 
 
-def unknown_name(kind: str, name: str, known: list[str], *, with_neural: bool) -> InvalidInput:
-    """Return the error for a name that is not registered. Without torch, neural policies are not registered."""
+def unknown_name_error(kind: str, name: str, known_names: list[str], *, with_neural: bool) -> InvalidInput:
+    """Return the error for a name that is not registered.
+
+    ``kind`` is the kind of member, e.g. "policy". With ``with_neural``, the message says that some names need torch, if
+    torch is not installed.
+    """
+    listed = ", ".join(known_names) or "none"
     if with_neural and importlib.util.find_spec("torch") is None:
-        without = f"known without torch: {', '.join(known)}"
-        return InvalidInput(f"{kind} {name!r} is unknown or needs torch: pip install 'daband[deep]' ({without})")
-    return InvalidInput(f"unknown {kind} {name!r}{did_you_mean(name, known)} (known: {', '.join(known) or 'none'})")
+        remedy = f"pip install 'daband[deep]' (known without torch: {listed})"
+        return InvalidInput(f"{kind} {name!r} is unknown or needs torch: {remedy}")
+    return InvalidInput(f"unknown {kind} {name!r}{did_you_mean(name, known_names)} (known: {listed})")
 
 
 def plugin_names() -> list[str]:
@@ -88,7 +93,7 @@ def _import_plugin(name: str) -> None:
     if name in _imported_plugins:
         return
     if _is_file(name) and not Path(name).is_file():
-        raise InvalidInput(f"plugin {name!r} cannot be imported: there is no such file")
+        raise InvalidInput(f"plugin {name!r} cannot be imported: this file does not exist")
     try:
         if _is_file(name):
             _import_file(Path(name))
@@ -171,7 +176,7 @@ class Registry(Generic[Member]):
         try:
             return self._members[name]
         except KeyError:
-            raise unknown_name(self.kind, name, sorted(self._members), with_neural=self._with_neural) from None
+            raise unknown_name_error(self.kind, name, sorted(self._members), with_neural=self._with_neural) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

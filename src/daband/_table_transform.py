@@ -247,13 +247,13 @@ class NumericColumn:
     def fit(cls, name: str, tables: Mapping[str, Any]) -> NumericColumn:
         """Return the transform fitted on the column ``name`` of all tables, which are frames by table name."""
         values = np.concatenate([read_numbers(frame, name, table_name=table) for table, frame in tables.items()])
-        missing = np.isnan(values)
-        if missing.all():
+        is_nan = np.isnan(values)
+        if is_nan.all():
             raise DataError(f"column {name!r} has no value at all; remove it from the context columns")
-        median = float(np.median(values[~missing]))
-        filled = np.where(missing, median, values)
+        median = float(np.median(values[~is_nan]))
+        filled = np.where(is_nan, median, values)
         # A constant column becomes 0.
-        return cls(name, median, float(filled.mean()), float(filled.std()) or 1.0, bool(missing.any()))
+        return cls(name, median, float(filled.mean()), float(filled.std()) or 1.0, bool(is_nan.any()))
 
     @property
     def feature_names(self) -> list[str]:
@@ -263,15 +263,15 @@ class NumericColumn:
     def apply(self, frame: Any) -> FloatArray:
         """Return the features (n, 1 or 2) of a frame's rows."""
         values = read_numbers(frame, self.name)
-        missing = np.isnan(values)
-        scaled = (np.where(missing, self.median, values) - self.mean) / self.std
-        return np.stack([scaled, missing.astype(np.float64)] if self.flags_missing else [scaled], axis=1)
+        is_nan = np.isnan(values)
+        scaled = (np.where(is_nan, self.median, values) - self.mean) / self.std
+        return np.stack([scaled, is_nan.astype(np.float64)] if self.flags_missing else [scaled], axis=1)
 
     def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
         """Return the features of one value, and append its warnings to ``row_warnings``."""
         number = as_number(value, self.name)
-        missing = math.isnan(number)
-        if missing:
+        is_nan = math.isnan(number)
+        if is_nan:
             number = self.median
             if not self.flags_missing:
                 row_warnings.append(_missing_warning(self.name, f"the training median, {self.median:g}, is used"))
@@ -279,7 +279,7 @@ class NumericColumn:
         if abs(scaled) > FAR_DEVIATIONS:
             distance = f"{abs(scaled):.3g} standard deviations from the training mean, {self.mean:g}"
             row_warnings.append(RowWarning("far_outside", self.name, f"{self.name!r} is {number:g}, {distance}"))
-        return [scaled, float(missing)] if self.flags_missing else [scaled]
+        return [scaled, float(is_nan)] if self.flags_missing else [scaled]
 
 
 @dataclass(frozen=True)
@@ -345,8 +345,8 @@ class DateColumn:
     """The transform of a column of dates or times of day.
 
     The features are the standardised year, and the sine and cosine of month, weekday and time of day. So December is
-    near January. There are no features of the time of day if all dates of ``fit`` are without one, and none of
-    year, month and weekday if all its values are times of day. The features of a missing date are 0.
+    near January. There are no features of the time of day if no value in ``fit`` had one, and no features of year,
+    month and weekday if all values in ``fit`` were times of day. The features of a missing date are 0.
     """
 
     name: str
@@ -364,16 +364,16 @@ class DateColumn:
     def fit(cls, name: str, tables: Mapping[str, Any]) -> DateColumn:
         """Return the transform fitted on the column ``name`` of all tables, which are frames by table name."""
         values = [value for table, frame in tables.items() for value in read_dates(frame, name, table_name=table)]
-        present = [value for value in values if value is not None]
-        if not present:
-            raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
-        years = np.array([value.year for value in present if isinstance(value, datetime)] or [0])
-        if years.min() > 0 and len(years) < len(present):
+        present_values = [value for value in values if value is not None]
+        if not present_values:
+            raise DataError(f"column {name!r} has no value at all; remove it from the context columns")
+        years = np.array([value.year for value in present_values if isinstance(value, datetime)] or [0])
+        if years.min() > 0 and len(years) < len(present_values):
             raise InvalidInput(
-                f"column {name!r} has dates and times of day alone; give all rows dates, or leave it out"
+                f"column {name!r} has dates and also times without a date; give all rows a date, or remove the column"
             )
-        has_times = not years.any() or any((value.hour, value.minute) != (0, 0) for value in present)
-        return cls(name, float(years.mean()), float(years.std()) or 1.0, has_times, len(present) < len(values))
+        has_times = not years.any() or any((value.hour, value.minute) != (0, 0) for value in present_values)
+        return cls(name, float(years.mean()), float(years.std()) or 1.0, has_times, len(present_values) < len(values))
 
     @property
     def feature_names(self) -> list[str]:
@@ -485,8 +485,8 @@ class WordsColumn:
 
     def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:  # noqa: ARG002
         """Return the features of one value. Unknown words are ignored, without a warning."""
-        present = split_words(as_category(value, self.name))
-        return [float(word in present) for word in self.words]
+        words = split_words(as_category(value, self.name))
+        return [float(word in words) for word in self.words]
 
 
 def split_words(text: str | None) -> set[str]:
@@ -503,14 +503,15 @@ _KINDS: dict[str, type[AnyColumn]] = {
 
 
 def _missing_warning(name: str, replacement: str) -> RowWarning:
-    """Return the warning about a value that was never missing in training. ``replacement`` tells what is used."""
+    """Return the warning about a value that was never missing in training. The message ends with ``replacement``."""
     return RowWarning("missing_value", name, f"{name!r} has no value, which never happened in training; {replacement}")
 
 
 @dataclass(frozen=True)
 class TableTransform:
-    """The transform of a table's rows to contexts, with one transform per column. Features have their order."""
+    """The transform of a table's rows to contexts, with one transform per column."""
 
+    #: The transform of each column, in the order of the features.
     columns: tuple[AnyColumn, ...]
     #: The names of columns that rows may have, but contexts do not use, such as an id. They cause no warning.
     ids: tuple[str, ...] = ()
@@ -629,12 +630,12 @@ class TableTransform:
 def encoded_columns(encoders: Mapping[str, Any], framing: tuple[int, int] | None = None) -> dict[str, EncodedColumn]:
     """Return the column transform for each of these encoders, by column name.
 
-    Encoders and ``framing`` are arguments of ``daband._input_encoders.input_encoder``, which is called once per encoder
+    Encoders and ``framing`` are arguments of ``daband._input_encoders.as_input_encoder``, called once per encoder,
     even if several columns use it.
     """
-    from daband._input_encoders import input_encoder
+    from daband._input_encoders import as_input_encoder
 
-    encoders_by_id = {id(encoder): input_encoder(encoder, framing) for encoder in encoders.values()}
+    encoders_by_id = {id(encoder): as_input_encoder(encoder, framing) for encoder in encoders.values()}
     return {name: EncodedColumn(name, encoders_by_id[id(encoder)]) for name, encoder in encoders.items()}
 
 
@@ -669,11 +670,13 @@ class TableRows:
         self._dimension = len(transform.feature_names)
         starts = np.cumsum([0, *(len(column.feature_names) for column in transform.columns)]).tolist()
         # Each column with the index of its first feature.
-        indexed = list(zip(transform.columns, starts, strict=False))
-        self._numeric = [(column, start) for column, start in indexed if isinstance(column, NumericColumn)]
-        self._categorical = [(column, start) for column, start in indexed if isinstance(column, CategoricalColumn)]
-        self._simple = [(column, start) for column, start in indexed if isinstance(column, DateColumn | WordsColumn)]
-        self._encoded = [(column, start) for column, start in indexed if isinstance(column, EncodedColumn)]
+        columns = list(zip(transform.columns, starts, strict=False))
+        self._numeric = [(column, start) for column, start in columns if isinstance(column, NumericColumn)]
+        self._categorical = [(column, start) for column, start in columns if isinstance(column, CategoricalColumn)]
+        self._dates_and_words = [
+            (column, start) for column, start in columns if isinstance(column, DateColumn | WordsColumn)
+        ]
+        self._encoded = [(column, start) for column, start in columns if isinstance(column, EncodedColumn)]
         self._numeric_indices = np.array([start for _, start in self._numeric], np.int64)
         self._mean = np.array([column.mean for column, _ in self._numeric])
         self._std = np.array([column.std for column, _ in self._numeric])
@@ -718,8 +721,8 @@ class TableRows:
                         row_warnings.append(column.unseen_warning(text))
                         continue
                 context[start + index] = 1.0
-            for simple, start in self._simple:
-                values = simple.encode_one(row[simple.name], row_warnings)
+            for date_or_words, start in self._dates_and_words:
+                values = date_or_words.encode_one(row[date_or_words.name], row_warnings)
                 context[start : start + len(values)] = values
             for encoded, start in self._encoded:
                 context[start : start + encoded.encoder.width] = encoded.encode_one(row[encoded.name])
@@ -739,14 +742,14 @@ class TableRows:
                 numeric: FloatArray = np.frombuffer(packed).reshape(len(rows), -1)
                 if np.isinf(numeric).any():
                     raise TypeError
-                missing = np.isnan(numeric)
-                if missing.any():
-                    numeric = np.where(missing, [column.median for column, _ in self._numeric], numeric)
+                is_nan = np.isnan(numeric)
+                if is_nan.any():
+                    numeric = np.where(is_nan, [column.median for column, _ in self._numeric], numeric)
                     flagged = [index for index, (column, _) in enumerate(self._numeric) if column.flags_missing]
-                    contexts[:, self._numeric_indices[flagged] + 1] = missing[:, flagged]
+                    contexts[:, self._numeric_indices[flagged] + 1] = is_nan[:, flagged]
                 with np.errstate(over="ignore"):
                     contexts[:, self._numeric_indices] = (numeric - self._mean) / self._std
-            for column, start in (*self._categorical, *self._simple):
+            for column, start in (*self._categorical, *self._dates_and_words):
                 values = [row[column.name] for row in rows]
                 codes: dict[Any, int] = {}  # the number of each distinct value, which is encoded once
                 row_codes = [codes.setdefault(key, len(codes)) for key in zip(map(type, values), values, strict=True)]

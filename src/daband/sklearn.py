@@ -112,8 +112,8 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
         domain, domains = _check_domain(sample_domain, contexts), self.policy_.domains
         names = {}
         for number in np.unique(domain).tolist():
-            same_role = domains.targets if number < 0 else domains.sources
-            names[number] = same_role[0] if len(same_role) == 1 else self.domains_.get(number)
+            role_names = domains.targets if number < 0 else domains.sources
+            names[number] = role_names[0] if len(role_names) == 1 else self.domains_.get(number)
             if names[number] is None:
                 raise InvalidInput(f"sample_domain must be one of {', '.join(map(str, self.domains_))}, got {number}")
         return contexts, np.array([names[number] for number in domain.tolist()])
@@ -128,8 +128,8 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any, sample_domain: Any = None) -> AnyArray:
         """Return the most probable class or action of each row, (n,). Arguments are as in ``predict_proba``."""
-        best = self.predict_proba(X, sample_domain).argmax(axis=1)
-        return self.classes_[best]
+        best_indices = self.predict_proba(X, sample_domain).argmax(axis=1)
+        return self.classes_[best_indices]
 
 
 class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[misc]
@@ -199,8 +199,8 @@ class TransferPolicy(_TransferEstimator):
 
     Args:
         method: the policy: "mixture", "linucb", "trees", "log" (for randomised logs), "daband" or "nlinucb".
-        network: as in ``TransferClassifier``.
-        shift: as in ``TransferClassifier``.
+        network: if True, the mixture has a neural network as a member; see ``TransferClassifier``.
+        shift: the assumed difference between the domains: "covariate", "units", "style", "labels", or several.
         random_state: the seed of the policy, or a generator.
 
     >>> from daband.sklearn import TransferPolicy
@@ -280,7 +280,7 @@ class TransferPolicy(_TransferEstimator):
         order = np.argsort(self.classes_)  # columns of ``y`` may be in any order
         arms = order[np.minimum(np.searchsorted(self.classes_, action, sorter=order), len(order) - 1)]
         if (unknown := np.asarray(action)[self.classes_[arms] != action]).size:
-            raise InvalidInput(f"action must have actions of fit, got {unknown[0]!r}")
+            raise InvalidInput(f"action must be one of the actions in fit, got {unknown[0]!r}")
         rewards, value = np.asarray(y, np.float64), 0.0
         for name in np.unique(domain):
             rows = domain == name

@@ -345,7 +345,7 @@ def test_a_log_of_pictures_is_resized_and_cropped_as_in_training(tmp_path):
     from PIL import Image
 
     import daband as library
-    from daband._image_layout import decode
+    from daband._image_layout import read_pixels
 
     rng = np.random.default_rng(0)
     for number in range(40):
@@ -360,7 +360,7 @@ def test_a_log_of_pictures_is_resized_and_cropped_as_in_training(tmp_path):
     log = pl.read_csv(tmp_path / "log.csv").with_columns(reward=pl.Series(rng.random(40)))
     log.write_csv(tmp_path / "log.csv")
     daband("learn", "p.safetensors", "log.csv", "--out", "q.safetensors", cwd=tmp_path)
-    contexts = np.stack([decode(tmp_path / name, 24, 16).transpose(2, 0, 1) for name in log["file"]])
+    contexts = np.stack([read_pixels(tmp_path / name, 24, 16).transpose(2, 0, 1) for name in log["file"]])
     by_hand = library.load(tmp_path / "p.safetensors")
     by_hand.update(contexts, [policy.arm_names.index(name) for name in log["arm"]], log["reward"].to_numpy(), "target")
     learned = library.load(tmp_path / "q.safetensors")

@@ -12,7 +12,7 @@ from torch import nn
 
 import daband
 from daband._image_layout import image_bytes
-from daband._input_encoders import InputEncoder, OnnxProgram, Pixels, input_encoder
+from daband._input_encoders import InputEncoder, OnnxProgram, Pixels, as_input_encoder
 from daband.domains import Columns, from_images, from_table, from_texts
 from daband.errors import DataError, InvalidInput
 
@@ -61,7 +61,7 @@ def test_contexts_are_the_features_of_a_module(folders):
 
 
 def test_features_are_computed_once(folders, monkeypatch):
-    encoder = input_encoder(Net(), (16, 16))
+    encoder = as_input_encoder(Net(), (16, 16))
     first = from_images(**folders, encoder=encoder)
     calls = []
     run = OnnxProgram.__call__
@@ -80,13 +80,13 @@ def test_features_are_computed_once(folders, monkeypatch):
 
 def test_a_saved_module_and_an_onnx_file_are_the_module(folders, tmp_path):
     net = Net()
-    encoder = input_encoder(net, (16, 16))
+    encoder = as_input_encoder(net, (16, 16))
     torch.save(net, tmp_path / "net.pt")
     (tmp_path / "net.onnx").write_bytes(encoder.program.content)
     photo = (folders["source"] / "cat" / "cat_000.png").read_bytes()
     for given, framing in ((tmp_path / "net.pt", (16, 16)), (str(tmp_path / "net.onnx"), None)):
         np.testing.assert_allclose(
-            input_encoder(given, framing).encode_one(photo), encoder.encode_one(photo), atol=1e-6
+            as_input_encoder(given, framing).encode_one(photo), encoder.encode_one(photo), atol=1e-6
         )
 
 
@@ -103,7 +103,7 @@ def test_the_shorter_side_is_resized_and_the_centre_cropped():
 def test_efficientnet_comes_with_its_weights_and_pixels(folders):
     from daband.neural.encoders._pretrained import load_backbone
 
-    encoder = input_encoder("efficientnet_lite0")
+    encoder = as_input_encoder("efficientnet_lite0")
     path = folders["source"] / "dog" / "dog_003.png"
     with torch.no_grad():
         expected = load_backbone("efficientnet_lite0").module((pixels_of(path, 224) - 127 / 255) / (128 / 255))
@@ -118,7 +118,7 @@ def test_efficientnet_comes_with_its_weights_and_pixels(folders):
 def test_a_missing_library_is_one_clear_line(library, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, library.partition(":")[0], None)
     with pytest.raises(InvalidInput, match=f"encoder '{library}' needs pip install") as told:
-        input_encoder(library)
+        as_input_encoder(library)
     assert "\n" not in str(told.value)
 
 
@@ -134,7 +134,7 @@ def test_what_is_no_encoder_is_named(folders, tmp_path):
         from_images(**folders, encoder="efficientnet_lite0", framing=64)
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
     with pytest.raises(InvalidInput, match="must be an ONNX program"):
-        input_encoder(tmp_path / "bad.onnx")
+        as_input_encoder(tmp_path / "bad.onnx")
     (folders["source"] / "cat" / "cat_004.png").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"cat_004\.png.*not an image file or is damaged"):
         from_images(**folders, encoder=Net(), framing=16)
@@ -256,4 +256,4 @@ def test_missing_files_of_an_encoder_are_named(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"")
     for given, message in ((tmp_path, "no tokenizer.json"), (tmp_path / "other.onnx", "does not exist")):
         with pytest.raises(daband.InvalidInput, match=message):
-            input_encoder(str(given))
+            as_input_encoder(str(given))

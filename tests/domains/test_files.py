@@ -494,7 +494,7 @@ def test_dates_in_one_table_and_times_of_day_in_the_other_are_not_mixed(turned):
         ("ignored", "dates in one file and times of day in the other")
     ]
     columns = Columns(context=["at"], dates=["at"], arm="offer", reward="euros", propensity="p")
-    with pytest.raises(daband.InvalidInput, match="column 'at' has dates and times of day alone"):
+    with pytest.raises(daband.InvalidInput, match="column 'at' has dates and also times without a date"):
         from_table(source=both[0], target=both[1], columns=columns)
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, as_numpy
-from daband._image_layout import decode, image_bytes, image_errors, to_eight_bits
+from daband._image_layout import image_bytes, image_errors, read_pixels, to_eight_bits
 from daband._table_transform import FAR_DEVIATIONS, RowWarning, TableRows
 from daband.errors import InvalidInput
 
@@ -283,7 +283,7 @@ class RowReader:
                 channels = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}
                 is_grey = channels[rule.layout] == 1
                 grey = np.array(to_eight_bits(image).convert("L")) if rule.resize is None and is_grey else None
-            pixels = decode(io.BytesIO(content), rule.resize, rule.crop) if grey is None else grey[:, :, None]
+            pixels = read_pixels(io.BytesIO(content), rule.resize, rule.crop) if grey is None else grey[:, :, None]
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         if rule.layout == "channels_last":
             context = pixels

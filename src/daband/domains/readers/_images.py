@@ -19,7 +19,7 @@ import numpy as np
 from daband._arguments import check_int
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._files import check_path
-from daband._image_layout import decode, image_errors
+from daband._image_layout import image_errors, read_pixels
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
 from daband._table_transform import TableTransform, encoded_columns
@@ -44,7 +44,7 @@ def decode_image(path: Path, resize: int | None = None, crop: int | None = None)
         raise DataError(f"{path} does not exist")
     try:
         with image_errors(str(path)):
-            return decode(path, resize, crop)
+            return read_pixels(path, resize, crop)
     except InvalidInput as error:
         raise DataError(str(error)) from None
 
