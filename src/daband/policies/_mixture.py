@@ -73,7 +73,7 @@ _MAX_CHECKSUMS = 1 << 16
 _MAX_SMALL_CONTEXT = 64
 #: Maximum number of dimensions for which ``for_pair`` adds linear members to the network. For larger contexts the only
 #: member is the network or, without torch, a regression on principal components.
-_MAX_LINEAR_CONTEXT = 4096
+MAX_LINEAR_CONTEXT = 4096
 #: The factor by which a member's counts of chosen arms decay with each batch (``_drop_collapsed_members``).
 _COUNT_DECAY = 0.9
 #: A member is dropped once it has chosen too few arms in this many consecutive batches of target contexts.
@@ -618,7 +618,7 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     catalogue = getattr(pair, "catalogue", None) if pair.arms == "disjoint" else None
     joint_settings = {} if catalogue is None else {"alpha": JOINT_ALPHA, "catalogue": catalogue}
-    has_linear_members = are_vectors and math.prod(shape) <= _MAX_LINEAR_CONTEXT
+    has_linear_members = are_vectors and math.prod(shape) <= MAX_LINEAR_CONTEXT
     #: Members by name, each with its prior weight and its bonus weight.
     members: dict[str, tuple[Policy, float, float]] = {}
     if with_network and "daband" in policies:

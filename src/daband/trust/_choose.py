@@ -22,6 +22,7 @@ from daband.errors import InvalidInput
 from daband.linear._advantages import LogEvidence
 from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._log_policy import MAX_DIMENSIONS, LogPolicy
+from daband.policies._mixture import MAX_LINEAR_CONTEXT
 from daband.policies._pair_defaults import choose_transform, get_setting_defaults
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
@@ -46,8 +47,12 @@ from daband.trust._questions import Evidence, Questions
 _PCA_SUFFIX = "-p"
 #: Default number of principal components.
 _N_COMPONENTS = 64
-#: Vectors of at least this many numbers are projected on this many principal components, and trees are not candidates.
+#: Vectors of at least this many numbers are wide: trees are not candidates, and a projection has this many components.
 _WIDE_DIMENSIONS = 512
+#: Maximum number of arms times squared dimensions without a projection. An exported regression has this many numbers.
+_MAX_REGRESSION_NUMBERS = 1 << 28
+#: Gradient steps per episode on wide vectors.
+_WIDE_STEPS = 8
 #: Number of dimensions of an image: channels, height and width.
 _IMAGE_DIMENSIONS = 3
 
@@ -92,9 +97,10 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
     - Vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's ``shift``. If the user did
       not state the shift, there are also LinUCB and the mixture with each domain's own statistics, and DABand with
       alignment. Only target rewards can show which assumption holds.
-    - Vectors of 512 numbers or more: a constant arm, LinUCB and a mixture on 512 principal components. If the source
-      has labels and the shift may be one of style, as for features of a pretrained network, self-training replaces the
-      mixture; it takes seconds.
+    - Vectors of 512 numbers or more: a constant arm, LinUCB and a mixture with fewer gradient steps. If the source has
+      labels and the shift may be one of style, as for features of a pretrained network, self-training on 512 principal
+      components replaces the mixture; it takes seconds. The mixture is also fitted on 512 components if regressions on
+      all numbers would be too large: from 4,096 numbers on, or with many arms.
     - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU with five members.
     - A catalogue of arms: a constant arm, LinUCB and a mixture, which use the arms' features.
     - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if this gains significantly in the
@@ -133,14 +139,18 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         ]
         return candidates
     candidates.append(Candidate("linucb", "linucb"))
-    is_wide = math.prod(pair.context_shape) >= _WIDE_DIMENSIONS
+    dimensions = math.prod(pair.context_shape)
+    is_wide = dimensions >= _WIDE_DIMENSIONS
     if is_wide and pair.shift.aligns and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
         candidates.append(Candidate("self-training", "self-training-p", components=_WIDE_DIMENSIONS, preferred=True))
         if not pair.shift.stated:
             candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
         return candidates
     if is_wide:
-        return [*candidates, Candidate("mixture", "mixture-p", {"recipe": recipe}, _WIDE_DIMENSIONS, preferred=True)]
+        fits = dimensions < MAX_LINEAR_CONTEXT and pair.n_arms * dimensions**2 < _MAX_REGRESSION_NUMBERS
+        method = "mixture" if fits else f"mixture{_PCA_SUFFIX}"
+        settings = {"recipe": {"base": recipe, "learning": {"steps": _WIDE_STEPS}}}
+        return [*candidates, Candidate("mixture", method, settings, _WIDE_DIMENSIONS, preferred=True)]
     if "trees" in policies.names():
         candidates.append(Candidate("trees", "trees"))
     candidates.append(Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True))
