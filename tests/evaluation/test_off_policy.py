@@ -396,7 +396,9 @@ class TestBadInput:
         self.refused("shape", log=(self.x, self.arm, self.reward[:-1], self.p))
 
     def test_an_empty_log(self):
-        self.refused("log contexts is empty", log=(self.x[:0], self.arm[:0], self.reward[:0], self.p[:0]))
+        self.refused(
+            "log contexts must have at least one row", log=(self.x[:0], self.arm[:0], self.reward[:0], self.p[:0])
+        )
 
     def test_what_is_no_log(self):
         for bad in (None, 3, (self.x, self.arm), {"contexts": self.x}):

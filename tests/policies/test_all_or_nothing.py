@@ -43,7 +43,7 @@ def test_a_restore_that_fails_changes_nothing(name, tmp_path):
         with pytest.raises((KeyError, ValueError, RuntimeError)):
             policy.restore(broken)
         assert content(policy, tmp_path) == before, damaged
-    with pytest.raises(ValueError, match=r"range from 2\.0 to 1\.0"):
+    with pytest.raises(ValueError, match=r"range 2\.0 to 1\.0"):
         policy.restore({**arrays, "rewards": np.array([1.0, 2.0, 2.0, 2.0, 1.0])})
     assert content(policy, tmp_path) == before
     policy.restore(arrays)
