@@ -141,7 +141,7 @@ def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
     contexts = draw_contexts(np.random.default_rng(13), 9, arms)
     mask = np.array([True, False, True, True])
     for policy in (create_policy(make, arms), train_policy(make, arms)):
-        before = fingerprint(policy)
+        old_fingerprint = fingerprint(policy)
         probabilities, decision = (
             policy.probabilities(contexts, available=mask),
             policy.decide(contexts, available=mask),
@@ -150,7 +150,7 @@ def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
         assert (probabilities[:, ~mask] == 0).all(), "an arm that is not available has a probability"
         assert_close(probabilities.sum(axis=1), np.ones(9), "the sums of probabilities")
         assert_close(probabilities[np.arange(9), decision.arm], decision.propensity, "probabilities and propensities")
-        assert fingerprint(policy) == before, "probabilities changed the policy"
+        assert fingerprint(policy) == old_fingerprint, "probabilities changed the policy"
 
 
 @_with_both_arm_models
@@ -200,9 +200,9 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
 def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
     """Check that ``decide`` does not change the policy."""
     policy = train_policy(make, arms)
-    before = fingerprint(policy)
+    old_fingerprint = fingerprint(policy)
     policy.decide(draw_contexts(np.random.default_rng(3), 9, arms), "target")
-    assert fingerprint(policy) == before, "decide changed the policy"
+    assert fingerprint(policy) == old_fingerprint, "decide changed the policy"
 
 
 @_with_both_arm_models
@@ -210,12 +210,12 @@ def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
     """Check that selecting for a batch equals selecting for its contexts one by one."""
     for domain in ("source", "target"):
         contexts = draw_contexts(np.random.default_rng(4), 10, arms)
-        batch = train_policy(make, arms).select(contexts, domain)
+        batch_decision = train_policy(make, arms).select(contexts, domain)
         policy = train_policy(make, arms)
-        singles = [policy.select(contexts[i : i + 1], domain) for i in range(10)]
-        joined = join_decisions(singles)
-        assert_close_predictions(batch, joined, "a batch and its singles")
-        assert_same(batch.arm, joined.arm, "arms")
+        single_decisions = [policy.select(contexts[i : i + 1], domain) for i in range(10)]
+        joined_decision = join_decisions(single_decisions)
+        assert_close_predictions(batch_decision, joined_decision, "a batch and its singles")
+        assert_same(batch_decision.arm, joined_decision.arm, "arms")
 
 
 @_with_both_arm_models
@@ -268,17 +268,17 @@ def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
 def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
     """Check that a loaded policy continues exactly as the saved one, through more learning."""
     policy = train_policy(make, arms)
-    loaded = reload_policy(policy)
-    assert type(loaded) is type(policy)
-    assert fingerprint(loaded) == fingerprint(policy), "saving a loaded policy gives another file"
+    loaded_policy = reload_policy(policy)
+    assert type(loaded_policy) is type(policy)
+    assert fingerprint(loaded_policy) == fingerprint(policy), "saving a loaded policy gives another file"
     rng = np.random.default_rng(10)
     contexts, rewards = draw_contexts(rng, 30, arms), rng.random((30, N_ARMS))
-    first, second = policy.play(contexts, rewards), loaded.play(contexts, rewards)
+    decision, loaded_decision = policy.play(contexts, rewards), loaded_policy.play(contexts, rewards)
     policy.adapt(steps=2)
-    loaded.adapt(steps=2)
-    assert_same(first.arm, second.arm, "arms after loading")
-    assert_same(first.mean, second.mean, "means after loading")
-    assert fingerprint(loaded) == fingerprint(policy), "the loaded policy learned something else than the saved one"
+    loaded_policy.adapt(steps=2)
+    assert_same(decision.arm, loaded_decision.arm, "arms after loading")
+    assert_same(decision.mean, loaded_decision.mean, "means after loading")
+    assert fingerprint(loaded_policy) == fingerprint(policy), "the loaded policy learned differently"
 
 
 @_with_both_arm_models
@@ -286,15 +286,15 @@ def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
     """Check that a copy and an unpickled policy learn exactly as the original does, and independently of it."""
     policy = train_policy(make, arms)
     copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - pickled here
-    before = fingerprint(policy)
-    after = []
+    old_fingerprint = fingerprint(policy)
+    new_fingerprints = []
     for learner in (*copies, policy):
-        assert fingerprint(learner) == before, "a copy differs from the original, or changed when another one learned"
+        assert fingerprint(learner) == old_fingerprint, "a copy differs, or changed when another learned"
         rng = np.random.default_rng(11)
         learner.play(draw_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
         learner.adapt(steps=2)
-        after.append(fingerprint(learner))
-    assert after[0] == after[1] == after[2], "a copy learned something else than the original"
+        new_fingerprints.append(fingerprint(learner))
+    assert len(set(new_fingerprints)) == 1, "a copy learned something else than the original"
 
 
 @POLICY_CHECKS.add
@@ -303,12 +303,12 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
     rng = np.random.default_rng(11)
     policy = train_policy(make, "disjoint")
     contexts = draw_contexts(rng, 8, "disjoint")
-    before = policy.decide(contexts)
+    old_decision = policy.decide(contexts)
     assert policy.add_arm() == N_ARMS
     assert policy.n_arms == N_ARMS + 1
-    after = policy.decide(contexts)
-    assert_close(after.mean[:, :N_ARMS], before.mean, "means of the old arms")
-    assert_close(after.bonus[:, :N_ARMS], before.bonus, "bonuses of the old arms")
+    new_decision = policy.decide(contexts)
+    assert_close(new_decision.mean[:, :N_ARMS], old_decision.mean, "means of the old arms")
+    assert_close(new_decision.bonus[:, :N_ARMS], old_decision.bonus, "bonuses of the old arms")
     choice = policy.select(contexts, available=[False] * N_ARMS + [True])
     assert (choice.arm == N_ARMS).all()
     policy.update(contexts, choice.arm, np.ones(8))
@@ -378,12 +378,13 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
     played_arms, reward = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))
     policy, sequential_policy = create_policy(make, "disjoint"), create_policy(make, "disjoint")
 
-    def serve_rounds(first: int) -> int:
+    def serve_rounds(thread_index: int) -> int:
         """Serve the rounds of this thread, then those of the next thread. Return the number of rounds learned."""
         n_learned = 0
-        for i in [*range(first, len(contexts), n_threads), *range((first + 1) % n_threads, len(contexts), n_threads)]:
-            policy.select(contexts[i : i + 1])
+        next_index, n = (thread_index + 1) % n_threads, len(contexts)
+        for i in [*range(thread_index, n, n_threads), *range(next_index, n, n_threads)]:
             row = slice(i, i + 1)
+            policy.select(contexts[row])
             n_learned += not policy.update(contexts[row], played_arms[row], reward[row], ids=[i], on_duplicate="skip")
         return n_learned
 

@@ -194,6 +194,7 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
         _check_common({**sources, **targets}, attribute)
 
     def mix_field(members: Mapping[str, Pair], field: str) -> Any:
+        """Return a field of several pairs as one domain, or None if one of the pairs lacks it."""
         parts = {domain_name: getattr(pair, field) for domain_name, pair in members.items()}
         return None if any(part is None for part in parts.values()) else mix_domains(parts)
 
@@ -248,12 +249,12 @@ def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_
     target_options = {key: arguments.pop(key) for key in by_target}
     domains: dict[str, Mapping[str, Any]] = {}
     for role in ("source", "target"):
-        single, several = arguments.pop(role), arguments.pop(f"{role}s")
-        if (single is None) == (several is None):
+        only_domain, domains_by_name = arguments.pop(role), arguments.pop(f"{role}s")
+        if (only_domain is None) == (domains_by_name is None):
             raise InvalidInput(f"pass either {role}, or {role}s as a mapping from a name to a {role}")
-        domains[role] = {role: single} if several is None else several
+        domains[role] = {role: only_domain} if domains_by_name is None else domains_by_name
         if not isinstance(domains[role], Mapping) or not domains[role]:
-            raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {several!r}")
+            raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {domains_by_name!r}")
     for role, options in (("source", source_options), ("target", target_options)):
         for key, value in options.items():
             unknown_names = sorted(set(value) - set(domains[role])) if isinstance(value, Mapping) else []
@@ -265,6 +266,7 @@ def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_
             raise InvalidInput(f"{key} must be a mapping with a value for each of {', '.join(domains['target'])}")
 
     def read_each(role: str, other_role: str, options: Mapping[str, Any]) -> dict[str, Pair]:
+        """Return a pair for each domain of a role. ``options`` have one value, or a mapping by domain."""
         pairs = {}
         for key, domain in domains[role].items():
             pair = {role: domain, other_role: next(iter(domains[other_role].values()))}
@@ -292,21 +294,22 @@ def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: 
     >>> daband.domains.restrict_pair(pair, sources=["fr"], targets=["pl"]).domains.names
     ('fr', 'pl')
     """
-    known = pair.domains
-    kept = DomainNames(
-        known.sources if sources is None else tuple(sources), known.targets if targets is None else tuple(targets)
+    domains = pair.domains
+    subset = DomainNames(
+        domains.sources if sources is None else tuple(sources), domains.targets if targets is None else tuple(targets)
     )
     for role in ("sources", "targets"):
-        names = getattr(known, role)
-        unknown = [name for name in getattr(kept, role) if name not in names]
-        if unknown:
-            raise InvalidInput(f"the pair has no {unknown[0]!r} among its {role} ({', '.join(names)})")
+        names = getattr(domains, role)
+        unknown_names = [name for name in getattr(subset, role) if name not in names]
+        if unknown_names:
+            raise InvalidInput(f"the pair has no {unknown_names[0]!r} among its {role} ({', '.join(names)})")
 
     def restrict(domain: Any, names: tuple[str, ...], all_names: tuple[str, ...]) -> Any:
+        """Return the parts of a domain with these names as one domain."""
         if domain is None or names == all_names:
             return domain
         return mix_domains({name: domain.by_name[name] for name in names})
 
-    fields = {field: restrict(getattr(pair, field), kept.sources, known.sources) for field in _SOURCE_FIELDS}
-    fields |= {field: restrict(getattr(pair, field), kept.targets, known.targets) for field in _TARGET_FIELDS}
-    return replace(pair, domains=kept, **fields)
+    fields = {field: restrict(getattr(pair, field), subset.sources, domains.sources) for field in _SOURCE_FIELDS}
+    fields |= {field: restrict(getattr(pair, field), subset.targets, domains.targets) for field in _TARGET_FIELDS}
+    return replace(pair, domains=subset, **fields)

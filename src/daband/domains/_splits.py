@@ -75,19 +75,19 @@ def split_fraction(labels: IntArray, *, fraction: float | None, name: str) -> tu
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-def _shuffle(generator: np.random.Generator, parts: list[IntArray]) -> IntArray:
-    """Return the indices of all parts in random order."""
-    return generator.permutation(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
+def _shuffle(generator: np.random.Generator, blocks: list[IntArray]) -> IntArray:
+    """Return the indices of all blocks in random order."""
+    return generator.permutation(np.concatenate(blocks)) if blocks else np.empty(0, dtype=np.int64)
 
 
-def require_classes(labels: IntArray, class_names: Sequence[str], *, where: str) -> None:
-    """Raise an error if a class has no example. ``where`` is the name of the data in the error message."""
+def require_classes(labels: IntArray, class_names: Sequence[str], *, data_name: str) -> None:
+    """Raise an error if a class has no example. ``data_name`` is the name of the data in the error message."""
     counts = np.bincount(labels, minlength=len(class_names))
     missing = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
     if missing:
         raise DataError(
-            f"{where} has no example of class {missing[0]!r} ({len(missing)} of {len(class_names)} classes missing); "
-            "source and target need the same classes"
+            f"{data_name} has no example of class {missing[0]!r} ({len(missing)} of {len(class_names)} classes missing)"
+            "; source and target need the same classes"
         )
 
 

@@ -133,15 +133,15 @@ def evaluate_log(
     ``train`` or ``choose`` on a pair that was made from its path. Rounds in memory are recognised only by their ids.
 
     Args:
-        policy: the policy, unchanged afterwards; an exported one (``daband.load_deployed``), with the exploration that
+        policy: a policy, which does not change; an exported policy (``daband.load_deployed``) with the exploration that
             was exported; or a function from contexts (B, *C) to probabilities of arms (B, K).
-        log: the rounds: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards, propensities). If
-            the propensities are None, they are estimated, with a warning. Parquet files of any size are streamed: a
+        log: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards, propensities). If the
+            propensities are None, they are estimated, with a warning. Parquet files of any size are streamed; pass a
             folder, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
         estimator: "dr" (doubly robust), "snips" (self-normalised inverse propensity score), or "ips".
         target: contexts (m, *C) of another domain, in which the value is estimated. The log's contexts are weighted by
             estimated ratios of the two densities. This assumes that a context's rewards are the same in both domains,
-            and that the log has contexts like the target's. All contexts are then needed at once: Parquet files of
+            and that the log has contexts like the target's. All contexts are then read into memory; Parquet files of
             more than a gigabyte are an error.
         confidence: the probability with which the interval contains the value.
         rule: "ucb" or "greedy" instead of the policy's exploration.
@@ -197,7 +197,7 @@ def evaluate_log(
     check_arms(rounds.arms, len(rounds), n_arms)
     if isinstance(log_domain, ArrayLog) and log_domain.propensity_method:
         fraction_rare = float((rounds.propensities < _RARE_PROPENSITY).mean())
-        remark = f"; {fraction_rare:.1%} of the rounds have an arm that the log hardly ever chooses there"
+        remark = f"; {fraction_rare:.1%} of the rounds have an arm that the log hardly ever chooses in such contexts"
         remark = remark if fraction_rare else ""
         notes.append(f"the log has no propensities; they are {log_domain.propensity_method}{remark}")
     memory_rounds = MemoryRounds(rounds, n_arms, shared=daband_policy is not None and daband_policy.arms == "shared")

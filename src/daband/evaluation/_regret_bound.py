@@ -59,8 +59,8 @@ class BoundTerms:
     @property
     def total(self) -> float | None:
         """The sum of the terms, without psi; None if a term is not known."""
-        parts = [getattr(self, name) for name in _TERM_NAMES]
-        return None if None in parts else math.fsum(parts)
+        terms = [getattr(self, name) for name in _TERM_NAMES]
+        return None if None in terms else math.fsum(terms)
 
     def as_dict(self) -> dict[str, float | None]:
         """Return all fields, and the total."""

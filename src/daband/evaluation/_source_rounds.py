@@ -29,8 +29,8 @@ def apply_by_source(
         return list(function(contexts, "source"))
     rows_by_source = {str(name): np.flatnonzero(source_names == name) for name in np.unique(source_names)}
     order = np.argsort(np.concatenate(list(rows_by_source.values())))
-    parts = [function(contexts[rows], name) for name, rows in rows_by_source.items()]
-    return [np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)]
+    results = [function(contexts[rows], name) for name, rows in rows_by_source.items()]
+    return [np.concatenate(arrays)[order] for arrays in zip(*results, strict=True)]
 
 
 def sample_round_indices(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, seed: int) -> IntArray:
@@ -67,7 +67,7 @@ def sample_evenly(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArra
 
 
 def _space_blocks(n_rows: int, n: int) -> list[tuple[int, int]]:
-    """Return row ranges (start, stop) with about ``n`` rows, evenly spaced over ``total`` rows."""
+    """Return row ranges (start, stop) with about ``n`` rows, evenly spaced over ``n_rows`` rows."""
     if n == n_rows:
         return [(0, n_rows)]
     n_blocks = math.ceil(n / _BLOCK_ROWS)

@@ -71,7 +71,7 @@ def read_checkpoint(path: str | Path) -> SavedPolicy:
 
 
 def read_notes(path: str | Path) -> dict[str, str]:
-    """Return the caller's notes from the header of a saved policy, without reading its arrays."""
+    """Return the caller's notes from the header of a saved policy."""
     return check_notes(read_tensor_header(path, _FORMAT)["notes"])
 
 

@@ -153,11 +153,11 @@ class Mixture(Policy):
         )
         self.feedback: str = check_one_of("feedback", feedback, ("bandit", "one_hot"))
         if members is None:
-            common: dict[str, Any] = {
+            common_settings: dict[str, Any] = {
                 "context_shape": self.feature_shape, "n_arms": n_arms, "arms": arms, "seed": self.seed,
                 "standardise_rewards": standardise_rewards, "domains": self.domains,
             }  # fmt: skip
-            members = {"linucb": LinUCB(**common), "constant": Constant(**common)}
+            members = {"linucb": LinUCB(**common_settings), "constant": Constant(**common_settings)}
         #: The members by name.
         self.members: dict[str, Policy] = self._check_members(members)
         self._prior = _check_weights("prior", prior, self.members)
@@ -280,9 +280,9 @@ class Mixture(Policy):
             mean, bonus = weight * member_mean + mean, bonus_scale * member_bonus + bonus
         return mean, bonus
 
-    def _sort_joint_first(self, parts: Sequence[Any]) -> list[tuple[int, Any]]:
-        """Return (index, part) for each member's part; the member that uses arm features comes first."""
-        return sorted(enumerate(parts), key=lambda part: part[0] != self._joint_index)
+    def _sort_joint_first(self, rows: Sequence[Any]) -> list[tuple[int, Any]]:
+        """Return (index, row) for a row per member. The row of the member that uses arm features comes first."""
+        return sorted(enumerate(rows), key=lambda row: row[0] != self._joint_index)
 
     def _compute_arm_weights(self, members: Sequence[Policy]) -> FloatArray:
         """Return the weight n / (n + d) of each arm's separate regressions after n rounds on d features, (K,).
@@ -406,8 +406,8 @@ class Mixture(Policy):
         decisions = []
         for row in range(len(rewards)):
             row_slice = slice(row, row + 1)
-            centre = np.array([[item.centre] for item in member_moments])
-            scale = np.array([[item.scale] for item in member_moments])
+            centre = np.array([[moment.centre] for moment in member_moments])
+            scale = np.array([[moment.scale] for moment in member_moments])
             means, bonuses = scores.score(row, centre=centre, scale=scale)
             mean, bonus = (self._mixture_weights.weights @ means)[None], (bonus_scales @ bonuses)[None]
             mask = None if available is None else available[row_slice]
@@ -418,8 +418,8 @@ class Mixture(Policy):
             if is_new[row]:
                 self._record_errors(means.T[None], arm, reward)
             scores.learn(row, int(arm[0]), float(reward[0]), 1.0 if weight is None else float(weight[0]))
-            for item in (*member_moments, moments):
-                item.add(reward, weight)
+            for moment in (*member_moments, moments):
+                moment.add(reward, weight)
         return join_decisions(decisions)
 
     def _record_errors(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
@@ -609,9 +609,9 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     transform = settings["transform"]
     shape = pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
     if transform is not None:  # the given transform handles units
-        kinds = tuple(kind for kind in shift.kinds if kind != "units") or ("covariate",)
-        shift = Shift(kinds, stated=shift.stated)
-    common: dict[str, Any] = {
+        shift_kinds = tuple(kind for kind in shift.kinds if kind != "units") or ("covariate",)
+        shift = Shift(shift_kinds, stated=shift.stated)
+    common_settings: dict[str, Any] = {
         "context_shape": shape, "n_arms": pair.n_arms, "arms": pair.arms, "shift": shift,
         "standardise_rewards": settings.get("standardise_rewards", pair.feedback != "one_hot"),
         "seed": settings.get("seed", 0), "domains": getattr(pair, "domains", None),
@@ -625,20 +625,20 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(transform, Standardise) and "encoder" not in network_settings:
             network_settings["recipe"] = _disable_input_norm(network_settings.get("recipe"))
         network_settings |= {"feedback": pair.feedback, **({} if has_linear_members else joint_settings)}
-        members["network"] = policies.get("daband")(**common, **network_settings), 1.0, 1.0
+        members["network"] = policies.get("daband")(**common_settings, **network_settings), 1.0, 1.0
     if has_linear_members:
         n_contexts = len(pair.source) + len(pair.target)
         columns = getattr(getattr(pair, "table", None), "columns", ())
         has_categories = any(isinstance(column, CategoricalColumn) for column in columns)
-        can_self_train = pair.feedback == "one_hot" and not has_categories
-        members |= _build_linear_members(common, transform, n_contexts=n_contexts, self_training=can_self_train)
+        can_train = pair.feedback == "one_hot" and not has_categories
+        members |= _build_linear_members(common_settings, transform, n_contexts=n_contexts, self_training=can_train)
         if catalogue is not None:
             components = count_joint_components(shape, catalogue)
             joint_transform = None if components is None else Standardise(components=components)
-            members["joint"] = LinUCB(**common, transform=joint_transform, **joint_settings), 3.0, 2.0
+            members["joint"] = LinUCB(**common_settings, transform=joint_transform, **joint_settings), 3.0, 2.0
     elif not members:
         component_transform = Standardise(components=min(64, len(pair.source) + len(pair.target)))
-        members["components"] = LinUCB(**common, transform=component_transform, **joint_settings), 1.0, 1.0
+        members["components"] = LinUCB(**common_settings, transform=component_transform, **joint_settings), 1.0, 1.0
     return {
         **settings, "members": {name: member for name, (member, _, _) in members.items()},
         "prior": {name: weight for name, (_, weight, _) in members.items()},
@@ -647,16 +647,23 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build_linear_members(
-    common: dict[str, Any], transform: Any, *, n_contexts: int, self_training: bool
+    common_settings: dict[str, Any], transform: Any, *, n_contexts: int, self_training: bool
 ) -> dict[str, tuple[Policy, float, float]]:
-    """Return the members other than the network for vectors, each with its prior weight and its bonus weight."""
-    shape, is_disjoint = common["context_shape"], common["arms"] == "disjoint"
+    """Return the members other than the network for vectors, each with its prior weight and its bonus weight.
+
+    Args:
+        common_settings: the settings that all members share.
+        transform: the mixture's transform, or None.
+        n_contexts: the number of contexts of both domains, which limits the number of principal components.
+        self_training: True if one member learns pseudo-labels of the target.
+    """
+    shape, is_disjoint = common_settings["context_shape"], common_settings["arms"] == "disjoint"
     standardise = None if isinstance(transform, Standardise) else Standardise()
     dim = shape[0] if standardise is None else standardise.n_features(shape)
     alpha, ridge = compute_default_alpha(dim), compute_default_ridge(dim)
 
     def build_ridge(member_transform: Any, penalty: float) -> LinUCB:
-        return LinUCB(**common, transform=member_transform, ridge=penalty, alpha=alpha)
+        return LinUCB(**common_settings, transform=member_transform, ridge=penalty, alpha=alpha)
 
     members: dict[str, tuple[Policy, float, float]] = {"ridge": (build_ridge(standardise, ridge), 3.0, 2.0)}
     # Principal components get no piecewise features: on DIGIT these took time and did not change the result.
@@ -666,18 +673,18 @@ def _build_linear_members(
         members = {"ridge": (build_ridge(standardise, ridge), 2.0, 2.0), "piecewise": (piecewise, 1.0, 0.0)}
     if shape[0] > _MAX_SMALL_CONTEXT:
         component_transform = Standardise(components=min(_MAX_SMALL_CONTEXT, n_contexts))
-        shrunk = build_ridge(standardise, ridge * dim / 16)
+        shrunk_ridge = build_ridge(standardise, ridge * dim / 16)
         if self_training and is_disjoint:  # equal in the source, but also learns pseudo-labels of the target
-            settings = {name: value for name, value in common.items() if name != "standardise_rewards"}
+            settings = {name: value for name, value in common_settings.items() if name != "standardise_rewards"}
             settings |= {"feedback": "one_hot", "transform": standardise, "ridge": ridge * dim / 16, "alpha": alpha}
-            shrunk = SelfTraining(**settings)
+            shrunk_ridge = SelfTraining(**settings)
         members = {
             "ridge": (build_ridge(standardise, ridge), 0.0, 1.0),
             "components": (build_ridge(component_transform, ridge), 2.0 / 3.0, 1.0),
-            "shrunk": (shrunk, 5.0, 0.0),
+            "shrunk": (shrunk_ridge, 5.0, 0.0),
         }
     if is_disjoint:
-        members["constant"] = Constant(**common), 0.0, 0.0
+        members["constant"] = Constant(**common_settings), 0.0, 0.0
     return members
 
 

@@ -343,7 +343,7 @@ class Policy(ABC):
         decisions = []
         for index in range(len(contexts)):
             row = slice(index, index + 1)
-            mask, weight = (None if part is None else part[row] for part in (available, weights))
+            mask, weight = (None if array is None else array[row] for array in (available, weights))
             decision = _choose_arms(self, contexts[row], domain, mask, first_round + index, None)  # type: ignore[arg-type]
             reward = rewards[row, decision.arm[0]]
             self._learn(contexts[row], decision.arm, reward, domain, weight)  # type: ignore[arg-type]

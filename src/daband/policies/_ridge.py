@@ -44,11 +44,11 @@ from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 
 
-def freeze_head(head: RidgeHead | JointHead, moments: RewardMoments, **parts: Any) -> Member:
-    """Return a frozen copy of the regressions of ``head``. ``parts`` are other arguments of ``Member``."""
+def freeze_head(head: RidgeHead | JointHead, moments: RewardMoments, **settings: Any) -> Member:
+    """Return a frozen copy of the regressions of ``head``. ``settings`` are other arguments of ``Member``."""
     if isinstance(head, JointHead):
-        parts |= {"vectors": head.vectors, "new_variance": head.new_variance}
-    return Member(*head.frozen(moments), **parts)
+        settings |= {"vectors": head.vectors, "new_variance": head.new_variance}
+    return Member(*head.frozen(moments), **settings)
 
 
 def add_arm(head: RidgeHead | JointHead, catalogue: Catalogue | None) -> None:

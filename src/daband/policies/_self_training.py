@@ -230,12 +230,12 @@ class SelfTraining(LinUCB):
         self._target_theta, self._target_contexts = theta, contexts
 
 
-def _add_if_new(seen: dict[int, None], row: AnyArray) -> bool:
-    """Add the checksum of a context to ``seen``, and return True if it was not there."""
+def _add_if_new(checksums: dict[int, None], row: AnyArray) -> bool:
+    """Add the checksum of a context to ``checksums``, and return True if it was not there."""
     checksum = zlib.crc32(np.ascontiguousarray(row).tobytes())
-    is_new = checksum not in seen
-    if is_new and len(seen) < _MAX_CHECKSUMS:
-        seen[checksum] = None
+    is_new = checksum not in checksums
+    if is_new and len(checksums) < _MAX_CHECKSUMS:
+        checksums[checksum] = None
     return is_new
 
 

@@ -210,9 +210,9 @@ def sample_rounds(rounds: FloatArray) -> FloatArray:
     return rounds[np.argsort(hashes, kind="stable")[:MAX_STORED_ROUNDS]]
 
 
-def _round_to_16_bits(numbers: FloatArray) -> FloatArray:
+def _round_to_16_bits(values: FloatArray) -> FloatArray:
     """Return numbers rounded to 16 binary digits, because files must not contain exact values of training data."""
-    fraction, exponent = np.frexp(numbers)
+    fraction, exponent = np.frexp(values)
     return np.ldexp(np.round(fraction * 65536.0) / 65536.0, exponent)
 
 

@@ -71,6 +71,7 @@ def declare(family: str, *, read: ReadFunction, resolve: ResolveFunction | None 
         """Return the function that builds a pair from keyword options, without an argument for ``fixed_options``."""
 
         def build(**kwargs: Any) -> Pair:
+            # ``kwargs`` has options of ``read`` and common options; those that are missing have their defaults.
             options = {option: parameter.default for option, parameter in read_options.items()}
             given_options = {option: value for option, value in kwargs.items() if option in read_options}
             options |= {**fixed_options, **given_options}
@@ -90,6 +91,7 @@ def declare(family: str, *, read: ReadFunction, resolve: ResolveFunction | None 
             return replace(pair, about=replace(about, summary=pair_summary), class_names=arm_names)
 
         free_parameters = [parameter for option, parameter in read_options.items() if option not in fixed_options]
+        # ``PairEntry.options`` reads the options of a pair from this signature.
         build.__signature__ = inspect.Signature([*free_parameters, *common_options.values()])  # type: ignore[attr-defined]
         build.__doc__, build.__name__ = read.__doc__, family
         return build
@@ -256,10 +258,10 @@ def _check_arrays(
 
 def _check_choices(family: str, options: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> None:
     """Raise an error if an option has a value that is not allowed."""
-    for option, allowed in choices.items():
-        if options[option] not in allowed:
-            kind = "domains" if option in ("source", "target") else f"values of {option}"
-            raise InvalidInput(f"{family}'s {kind} are {', '.join(allowed)}, got {options[option]!r}")
+    for option, allowed_values in choices.items():
+        if options[option] not in allowed_values:
+            values_name = "domains" if option in ("source", "target") else f"values of {option}"
+            raise InvalidInput(f"{family}'s {values_name} are {', '.join(allowed_values)}, got {options[option]!r}")
     if "source" in choices and options["source"] == options.get("target"):
         raise InvalidInput(f"source and target must be different domains, got {options['source']!r} for both")
 
@@ -267,7 +269,7 @@ def _check_choices(family: str, options: Mapping[str, Any], choices: Mapping[str
 def _require_every_class(arguments: Mapping[str, Any], class_names: Sequence[str], name: str) -> None:
     """Raise an error if a class has no example in one of the domains. ``name`` is the pair's name."""
     for field in ("source", "target_labelled", "target_test"):
-        data = arguments.get(field)
-        labels: IntArray | None = data[1] if isinstance(data, tuple) else None
+        contexts_and_labels = arguments.get(field)
+        labels: IntArray | None = contexts_and_labels[1] if isinstance(contexts_and_labels, tuple) else None
         if labels is not None and labels.ndim == 1:
-            require_classes(labels, class_names, where=f"{name}'s {field}")
+            require_classes(labels, class_names, data_name=f"{name}'s {field}")

@@ -67,18 +67,18 @@ def _read_idx_file(folder: Path, name: str) -> AnyArray:
 def read_idx(path: Path) -> AnyArray:
     """Return the array of unsigned bytes in an idx file, gzipped or not."""
     try:
-        raw = path.read_bytes()
-        data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        file_bytes = path.read_bytes()
+        content = gzip.decompress(file_bytes) if file_bytes[:2] == b"\x1f\x8b" else file_bytes
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be unpacked ({error}); {_REPLACE_HINT}") from None
-    if len(data) < 4 or data[:3] != b"\x00\x00\x08" or data[3] == 0:
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08" or content[3] == 0:
         raise DataError(f"{path} is not an idx file of unsigned bytes; {_REPLACE_HINT}")
-    header = 4 + 4 * data[3]
-    shape = tuple(int.from_bytes(data[start : start + 4], "big") for start in range(4, header, 4))
-    expected_length = header + int(np.prod(shape, dtype=np.int64))
-    if len(data) != expected_length:
-        raise DataError(f"{path} is damaged: {len(data)} bytes, but {expected_length} by its header; {_REPLACE_HINT}")
-    return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(shape)
+    header = 4 + 4 * content[3]
+    shape = tuple(int.from_bytes(content[start : start + 4], "big") for start in range(4, header, 4))
+    n_expected = header + int(np.prod(shape, dtype=np.int64))
+    if len(content) != n_expected:
+        raise DataError(f"{path} is damaged: {len(content)} bytes, but {n_expected} by its header; {_REPLACE_HINT}")
+    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
 
 
 def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> AnyArray:
@@ -91,7 +91,7 @@ def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> An
     n = len(digits)
     photograph_indices = generator.integers(len(photographs), size=n)
     corners = generator.random((n, 2))
-    blended = np.empty((n, 3, _SIDE, _SIDE), dtype=np.uint8)
+    images = np.empty((n, 3, _SIDE, _SIDE), dtype=np.uint8)
     for index, photograph in enumerate(photographs):
         rows = np.flatnonzero(photograph_indices == index)
         if not len(rows):
@@ -101,10 +101,10 @@ def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> An
         height, width = windows.shape[:2]
         top = (corners[rows, 0] * height).astype(np.int64)
         left = (corners[rows, 1] * width).astype(np.int64)
-        blended[rows] = windows[top, left]
+        images[rows] = windows[top, left]
     is_digit = digits > 0
-    np.copyto(blended, 255 - blended, where=is_digit[:, None])  # |patch - 255| = 255 - patch
-    return blended
+    np.copyto(images, 255 - images, where=is_digit[:, None])  # |patch - 255| = 255 - patch
+    return images
 
 
 def load_packaged_photographs() -> list[AnyArray]:

@@ -54,8 +54,8 @@ def _read_market(
 
     Args:
         kind: the difference of the new market: covariate, units, inverted, moved or labels.
-        n_source: rounds of the log.
-        n_target: customers of the new market.
+        n_source: the number of rounds of the log.
+        n_target: the number of customers of the new market.
         data_seed: seed of all random draws.
     """
     for name, value in (("n_source", n_source), ("n_target", n_target)):
@@ -146,7 +146,7 @@ def _build_table(
 
 
 def _draw_log(rng: np.random.Generator, table: pl.DataFrame, expected: FloatArray) -> pl.DataFrame:
-    """Return the log of a policy that is slightly better than random and sometimes chooses every offer.
+    """Return the log of a policy that is slightly better than random, and may choose any offer.
 
     ``expected`` (n, 5) are the mean rewards of the customers in ``table``.
     """

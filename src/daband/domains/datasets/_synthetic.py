@@ -77,29 +77,29 @@ def synthetic(
     if not 0.0 <= check_finite("noise", noise) <= 1.0:
         raise InvalidInput(f"noise must be between 0 and 1, got {noise}")
     # Each part has its own random generator, so that an option of one part does not change the draws of others.
-    parts = ("world", "source", "target", "test", "source_test")
-    rngs = dict(zip(parts, np.random.default_rng(data_seed).spawn(len(parts)), strict=True))
+    part_names = ("world", "source", "target", "test", "source_test")
+    rngs = dict(zip(part_names, np.random.default_rng(data_seed).spawn(len(part_names)), strict=True))
     world = _World(rngs["world"], rewards=rewards, shared=arms == "shared", n_arms=n_arms, dimension=dimension)
     source_frequencies = np.full(n_arms, 1.0 / n_arms)
     target_frequencies = np.exp(-frequency * np.linspace(0.0, 1.0, n_arms))
     target_frequencies /= target_frequencies.sum()
 
     per_arm = arms == "shared"
-    hidden, expected = world.draw_rounds(rngs["source"], n_contexts, source_frequencies)
-    realised = _draw_rewards(rngs["source"], expected, 0.0 if rewards == "labels" else noise)
-    source = ArraySource(hidden, realised, n_arms=n_arms, expected=expected, per_arm=per_arm)
+    vectors, expected = world.draw_rounds(rngs["source"], n_contexts, source_frequencies)
+    drawn_rewards = _draw_rewards(rngs["source"], expected, 0.0 if rewards == "labels" else noise)
+    source = ArraySource(vectors, drawn_rewards, n_arms=n_arms, expected=expected, per_arm=per_arm)
 
-    hidden, expected = world.draw_rounds(rngs["target"], n_contexts, target_frequencies)
-    contexts = world.shift(hidden, rotation, translation, scale)
-    realised = _draw_rewards(rngs["target"], expected, 0.0 if rewards == "labels" else noise)
+    vectors, expected = world.draw_rounds(rngs["target"], n_contexts, target_frequencies)
+    contexts = world.shift(vectors, rotation, translation, scale)
+    drawn_rewards = _draw_rewards(rngs["target"], expected, 0.0 if rewards == "labels" else noise)
     target = ArrayContexts(contexts, per_arm=per_arm)
     target_labelled = ArraySource(
-        contexts, realised, n_arms=n_arms, expected=expected, per_arm=per_arm, name="target_labelled"
+        contexts, drawn_rewards, n_arms=n_arms, expected=expected, per_arm=per_arm, name="target_labelled"
     )
 
-    hidden, expected = world.draw_rounds(rngs["test"], max(n_contexts // 5, 50), target_frequencies)
+    vectors, expected = world.draw_rounds(rngs["test"], max(n_contexts // 5, 50), target_frequencies)
     target_test = ArrayEvaluation(
-        world.shift(hidden, rotation, translation, scale), expected, n_arms=n_arms, per_arm=per_arm
+        world.shift(vectors, rotation, translation, scale), expected, n_arms=n_arms, per_arm=per_arm
     )
     source_test = ArrayEvaluation(
         *world.draw_rounds(rngs["source_test"], max(n_contexts // 5, 50), source_frequencies),
@@ -145,27 +145,27 @@ class _World:
         projection = noise @ self.prototypes.T
         # Remove negative products with prototypes, so that no reward is negative.
         noise -= np.minimum(projection, 0.0) @ self.prototypes
-        hidden = _normalise(centres + noise)
-        return hidden, self._compute_rewards(hidden, best_arms)
+        vectors = _normalise(centres + noise)
+        return vectors, self._compute_rewards(vectors, best_arms)
 
-    def _compute_rewards(self, hidden: FloatArray, best_arms: IntArray) -> FloatArray:
-        """Return the expected rewards of rounds, (n, K)."""
+    def _compute_rewards(self, vectors: FloatArray, best_arms: IntArray) -> FloatArray:
+        """Return the expected rewards (n, K) of rounds with these hidden vectors and best arms."""
         if self.rewards == "labels":
             return np.eye(len(self.prototypes))[best_arms]
-        products = hidden @ (self.prototypes[0] if self.shared else self.prototypes.T)
+        products = vectors @ (self.prototypes[0] if self.shared else self.prototypes.T)
         return np.clip(products, 0.0, 1.0)  # rounding may leave -1e-17
 
-    def shift(self, hidden: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:
+    def shift(self, vectors: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:
         """Return the target contexts: hidden vectors, rotated, scaled and translated."""
         angle = np.deg2rad(rotation)
         rotations = np.eye(self.basis.shape[0])
-        for first in range(0, len(rotations) - 1, 2):
-            rotations[first : first + 2, first : first + 2] = [
+        for row in range(0, len(rotations) - 1, 2):
+            rotations[row : row + 2, row : row + 2] = [
                 [np.cos(angle), -np.sin(angle)],
                 [np.sin(angle), np.cos(angle)],
             ]
-        rotated = hidden @ (self.basis @ rotations @ self.basis.T).T
-        return scale * rotated + translation * self.direction
+        rotated_vectors = vectors @ (self.basis @ rotations @ self.basis.T).T
+        return scale * rotated_vectors + translation * self.direction
 
 
 def _normalise(vectors: FloatArray) -> FloatArray:

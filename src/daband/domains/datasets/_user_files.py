@@ -87,7 +87,7 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
 
 
 def _split_values(target: str) -> list[str]:
-    """Return the values in a text that separates them by commas."""
+    """Return the values in a comma-separated text."""
     return [name.strip() for name in target.split(",")]
 
 
@@ -227,12 +227,12 @@ def read_arm_tables(arms: Any) -> Any:
 
 def _select_columns(transform: TableTransform, columns: Columns) -> Columns:
     """Return the roles with the context columns of a fitted transform in place of theirs."""
-    kinds = {column.name: type(column) for column in transform.columns}
+    type_by_name = {column.name: type(column) for column in transform.columns}
     return replace(
         columns,
-        context=tuple(kinds),
-        categorical=tuple(name for name, kind in kinds.items() if kind is CategoricalColumn),
-        dates=tuple(name for name, kind in kinds.items() if kind is DateColumn),
+        context=tuple(type_by_name),
+        categorical=tuple(name for name, column_type in type_by_name.items() if column_type is CategoricalColumn),
+        dates=tuple(name for name, column_type in type_by_name.items() if column_type is DateColumn),
     )
 
 

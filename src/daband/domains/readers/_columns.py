@@ -73,10 +73,10 @@ class Columns:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.context:
             raise InvalidInput("columns.context must name at least one column")
-        for kind in ("categorical", "dates", "encoders"):
-            unknown = [name for name in getattr(self, kind) if name not in self.context]
+        for role_name in ("categorical", "dates", "encoders"):
+            unknown = [name for name in getattr(self, role_name) if name not in self.context]
             if unknown:
-                raise InvalidInput(f"columns.{kind} names {unknown[0]!r}, which is not one of the context columns")
+                raise InvalidInput(f"columns.{role_name} names {unknown[0]!r}, which is not one of the context columns")
         if (self.arm or self.reward or self.propensity) and not (self.arm and self.reward):
             raise InvalidInput("a log needs both columns.arm and columns.reward, and columns.propensity if it has any")
         if (self.label is not None and self.rewards) or not (self.label or self.rewards or self.arm):
@@ -360,7 +360,7 @@ def find_notices(
     * a number that is extremely far from the others;
     * arms with one or two rows;
     * propensities that are all 1;
-    * source rows with the id of an earlier row, of the same domain if the column ``domain`` names it.
+    * source rows that repeat the id of an earlier row, or with ``domain``, the column of domains, both values.
     """
     notices = []
     ids = [column.name for column in types if column.is_id and column.name in source.columns]
@@ -388,20 +388,20 @@ def find_notices(
         counts = [Counter(text for text in texts if text is not None) for texts in texts_by_table]
         spellings: dict[str, str] = {}
         for text in sorted(set().union(*counts)):
-            original = spellings.setdefault(" ".join(text.casefold().split()), text)
-            if original != text:
+            spelling = spellings.setdefault(" ".join(text.casefold().split()), text)
+            if spelling != text:
                 notices.append(
-                    Notice(name, f"{original!r} and {text!r} are two values; if they mean the same, use one spelling")
+                    Notice(name, f"{spelling!r} and {text!r} are two values; if they mean the same, use one spelling")
                 )
         rare = sorted(text for text, rows in counts[0].items() if rows < _MIN_ROWS_PER_ARM)
         if column.role != "category" and rare:
             listed = ", ".join(f"{text!r}: {counts[0][text]}" for text in rare[:3]) + (", ..." if rare[3:] else "")
             text = f"arms with fewer than {_MIN_ROWS_PER_ARM} rows ({listed}). They may be chosen, although little is "
             notices.append(Notice(name, f"{text}known about them; drop these rows if they are mistakes"))
-        unseen = [text for text in counts[-1].elements() if text not in counts[0]]
-        if column.role == "category" and len(unseen) > _MAX_NEW_FRACTION * max(1, counts[-1].total()):
-            example = Counter(unseen).most_common(1)[0][0]
-            text = f"{len(unseen) / counts[-1].total():.0%} of target rows have a category that the source lacks"
+        new_values = [text for text in counts[-1].elements() if text not in counts[0]]
+        if column.role == "category" and len(new_values) > _MAX_NEW_FRACTION * max(1, counts[-1].total()):
+            example = Counter(new_values).most_common(1)[0][0]
+            text = f"{len(new_values) / counts[-1].total():.0%} of target rows have a category that the source lacks"
             notices.append(Notice(name, f"{text}, such as {example!r}; only target rewards show its effect"))
     return notices
 
@@ -458,7 +458,8 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
     Args:
         arms: a table with a row per arm, a mapping {"source": table, "target": table}, or features (K, m). A
             ``Catalogue`` is returned unchanged.
-        arm_column: the name of the arm column in the log. The column of arm ids is called so, or "id", or is the first.
+        arm_column: the name of the arm column in the log. The column of arm ids is the one called "id", or else the one
+            with this name, or else the first.
         names: names of the arms if ``arms`` is an array.
     """
     if isinstance(arms, Catalogue):
@@ -470,7 +471,8 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
         return Catalogue.fit(names or [str(index) for index in range(len(features))], features)
     if isinstance(arms, Mapping) and set(arms) != {"source", "target"}:
         raise InvalidInput(f'arms must be a table, or {{"source": table, "target": table}}, got {list(arms)}')
-    tables = [read_table(part) for part in ([arms["source"], arms["target"]] if isinstance(arms, Mapping) else [arms])]
+    tables_or_paths = [arms["source"], arms["target"]] if isinstance(arms, Mapping) else [arms]
+    tables = [read_table(table) for table in tables_or_paths]
     ids_by_table = []
     for index, frame in enumerate(tables):
         column = next((column for column in ("id", arm_column) if column in frame.columns), frame.columns[0])
@@ -486,18 +488,17 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
     frame = pl.concat([tables[0].select(shared), tables[-1].select(shared)[new_rows]], how="vertical_relaxed")
     types = [_infer_type(name, frame, frame) for name in shared]
     roles = {role: [column.name for column in types if column.role == role] for role in ("number", "category", "date")}
-    texts = [
+    words = [
         column.name for column in types if column.role in ("category", "ignored") and _has_words(column.name, frame)
     ]
-    columns = [column.name for column in types if column.role in roles and column.name not in texts]
+    columns = [column.name for column in types if column.role in roles and column.name not in words]
     unique_columns = [name for name in roles["category"] if not frame[name].drop_nulls().is_duplicated().any()]
     columns = [column for column in columns if column not in unique_columns]
-    columns += texts
+    columns += words
     if not columns:
         raise InvalidInput(f"arms has no column that can be used as a feature: {_list_reasons(types)}")
-    by_role = {role: [column for column in roles[role] if column in columns and column not in texts] for role in roles}
-    fit_columns: dict[str, Any] = {"categorical": by_role["category"], "dates": by_role["date"], "words": texts}
-    table = TableTransform.fit(frame, context=columns, **fit_columns)
+    typed = {role: [name for name in roles[role] if name in columns and name not in words] for role in roles}
+    table = TableTransform.fit(frame, context=columns, categorical=typed["category"], dates=typed["date"], words=words)
     offered = np.stack([np.isin(all_ids, domain_ids) for domain_ids in (ids_by_table[0], ids_by_table[-1])])
     return Catalogue.fit(all_ids, table.apply(frame), table=table, offered=offered)
 

@@ -279,9 +279,9 @@ def build_image_pair(
     """
     passes = check_int("passes", passes, minimum=1)
     target_passes = passes if target_passes is None else check_int("target_passes", target_passes, minimum=1)
-    require_classes(source.labels, class_names, where="the source")
+    require_classes(source.labels, class_names, data_name="the source")
     if target_test is not None:
-        require_classes(target_test.labels, class_names, where="the target's test")
+        require_classes(target_test.labels, class_names, data_name="the target's test")
     options: dict[str, Any] = {"framing": framing, "n_arms": len(class_names)}
     # Files are listed by class. They are shuffled, so that the index of a target context does not reveal its class.
     rows = np.random.default_rng(len(target)).permutation(len(target))

@@ -305,10 +305,10 @@ class ParquetLog(LoggedDomain):
                 raise DataError(f"{_describe_missing(path, name, schema)}{remedy}")
             if name in roles or name == columns.offered or self._transform is not None:
                 continue  # columns of any type can be read
-            kind, first_kind = _classify_type(schema[name]), _classify_type(types[name])
-            if kind != first_kind and not {kind, first_kind} <= {"integer", "float"}:
+            type_class, first_class = _classify_type(schema[name]), _classify_type(types[name])
+            if type_class != first_class and not {type_class, first_class} <= {"integer", "float"}:
                 raise DataError(f"{path} has {schema[name]} in column {name!r}, but the first file has {types[name]}")
-            if is_default and kind not in ("integer", "float", "list"):
+            if is_default and type_class not in ("integer", "float", "list"):
                 problem = f"{path} has {schema[name]} in column {name!r}, which is not a number"
                 raise DataError(f"{problem}{_CONTEXT_REMEDY}")
         extra_columns = [name for name in schema if name not in types]
@@ -457,7 +457,7 @@ def check_no_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None
 
 def _split_rows(path: str, start: int, stop: int, rows: int) -> list[LogPart]:
     """Return rows ``start`` to ``stop - 1`` of a file as parts of at most ``rows`` rows."""
-    return [LogPart(path, first, min(first + rows, stop)) for first in range(start, stop, rows)]
+    return [LogPart(path, first_row, min(first_row + rows, stop)) for first_row in range(start, stop, rows)]
 
 
 def open_log(
@@ -522,15 +522,15 @@ class ImagePaths:
         """Return the contexts of rows as vectors, (n, d)."""
         contexts = []
         for row, name in enumerate(frame[FILE_COLUMN].to_list()):
-            where = f"row {row_number(frame, row)} of {FILE_COLUMN!r}"
+            row_name = f"row {row_number(frame, row)} of {FILE_COLUMN!r}"
             if not isinstance(name, str) or not name:
-                raise DataError(f"{where} has no image path")
+                raise DataError(f"{row_name} has no image path")
             if not Path(name).is_file():
-                raise DataError(f"{where} names {name}, which does not exist; paths are relative to {Path.cwd()}")
+                raise DataError(f"{row_name} names {name}, which does not exist; paths are relative to {Path.cwd()}")
             try:
                 contexts.append(self._reader.read(name).contexts.reshape(1, -1))
             except InvalidInput as error:
-                raise DataError(f"{where}: {error}") from None
+                raise DataError(f"{row_name}: {error}") from None
         return np.concatenate(contexts)
 
 

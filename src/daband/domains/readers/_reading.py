@@ -46,7 +46,7 @@ _DIGEST_BYTES = 1 << 16
 
 
 def read_table(table: Any) -> pl.DataFrame:
-    """Return the table in a file, or a pandas, polars or arrow table, as a polars frame with tidy_columns columns."""
+    """Return the table in a file, or a pandas, polars or arrow table, as a polars frame with tidy columns."""
     if isinstance(table, str | Path):
         path = Path(table)
         with convert_polars_errors(f"{path} cannot be read as a table", path):
@@ -88,7 +88,7 @@ def _check_unique(names: Sequence[Any]) -> None:
 
 
 def scan_file(path: Path) -> pl.LazyFrame:
-    """Return the rows of a file as a lazy frame with tidy_columns columns."""
+    """Return the rows of a file as a lazy frame with tidy columns."""
     scanners: dict[str, Callable[[Path], pl.LazyFrame]] = {
         ".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc, ".feather": pl.scan_ipc, ".jsonl": pl.scan_ndjson,
     }  # fmt: skip
@@ -160,10 +160,10 @@ def _infer_csv_format(path: Path) -> tuple[dict[str, Any], int]:
         sample = file.read(_SAMPLE_BYTES)
         if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise DataError(f"{path} is written in UTF-16; save it as UTF-8")
-        *lines, last = sample.decode("utf-8-sig", errors="replace").splitlines() or [""]
-        lines += [] if file.read(1) else [last]  # drop the last line if the sample ends within it
+        *lines, last_line = sample.decode("utf-8-sig", errors="replace").splitlines() or [""]
+        lines += [] if file.read(1) else [last_line]  # drop the last line if the sample ends within it
     n_skipped = int(bool(lines and re.fullmatch(r"sep=.\s*", lines[0])))  # Excel writes a first line such as sep=;
-    header = lines[n_skipped] if len(lines) > n_skipped else last
+    header = lines[n_skipped] if len(lines) > n_skipped else last_line
     separator = ";" if header.count(";") > header.count(",") else ","
     if header.count("\t") > len(re.findall("[,;]", header)) or _get_suffix(path) == ".tsv":
         separator = "\t"
@@ -260,8 +260,8 @@ def compute_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
 def record_file(log: Contexts, path: str | Path) -> None:
     """Record the file that a log was read from, so that ``evaluate_log`` rejects it once a policy has learned it."""
     digests = compute_digests([LogPart(str(path), 0, sys.maxsize)])
-    for part in log.by_name.values():
-        part.log_parts = frozenset(digests.values())  # type: ignore[attr-defined]
+    for domain in log.by_name.values():
+        domain.log_parts = frozenset(digests.values())  # type: ignore[attr-defined]
 
 
 def list_log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -330,7 +330,7 @@ def find_arm(value: Any, index_of: Mapping[str, int]) -> int | None:
 
 
 def read_offered_arms(
-    frame: pl.DataFrame, column: str, arm_names: Sequence[str], arms: IntArray, where: object
+    frame: pl.DataFrame, column: str, arm_names: Sequence[str], arms: IntArray, table_name: object
 ) -> BoolArray:
     """Return a mask (n, K) of the arms that each row lists in a column.
 
@@ -342,10 +342,10 @@ def read_offered_arms(
             a list offers all arms.
         arm_names: the names of all arms, (K,).
         arms: the chosen arms, (n,).
-        where: the name of the table in error messages.
+        table_name: the name of the table in error messages.
     """
     if column not in frame.columns:
-        raise InvalidInput(f"{where} has no column {column!r} (its columns: {', '.join(frame.columns)})")
+        raise InvalidInput(f"{table_name} has no column {column!r} (its columns: {', '.join(frame.columns)})")
     index_of, code_of = {name: index for index, name in enumerate(arm_names)}, dict[Any, int]()
     values = [tuple(value) if isinstance(value, list) else value for value in frame[column].to_list()]
     codes = [code_of.setdefault(value, len(code_of)) for value in values]
@@ -353,7 +353,7 @@ def read_offered_arms(
     for value, code in code_of.items():
         if value is None and not isinstance(frame[column].dtype, pl.List):
             row = row_number(frame, codes.index(code))
-            raise DataError(f"{where}: column {column!r} has no value in row {row}; drop such rows first")
+            raise DataError(f"{table_name}: column {column!r} has no value in row {row}; drop such rows first")
         masks[code] = value is None
         names = value if isinstance(value, tuple) else format_value(value).split("|") if value is not None else ()
         for name in names:
@@ -361,12 +361,12 @@ def read_offered_arms(
             if index is None and isinstance(name, int) and 0 <= name < len(arm_names):
                 index = name
             if index is None:
-                problem = f"{where} has {name!r} in column {column!r}, row {row_number(frame, codes.index(code))}"
+                problem = f"{table_name} has {name!r} in column {column!r}, row {row_number(frame, codes.index(code))}"
                 raise DataError(f"{problem}, which is not an arm ({', '.join(index_of)})")
             masks[code, index] = True
     offered = masks[codes]
-    invalid_rows = np.flatnonzero(~offered[np.arange(len(arms)), arms])
-    if len(invalid_rows):
-        row = row_number(frame, int(invalid_rows[0]))
-        raise DataError(f"{where}: row {row} has chosen {arm_names[arms[invalid_rows[0]]]!r}, which {column!r} lacks")
+    invalid = np.flatnonzero(~offered[np.arange(len(arms)), arms])
+    if len(invalid):
+        row = row_number(frame, int(invalid[0]))
+        raise DataError(f"{table_name}: row {row} has chosen {arm_names[arms[invalid[0]]]!r}, which {column!r} lacks")
     return offered

@@ -159,16 +159,16 @@ def from_table(
         "name": name,
     }  # fmt: skip
 
-    def read_rounds(frame: pl.DataFrame, where: str) -> tuple[Any, ...]:
+    def read_rounds(frame: pl.DataFrame, table_name: str) -> tuple[Any, ...]:
         """Return contexts and outcomes, or for a log contexts, arms, rewards, propensities and offered arms.
 
-        ``where`` is the name of the table in error messages.
+        ``table_name`` is for error messages.
         """
         if columns.arm is None:
-            return source_transform.apply(frame), _read_outcomes(frame, columns, arm_names, where)
-        arms = _find_arm_indices(_read_values(frame, columns.arm), arm_names, columns.arm, where)
+            return source_transform.apply(frame), _read_outcomes(frame, columns, arm_names, table_name)
+        arms = _find_arm_indices(_read_values(frame, columns.arm), arm_names, columns.arm, table_name)
         reward_and_propensity = [
-            _read_column(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None
+            _read_column(frame, name, table_name) for name in (columns.reward, columns.propensity) if name is not None
         ]
         if columns.propensity is not None:
             try:
@@ -177,7 +177,7 @@ def from_table(
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:
             return source_transform.apply(frame), arms, *reward_and_propensity
-        offered = read_offered_arms(frame, columns.offered, arm_names, arms, where)
+        offered = read_offered_arms(frame, columns.offered, arm_names, arms, table_name)
         return source_transform.apply(frame), arms, *(*reward_and_propensity, None)[:2], offered
 
     rounds: dict[str, Any] = {"source": read_rounds(source_frame, "source"), "source_test": None}
@@ -226,11 +226,11 @@ def from_texts(
     ``from_table`` with ``Columns(encoders={"review": encoder})``.
     """
     tables = {"source": source, "target": target, "target_test": target_test, "source_test": source_test}
-    for field, part in tables.items():
-        if isinstance(part, tuple) and len(part) == 2 and not isinstance(part[1], str):
-            tables[field] = pl.DataFrame({text: list(part[0]), label: list(part[1])}, strict=False)
-        elif isinstance(part, list | tuple):
-            tables[field] = pl.DataFrame({text: list(part)})
+    for field, texts in tables.items():
+        if isinstance(texts, tuple) and len(texts) == 2 and not isinstance(texts[1], str):
+            tables[field] = pl.DataFrame({text: list(texts[0]), label: list(texts[1])}, strict=False)
+        elif isinstance(texts, list | tuple):
+            tables[field] = pl.DataFrame({text: list(texts)})
     columns = Columns(context=(text,), label=label, encoders={text: encoder})
     return from_table(**tables, columns=columns, **{"name": "texts", **options})
 
@@ -248,27 +248,27 @@ def _from_domains(
         raise InvalidInput(f"columns.context has {domain!r}, which names the domain: no policy may see it")
     values = np.array([str(value) for value in _read_values(frame, domain)])
     domains = _sort_values(values.tolist())
-    unknown = next((str(name) for name in targets if str(name) not in domains), None)
-    if unknown is not None:
-        raise InvalidInput(f"targets has {unknown!r}, which is not in column {domain!r} ({', '.join(domains)})")
+    unknown_target = next((str(name) for name in targets if str(name) not in domains), None)
+    if unknown_target is not None:
+        raise InvalidInput(f"targets has {unknown_target!r}, which is not in column {domain!r} ({', '.join(domains)})")
     target_names = [str(name) for name in targets]
     sources = [name for name in domains if name not in target_names]
     if not sources:
         raise InvalidInput(f"every value of {domain!r} is a target; at least one must be a source")
     is_target = np.isin(values, target_names)
     options |= {"columns": columns, "name": name}
-    pooled = from_table(source=frame.filter(~is_target), target=frame.filter(is_target), **options)
-    if columns.label is not None and pooled.target_test is None:  # if only some targets have labels, none are used
+    pooled_pair = from_table(source=frame.filter(~is_target), target=frame.filter(is_target), **options)
+    if columns.label is not None and pooled_pair.target_test is None:  # if only some targets have labels, none are used
         unlabelled = pl.when(pl.Series(is_target)).then(None).otherwise(pl.col(columns.label))
         frame = frame.with_columns(unlabelled.alias(columns.label))
     if columns.rewards == () and options["arms"] is None:
-        options["class_names"] = pooled.class_names
+        options["class_names"] = pooled_pair.class_names
     frames_by_role = {
         f"{role}s": {name: frame.filter(values == name) for name in names}
         for role, names in (("source", sources), ("target", target_names))
     }
     arguments = {"source": None, "target": None, **frames_by_role, **options}
-    return read_several(from_table, {**arguments, "transform": pooled.table}, by_target=())
+    return read_several(from_table, {**arguments, "transform": pooled_pair.table}, by_target=())
 
 
 def _with_row_numbers(frame: pl.DataFrame) -> pl.DataFrame:
@@ -311,11 +311,11 @@ def _read_values(frame: pl.DataFrame, name: str) -> list[Any]:
     return values
 
 
-def _get_strata(frame: pl.DataFrame, columns: Columns, where: str, arm: str | None = None) -> IntArray:
+def _get_strata(frame: pl.DataFrame, columns: Columns, table_name: str, arm: str | None = None) -> IntArray:
     """Return the stratum of every row for a split, (n,): its value of ``arm``, or its label, or its best arm."""
     name = arm or columns.label
     if name is None:
-        return np.asarray(_read_reward_table(frame, columns, where).argmax(axis=1))
+        return np.asarray(_read_reward_table(frame, columns, table_name).argmax(axis=1))
     return np.unique([str(value) for value in _read_values(frame, name)], return_inverse=True)[1]
 
 
@@ -331,42 +331,43 @@ def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
     return n_missing == 0
 
 
-def _read_outcomes(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
-    """Return the labels (n,) or rewards (n, K) of all rows. ``where`` is the name of the table in error messages."""
+def _read_outcomes(frame: pl.DataFrame, columns: Columns, arm_names: Sequence[str], table_name: str) -> AnyArray:
+    """Return the labels (n,) or rewards (n, K) of all rows. ``table_name`` is for error messages."""
     if columns.rewards:
-        table = _read_reward_table(frame, columns, where)
-        if list(columns.rewards) == list(classes):
+        table = _read_reward_table(frame, columns, table_name)
+        if list(columns.rewards) == list(arm_names):
             return table
-        indices = _find_arm_indices(list(columns.rewards), classes, "arms", "columns.rewards")
+        indices = _find_arm_indices(list(columns.rewards), arm_names, "arms", "columns.rewards")
         # Arms without a column have the smallest reward of the row.
-        rewards = np.repeat(table.min(axis=1, keepdims=True), len(classes), axis=1)
+        rewards = np.repeat(table.min(axis=1, keepdims=True), len(arm_names), axis=1)
         rewards[:, indices] = table
         return rewards
     assert columns.label is not None
-    return _find_arm_indices(_read_values(frame, columns.label), classes, columns.label, where)
+    return _find_arm_indices(_read_values(frame, columns.label), arm_names, columns.label, table_name)
 
 
-def _find_arm_indices(values: list[Any], classes: Sequence[str], column: str, where: str) -> IntArray:
-    """Return the arm index of each value, (n,). ``column`` and ``where`` are names in error messages."""
-    index_by_name = {name: index for index, name in enumerate(classes)}
+def _find_arm_indices(values: list[Any], arm_names: Sequence[str], column: str, table_name: str) -> IntArray:
+    """Return the arm index of each value, (n,). ``column`` and ``table_name`` are for error messages."""
+    index_by_name = {name: index for index, name in enumerate(arm_names)}
     index_by_value = {value: find_arm(value, index_by_name) for value in values}
     unknown = next((_format_name(value) for value, index in index_by_value.items() if index is None), None)
     if unknown is not None:
-        raise DataError(f"{where} has {unknown!r} in column {column!r}, which is not an arm ({', '.join(classes)})")
+        problem = f"{table_name} has {unknown!r} in column {column!r}"
+        raise DataError(f"{problem}, which is not an arm ({', '.join(arm_names)})")
     return np.array([index_by_value[value] for value in values], dtype=np.int64)
 
 
-def _read_reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
+def _read_reward_table(frame: pl.DataFrame, columns: Columns, table_name: str) -> FloatArray:
     """Return the rewards in the reward columns, (n, K)."""
-    return np.stack([_read_column(frame, name, where) for name in columns.rewards], axis=1)
+    return np.stack([_read_column(frame, name, table_name) for name in columns.rewards], axis=1)
 
 
-def _read_column(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
+def _read_column(frame: pl.DataFrame, name: str, table_name: str) -> FloatArray:
     """Return a column of rewards or propensities. Raise an error if a value is missing."""
-    values = read_numbers(frame, name, table_name=where, is_context=False)
+    values = read_numbers(frame, name, table_name=table_name, is_context=False)
     if np.isnan(values).any():
         row = row_number(frame, int(np.isnan(values).argmax()))
-        raise DataError(f"column {name!r} of the {where} table has no value in row {row}; drop such rounds")
+        raise DataError(f"column {name!r} of the {table_name} table has no value in row {row}; drop such rounds")
     return values
 
 
