@@ -170,6 +170,13 @@ def test_no_index_leads_outside_the_arrays(kernels, head, n_pending):
 
 
 @pytest.mark.parametrize("kernels", [kernels_numba, kernels_numpy])
+def test_no_rounds_change_nothing(kernels):
+    _, arrays = statistics_arrays()
+    none = np.zeros((0, 5)), np.zeros(0, np.int64), np.zeros((0, 2))
+    assert kernels.learn_rounds(tuple(arrays.values()), *none, 1e12) == (0.0, 0)
+
+
+@pytest.mark.parametrize("kernels", [kernels_numba, kernels_numpy])
 def test_sums_of_squares_overflow_without_a_warning(kernels):
     assert kernels.sum_of_squares(np.array([3.0, 4.0])) == 25.0
     assert kernels.sum_of_squares(np.array([1e200, 1e200])) == np.inf

@@ -119,7 +119,7 @@ def learn_rounds(
         n_pending[head] += 1
         counts[head] += 1
         since_refresh[head] += 1
-    return max_variance, int(since_refresh[heads].max())
+    return max_variance, int(since_refresh[heads].max(initial=0))
 
 
 def play_episode(episode: Any, is_shared: bool, selection: Any, rewards: Any, moments: Any, out: Any) -> None:
