@@ -335,8 +335,8 @@ class CategoricalColumn:
         """Return the warning for a category that ``fit`` did not see; None is a missing value."""
         if text is None:
             return _missing_warning(self.name, "it counts as none of the categories")
-        known = ", ".join((*self.categories[:_MAX_LISTED], *(["..."] if len(self.categories) > _MAX_LISTED else [])))
-        message = f"{self.name!r} is {text!r}, a category that training never saw (it saw {known})"
+        seen = ", ".join((*self.categories[:_MAX_LISTED], *(["..."] if len(self.categories) > _MAX_LISTED else [])))
+        message = f"{self.name!r} is {text!r}, a category that training never saw (it saw {seen})"
         return RowWarning("unseen_category", self.name, message)
 
 
@@ -790,9 +790,9 @@ class TableRows:
 
     def _missing_column_error(self, row: Mapping[str, Any], name: str) -> InvalidInput:
         """Return the error for a row without the column ``name``. It suggests a similar name that the row has."""
-        unknown = {str(key).lower(): str(key) for key in row if key not in self._known_names}
-        match = difflib.get_close_matches(name.lower(), list(unknown)[:100], n=1)
-        misspelt = f" but {unknown[match[0]]!r}, which is not a column of training and may be misspelt" if match else ""
+        extra = {str(key).lower(): str(key) for key in row if key not in self._known_names}
+        match = difflib.get_close_matches(name.lower(), list(extra)[:100], n=1)
+        misspelt = f" but {extra[match[0]]!r}, which is not a column of training and may be misspelt" if match else ""
         return InvalidInput(
             f"the row has no {name!r}{misspelt}; if its value is missing, pass None, or null in JSON (columns: "
             f"{', '.join(self.names)})"
@@ -800,12 +800,12 @@ class TableRows:
 
     def _extra_column_warnings(self, row: Mapping[str, Any]) -> list[RowWarning]:
         """Return warnings about columns that the training data did not have."""
-        extra = [str(name) for name in row if name not in self._known_names]
+        extra_names = [str(name) for name in row if name not in self._known_names]
         row_warnings = [
             RowWarning("extra_column", name, f"{name[:80]!r} is not a column of training and was ignored")
-            for name in extra[:_MAX_LISTED]
+            for name in extra_names[:_MAX_LISTED]
         ]
-        if len(extra) > _MAX_LISTED:
-            message = f"{len(extra) - _MAX_LISTED:,} more columns are not columns of training and were ignored"
+        if len(extra_names) > _MAX_LISTED:
+            message = f"{len(extra_names) - _MAX_LISTED:,} more columns are not columns of training and were ignored"
             row_warnings.append(RowWarning("extra_column", "", message))
         return row_warnings

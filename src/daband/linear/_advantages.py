@@ -128,39 +128,39 @@ def learn_advantages(
         for split_seed in range(_N_SPLITS * seed, _N_SPLITS * (seed + 1))
     ]
     scores = np.mean([nested.scores() for nested in splits], axis=0)
-    best = int(np.where(is_supported, scores.mean(axis=0), -np.inf).argmax())
+    best_arm = int(np.where(is_supported, scores.mean(axis=0), -np.inf).argmax())
     gains = np.zeros((n, len(steps)))
     if by_context and is_supported.sum() > 1:
-        gains = np.mean([_cross_fitted_gains(nested, designs, is_supported, best) for nested in splits], axis=0)
+        gains = np.mean([_cross_fitted_gains(nested, designs, is_supported, best_arm) for nested in splits], axis=0)
     estimates = [estimate_mean(gain) for gain in gains.T]
     quantile = _maximum_quantile(gains)
     lows = [_lower_limit(estimate, quantile) for estimate in estimates]
     best_fit = int(np.argmax(lows))
     contrasts = _fit_contrasts(designs[best_fit], scores, is_supported)
-    chosen_arms = _choose_arms(designs[best_fit] @ contrasts.T, is_supported, best)
-    changed_fraction = float((chosen_arms != best).mean())
-    evidence = _build_evidence(estimates[best_fit], lows[best_fit], scores[:, best], best, changed_fraction)
+    chosen_arms = _choose_arms(designs[best_fit] @ contrasts.T, is_supported, best_arm)
+    changed_fraction = float((chosen_arms != best_arm).mean())
+    evidence = _build_evidence(estimates[best_fit], lows[best_fit], scores[:, best_arm], best_arm, changed_fraction)
     if not evidence.personalises:
         contrasts = _fit_constants(scores, contrasts.shape[1])
     theta = contrasts + _fit_mean_score(designs[best_fit], scores)
-    theta[~is_supported] = theta[best]
+    theta[~is_supported] = theta[best_arm]
     theta[~is_supported, 0] -= _UNSUPPORTED_GAP * (float(rewards.std()) or 1.0)
     return Advantages(steps[best_fit], theta, evidence)
 
 
-def assess_choices(scores: FloatArray, chosen_arms: IntArray, best: int) -> LogEvidence:
-    """Return the evidence for the choices ``chosen_arms`` (n,) against always choosing the arm ``best``.
+def assess_choices(scores: FloatArray, chosen_arms: IntArray, best_arm: int) -> LogEvidence:
+    """Return the evidence for the choices ``chosen_arms`` (n,) against always choosing ``best_arm``.
 
     ``scores`` (n, K) are doubly robust scores that did not determine the choices.
     """
-    gains = scores[np.arange(len(chosen_arms)), chosen_arms] - scores[:, best]
+    gains = scores[np.arange(len(chosen_arms)), chosen_arms] - scores[:, best_arm]
     gain = estimate_mean(gains)
     low = _lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE))
-    return _build_evidence(gain, low, scores[:, best], best, float((chosen_arms != best).mean()))
+    return _build_evidence(gain, low, scores[:, best_arm], best_arm, float((chosen_arms != best_arm).mean()))
 
 
 def _cross_fitted_gains(
-    nested: _NestedScores, designs: Sequence[FloatArray], is_supported: BoolArray, best: int
+    nested: _NestedScores, designs: Sequence[FloatArray], is_supported: BoolArray, best_arm: int
 ) -> FloatArray:
     """Return the gain of each round over the best arm, (n, regressions). No regression has seen the round's fold."""
     scores = nested.scores()
@@ -170,9 +170,9 @@ def _cross_fitted_gains(
         inner_scores = nested.scores(excluded=fold)[training]
         for index, design in enumerate(designs):
             theta = _fit_contrasts(design[training], inner_scores, is_supported)
-            arms = _choose_arms(design[held_out] @ theta.T, is_supported, best)
+            arms = _choose_arms(design[held_out] @ theta.T, is_supported, best_arm)
             fold_scores = scores[held_out]
-            gains[held_out, index] = fold_scores[np.arange(len(arms)), arms] - fold_scores[:, best]
+            gains[held_out, index] = fold_scores[np.arange(len(arms)), arms] - fold_scores[:, best_arm]
     return gains
 
 
@@ -189,10 +189,10 @@ def _fit_mean_rewards(
     prior_weight = float(weights.mean())
     sums = np.bincount(arms, weights * rewards, minlength=n_arms)
     means = (sums + prior_weight * overall_mean) / (arm_weights + prior_weight)
-    best = int(np.where(is_usable & (arm_weights > 0), means, -np.inf).argmax())
+    best_arm = int(np.where(is_usable & (arm_weights > 0), means, -np.inf).argmax())
     empty = np.zeros(0)
     step = PiecewiseStep(np.zeros(0, np.int64), empty, empty, empty, empty, dim)
-    evidence = LogEvidence(best, float(means[best]), 0.0, math.inf, -math.inf, len(arms), 0.0)
+    evidence = LogEvidence(best_arm, float(means[best_arm]), 0.0, math.inf, -math.inf, len(arms), 0.0)
     return Advantages(step, means[:, None], evidence)
 
 
@@ -256,10 +256,10 @@ def _ridge_path(design: FloatArray, targets: FloatArray) -> RidgePath:
     return RidgePath(design.T @ design, design.T @ targets, np.square(targets).sum(axis=0))
 
 
-def _choose_arms(predicted: FloatArray, is_supported: BoolArray, best: int) -> IntArray:
-    """Return the supported arm with the largest prediction in each row (n,), or ``best`` on ties."""
+def _choose_arms(predicted: FloatArray, is_supported: BoolArray, best_arm: int) -> IntArray:
+    """Return the supported arm with the largest prediction in each row (n,), or ``best_arm`` on ties."""
     candidates = np.where(is_supported, predicted, -np.inf)
-    return np.where(candidates[:, best] >= candidates.max(axis=1), best, candidates.argmax(axis=1))
+    return np.where(candidates[:, best_arm] >= candidates.max(axis=1), best_arm, candidates.argmax(axis=1))
 
 
 def _maximum_quantile(gains: FloatArray) -> float:
@@ -282,6 +282,6 @@ def _lower_limit(gain: MeanEstimate, quantile: float) -> float:
     return min(gain.limit(quantile), gain.value - quantile * gain.error) if gain.error > 0 else 0.0
 
 
-def _build_evidence(gain: MeanEstimate, low: float, scores: FloatArray, best: int, fraction: float) -> LogEvidence:
+def _build_evidence(gain: MeanEstimate, low: float, scores: FloatArray, best_arm: int, fraction: float) -> LogEvidence:
     """Return the evidence from the gain, its lower limit, the scores (n,) of the best arm, and ``fraction``."""
-    return LogEvidence(best, float(scores.mean()), gain.value, gain.error, low, len(scores), fraction)
+    return LogEvidence(best_arm, float(scores.mean()), gain.value, gain.error, low, len(scores), fraction)

@@ -120,8 +120,8 @@ class RewardSums:
     def fit(self, excluded: Iterable[int], penalties: FloatArray | None = None) -> RewardModel:
         """Fit a model to all folds except ``excluded``, with the given penalties (heads,) or the best ones."""
         grams, feature_scales = self._grams(excluded)
-        total = grams.sum(axis=0)
-        overall_mean = float(total[0, -1] / max(1.0, total[0, 0]))
+        total_gram = grams.sum(axis=0)
+        overall_mean = float(total_gram[0, -1] / max(1.0, total_gram[0, 0]))
         coefficients = np.zeros((self.n_heads, self._n_columns))
         for head, gram in enumerate(grams):
             n = gram[0, 0]
@@ -153,9 +153,9 @@ class RewardSums:
         is_included = np.ones(self.n_folds, np.bool_)
         is_included[list(excluded)] = False
         grams = self._sums.gram.reshape(self.n_folds, self.n_heads, self._n_columns + 1, -1)[is_included].sum(axis=0)
-        total = grams.sum(axis=0)
-        n_rounds = max(1.0, total[0, 0])
-        variance = total.diagonal()[1:-1] / n_rounds - (total[0, 1:-1] / n_rounds) ** 2
+        total_gram = grams.sum(axis=0)
+        n_rounds = max(1.0, total_gram[0, 0])
+        variance = total_gram.diagonal()[1:-1] / n_rounds - (total_gram[0, 1:-1] / n_rounds) ** 2
         scales = np.ones(self._n_columns + 1)  # the standard deviations of the sample are only approximate
         scales[1:-1] = np.where(variance > 1e-12, 1.0 / np.sqrt(np.maximum(variance, 1e-12)), 0.0)
         return grams * np.outer(scales, scales), scales

@@ -214,12 +214,12 @@ class _InverseFactor:
 
     def apply_transposed(self, v: FloatArray) -> FloatArray:
         """Return (T' v)' for v (n, m), which is (m, n)."""
-        out = np.zeros((v.shape[1], self.n))
+        products = np.zeros((v.shape[1], self.n))
         for index, block in enumerate(self.blocks):
             start = index * _BLOCK_ROWS
             stop = min(start + _BLOCK_ROWS, self.n)
-            out[:, :stop] += v[start:stop].T @ block[: stop - start, :stop]
-        return out
+            products[:, :stop] += v[start:stop].T @ block[: stop - start, :stop]
+        return products
 
 
 class DualRidge:

@@ -54,21 +54,21 @@ def probability_of_best(mean: FloatArray, deviation: FloatArray, available: Bool
     probabilities = np.empty(len(mean))
     for row in range(len(mean)):
         arm = int(arms[row])
-        others = np.flatnonzero(available[row])
-        others = others[others != arm]
-        probabilities[row] = _largest_draw_probability(mean[row], deviation[row], arm, others)
+        other_arms = np.flatnonzero(available[row])
+        other_arms = other_arms[other_arms != arm]
+        probabilities[row] = _largest_draw_probability(mean[row], deviation[row], arm, other_arms)
     return probabilities
 
 
-def _largest_draw_probability(mean: FloatArray, deviation: FloatArray, arm: int, others: IntArray) -> float:
-    """Return the probability that the draw of ``arm`` is larger than those of ``others``, for one row."""
-    if len(others) == 0:
+def _largest_draw_probability(mean: FloatArray, deviation: FloatArray, arm: int, other_arms: IntArray) -> float:
+    """Return the probability that the draw of ``arm`` is larger than those of ``other_arms``, for one row (K,)."""
+    if len(other_arms) == 0:
         return 1.0
     min_deviation = _MIN_RELATIVE_DEVIATION * (1.0 + np.abs(mean).max())
     unit = max(float(deviation[arm]), min_deviation)
-    other_deviations = np.maximum(deviation[others], min_deviation)
+    other_deviations = np.maximum(deviation[other_arms], min_deviation)
     # In units of the arm's standard deviation: another arm's draw is centre + deviation * N(0, 1).
-    centres, deviations = (mean[others] - mean[arm]) / unit, other_deviations / unit
+    centres, deviations = (mean[other_arms] - mean[arm]) / unit, other_deviations / unit
     # If the arm's draw is below this value, another draw is certainly larger.
     lowest = max(-_MAX_DEVIATIONS, float((centres - _MAX_DEVIATIONS * deviations).max()))
     if lowest >= _MAX_DEVIATIONS:

@@ -44,13 +44,13 @@ _MAX_SINGLE_ROWS = 4
 
 def with_constant(contexts: FloatArray, scale: float = 1.0) -> FloatArray:
     """Return contexts (n, d) as [scale * x / sqrt(d), 1], (n, d + 1)."""
-    out = np.ones((len(contexts), contexts.shape[1] + 1))
-    np.multiply(contexts, scale / np.sqrt(contexts.shape[1]), out=out[:, :-1])
-    return out
+    rows = np.ones((len(contexts), contexts.shape[1] + 1))
+    np.multiply(contexts, scale / np.sqrt(contexts.shape[1]), out=rows[:, :-1])
+    return rows
 
 
 def joint_dimension(dim: int, vectors: FloatArray) -> int:
-    """Return the number of features of a context (d,) with one of the arms, whose vectors are (K, m)."""
+    """Return the number F of joint features of a context (d,) with one of the arms, whose vectors are (K, m)."""
     return (dim + 1) * vectors.shape[1] + count_effects(len(vectors))
 
 
@@ -76,17 +76,17 @@ def arm_heads(
         indices: the index of each arm in the joint regression, (K,); -1 for a new arm, which has no effect.
         dim: the number of context features, d.
     """
-    d, m, is_known = dim + 1, vectors.shape[1], indices >= 0
-    p = d * m  # the number of products
-    heads = vectors @ theta[:p].reshape(d, m).T
+    c, m, is_known = dim + 1, vectors.shape[1], indices >= 0
+    p = c * m  # the number of products of c context columns and m arm features
+    heads = vectors @ theta[:p].reshape(c, m).T
     effects = _effect_indices(indices[is_known], p)
     heads[is_known, -1] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return heads, None
-    products = inverse[:p, :p].reshape(d, m, d, m).transpose(0, 2, 1, 3).reshape(d * d, -1)
+    products = inverse[:p, :p].reshape(c, m, c, m).transpose(0, 2, 1, 3).reshape(c * c, -1)
     squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(len(vectors), -1)
-    matrices = (squares @ products.T).reshape(-1, d, d)
-    covariances = _EFFECT_SCALE * np.einsum("ijk,kj->ki", inverse[:p, effects].reshape(d, m, -1), vectors[is_known])
+    matrices = (squares @ products.T).reshape(-1, c, c)
+    covariances = _EFFECT_SCALE * np.einsum("ijk,kj->ki", inverse[:p, effects].reshape(c, m, -1), vectors[is_known])
     matrices[is_known, :, -1] += covariances
     matrices[is_known, -1, :] += covariances
     matrices[is_known, -1, -1] += _EFFECT_SCALE**2 * inverse[effects, effects]
@@ -105,15 +105,15 @@ def score_one(
 
     ``new_variance`` is the prior variance of the effect of an arm without rounds.
     """
-    d, m, is_known = len(context), vectors.shape[1], indices >= 0
-    p = d * m  # the number of products
+    c, m, is_known = len(context), vectors.shape[1], indices >= 0
+    p = c * m  # the number of products of c context columns and m arm features
     effects = _effect_indices(indices[is_known], p)
-    mean = vectors @ (context @ theta[:p].reshape(d, m))
+    mean = vectors @ (context @ theta[:p].reshape(c, m))
     mean[is_known] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return mean, np.zeros_like(mean)
-    context_inverse = (context @ inverse[:p].reshape(d, -1)).reshape(m, -1)
-    arm_inverse = context @ context_inverse[:, :p].reshape(m, d, m)
+    context_inverse = (context @ inverse[:p].reshape(c, -1)).reshape(m, -1)
+    arm_inverse = context @ context_inverse[:, :p].reshape(m, c, m)
     variance = np.einsum("kj,kj->k", vectors @ arm_inverse, vectors)
     variance[is_known] += 2.0 * _EFFECT_SCALE * np.einsum("kj,jk->k", vectors[is_known], context_inverse[:, effects])
     variance[is_known] += _EFFECT_SCALE**2 * inverse[effects, effects]
@@ -126,11 +126,11 @@ def joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
 
     ``vectors`` (K, m) are the vectors of the arms.
     """
-    (n_arms, m), d = vectors.shape, sums.dim
-    p = d * m  # the number of products
+    (n_arms, m), c = vectors.shape, sums.dim
+    p = c * m  # the number of products of c context columns and m arm features
     joint = RidgeSums(1, p + count_effects(n_arms))
     squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(n_arms, -1)
-    products = (sums.gram.reshape(n_arms, -1).T @ squares).reshape(d, d, m, m).transpose(0, 2, 1, 3)
+    products = (sums.gram.reshape(n_arms, -1).T @ squares).reshape(c, c, m, m).transpose(0, 2, 1, 3)
     joint.gram[0, :p, :p] = products.reshape(p, p)
     effects = _effect_indices(np.arange(n_arms), p)
     effect_rows = _EFFECT_SCALE * (sums.gram[:, :, -1:] * vectors[:, None, :]).reshape(n_arms, p)
@@ -147,8 +147,12 @@ def joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
 class JointHead:
     """One ridge regression on contexts (B, d) and arm vectors (K, m); it is used like a ``RidgeHead``.
 
-    With ``unit_norm`` contexts have norm 1, as the features of a network. They are then multiplied by sqrt(d), so that
-    their numbers have about the size of standardised ones.
+    Args:
+        vectors: the vectors of the arms, (K, m). The last number of each is 1.
+        dim: the number of context features, d.
+        ridge: the penalty of all coefficients, before ``fit_penalties``.
+        unit_norm: True if contexts have norm 1, like the features of a network. They are then multiplied by sqrt(d), so
+            that their numbers have about the size of standardised ones.
     """
 
     #: The regression is equivalent to one regression per arm; see ``arm_heads``.
@@ -216,10 +220,10 @@ class JointHead:
 
     @property
     def counts(self) -> IntArray:
-        """The number of rounds of each arm, (K,), by weight and rounded."""
-        statistics, first = self.statistics, self._n_products
-        pending = statistics._pending[0, : statistics._n_pending[0], first:]
-        squares = statistics._gram[0].diagonal()[first:] - self.penalties[2] + np.einsum("nk,nk->k", pending, pending)
+        """The sum of the weights of each arm's rounds, rounded, (K,). Arms that share an effect have their total."""
+        statistics, p = self.statistics, self._n_products
+        pending = statistics._pending[0, : statistics._n_pending[0], p:]
+        squares = statistics._gram[0].diagonal()[p:] - self.penalties[2] + np.einsum("nk,nk->k", pending, pending)
         effects = _effect_indices(np.arange(len(self.vectors)), 0)
         return np.rint(squares / _EFFECT_SCALE**2).astype(np.int64)[effects]
 

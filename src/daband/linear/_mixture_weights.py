@@ -114,7 +114,7 @@ def simplex_least_squares(gram: FloatArray, moment: FloatArray) -> FloatArray:
     The result is exact: every set of non-zero weights is tried. There are 2^M - 1 sets, so M must be small.
     """
     n_weights = len(moment)
-    best, best_loss = np.full(n_weights, 1.0 / n_weights), np.inf
+    best_weights, best_loss = np.full(n_weights, 1.0 / n_weights), np.inf
     for size in range(1, n_weights + 1):
         for subset in combinations(range(n_weights), size):
             nonzero = list(subset)
@@ -128,5 +128,5 @@ def simplex_least_squares(gram: FloatArray, moment: FloatArray) -> FloatArray:
             weights[nonzero] = solution
             loss = float(weights @ gram @ weights - 2.0 * (moment @ weights))
             if loss < best_loss:
-                best, best_loss = weights, loss
-    return best / best.sum()
+                best_weights, best_loss = weights, loss
+    return best_weights / best_weights.sum()

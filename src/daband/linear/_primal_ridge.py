@@ -434,9 +434,9 @@ class PrimalRidge:
         inverse = self.inverse[head]
         if 2 * len(z) < self.dim:
             products = z @ inverse
-            inner = np.eye(len(z)) + products @ z.T
-            if inner.diagonal().max() <= _LARGE_VARIANCE:
-                inverse_factor = np.linalg.inv(np.linalg.cholesky(inner))
+            gram_of_rows = np.eye(len(z)) + products @ z.T  # I + Z A^-1 Z'
+            if gram_of_rows.diagonal().max() <= _LARGE_VARIANCE:
+                inverse_factor = np.linalg.inv(np.linalg.cholesky(gram_of_rows))
                 scaled_products = inverse_factor @ products
                 self.theta[head] += (inverse_factor @ (targets - z @ self.theta[head].T)).T @ scaled_products
                 inverse -= scaled_products.T @ scaled_products  # a matrix times its own transpose: exactly symmetric
@@ -484,12 +484,12 @@ class PrimalRidge:
         gram = self.gram(head)
         scale = 1.0 / np.sqrt(gram.diagonal())
         scales = np.outer(scale, scale)
-        scaled = gram * scales
+        scaled_gram = gram * scales
         try:
-            inverse = np.linalg.inv(scaled)
+            inverse = np.linalg.inv(scaled_gram)
         except np.linalg.LinAlgError:
             return False
-        if not np.abs(scaled).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max() <= _MAX_CONDITION:
+        if not np.abs(scaled_gram).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max() <= _MAX_CONDITION:
             return False
         self.inverse[head] = 0.5 * (inverse + inverse.T) * scales
         self.theta[head] = self._moment[head] @ self.inverse[head]

@@ -425,9 +425,9 @@ def build_deployed(
 
 def _is_mask(arms: Any) -> bool:
     """Return True if the arms of a request are booleans, in an array or in lists."""
-    first = arms[0] if isinstance(arms, list | tuple) and arms else arms
-    first = first[0] if isinstance(first, list | tuple) and first else first
-    return isinstance(first, bool) or "bool" in str(getattr(first, "dtype", "")).lower()
+    element = arms[0] if isinstance(arms, list | tuple) and arms else arms
+    element = element[0] if isinstance(element, list | tuple) and element else element
+    return isinstance(element, bool) or "bool" in str(getattr(element, "dtype", "")).lower()
 
 
 def _rank_arms(
