@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.bench._methods import build_policy, policy_settings
+from daband.bench._methods import build_policy, list_settings
 from daband.domains._registry import load
 from daband.domains.readers._arrays import from_arrays
 from daband.errors import InvalidInput
@@ -111,6 +111,6 @@ def test_a_class_whose_constructor_hands_settings_on():
     with pytest.raises(InvalidInput, match="Bold has no setting 'boldnes'; did you mean 'boldness'"):
         Bold.for_pair(PAIR, boldnes=1.0)
     with temporarily(policies, "bold", Bold):
-        assert {"boldness", "ridge", "alpha"} <= set(policy_settings("bold"))
+        assert {"boldness", "ridge", "alpha"} <= set(list_settings("bold"))
         by_name = build_policy("bold", PAIR, seed=1, settings={"boldness": 5.0, "ridge": 3.0}, components=8)
         assert (by_name.boldness, by_name.settings()["ridge"]) == (5.0, 3.0)
