@@ -154,6 +154,23 @@ def test_an_audit_against_another_incumbent_leaves_the_assessment(market):
     assert (market / "other/assessment.json").read_text() == before
 
 
+def test_another_incumbent_is_assessed_on_rounds_that_the_policy_has_not_learned(market):
+    """Before: the chosen policy, which had learned the held-out rounds, was assessed on them."""
+    generator = np.random.default_rng(0)
+    frame = pl.DataFrame({f"x{column}": generator.normal(size=900) for column in range(8)})
+    arm = generator.integers(3, size=900)
+    gain = np.stack([np.zeros(900), frame["x0"].to_numpy(), frame["x1"].to_numpy()], axis=1)[np.arange(900), arm]
+    columns = {"arm": arm, "reward": gain + generator.normal(size=900), "propensity": [1 / 3] * 900}
+    frame.with_columns(**{name: pl.Series(values) for name, values in columns.items()}).write_csv(market / "noisy.csv")
+    roles = ("--arm", "arm", "--reward", "reward", "--propensity", "propensity")
+    files = ("--source", "noisy.csv", "--target", "noisy.csv", *roles, "--out", "noisy", "--incumbent", "1")
+    assert "arms are chosen by context" in daband("choose", *files, cwd=market)
+    before = json.loads((market / "noisy/assessment.json").read_text())
+    assert "warning" not in daband("assess", "noisy", "--incumbent", "1", cwd=market)
+    after = json.loads((market / "noisy/assessment.json").read_text())
+    assert after["source_advantage"] == pytest.approx(before["source_advantage"])
+
+
 def test_fit_log_takes_a_table(market):
     import daband as library
 

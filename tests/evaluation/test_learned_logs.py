@@ -93,8 +93,10 @@ def test_a_file_of_a_pair_is_recognised_after_training(tmp_path):
             daband.evaluate_log(policy, file, columns=columns)
         assert daband.evaluate_log(policy, later, columns=columns).rounds == N
     assert daband.evaluate_log(policy, table.source_test).rounds == len(table.source_test)
-    with pytest.raises(InvalidInput, match="has learned the log"):
-        daband.evaluate_log(daband.choose(table).policy, file, columns=columns)
+    chosen = daband.choose(table).policy  # has learned the held-out rounds as well
+    for log, roles in ((file, {"columns": columns}), (table.source_test, {})):
+        with pytest.raises(InvalidInput, match="has learned the log"):
+            daband.evaluate_log(chosen, log, **roles)
 
 
 def test_rounds_learned_one_by_one_are_recognised_by_their_ids(tmp_path):

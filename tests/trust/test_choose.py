@@ -440,6 +440,8 @@ def test_a_log_with_a_large_effect_is_personalised():
     again = daband.assess(judged, source=pair.source_test, target=pair.target)
     assert again.source_advantage == pytest.approx(choice.assessment.source_advantage, rel=0.1)
     assert again.incumbent_arm == judged.evidence.arm
+    with pytest.warns(UserWarning, match="has learned these source rounds"):
+        daband.assess(choice.policy, source=pair.source_test, target=pair.target)
     assert choice.policy.evidence.rounds == judged.evidence.rounds + len(pair.source_test)  # learned after it judged
 
 

@@ -21,6 +21,7 @@ from daband.domains._contract import Pair
 from daband.domains._registry import load
 from daband.errors import DataError, InvalidInput, NotFitted
 from daband.policies._checkpoints import load_policy, read_notes
+from daband.policies._log_policy import LogPolicy
 from daband.training._trainer import Run
 from daband.training._work_folder import as_json
 from daband.trust._assess import assess
@@ -262,8 +263,14 @@ def _assess_run(path: Path, spec: RunSpec, incumbent: Any) -> Assessment:
     pair = load(spec.pair, **spec.pair_options)
     if pair.source_test is None:
         raise InvalidInput(f"the pair {pair.name!r} has no held-out source rounds; set source_test=0.1")
+    policy = load_policy(path / "policy.safetensors")
+    if isinstance(policy, LogPolicy) and policy.evidence.personalises and (path / CHOICE_FILE).is_file():
+        # The chosen policy has learned the held-out source rounds, the trained candidate has not.
+        index = next(index for index, row in enumerate(read_json(path / CHOICE_FILE)["table"]) if row["chosen"])
+        for file in (path / CANDIDATES_FOLDER).glob(f"{index}-*-{spec.seed}/policy.safetensors"):
+            policy = load_policy(file)
     return assess(
-        load_policy(path / "policy.safetensors"),
+        policy,
         source=pair.source_test,
         target=pair.target,
         incumbent=incumbent,

@@ -9,12 +9,14 @@ and the range of the learned rows. The entry of a target log starts with ``TARGE
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from daband.domains._contract import LoggedDomain
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import TARGET_PREFIX, LogPart, compute_digests
 from daband.errors import InvalidInput
@@ -59,19 +61,33 @@ def has_learned(policy: Policy, path: str | Path) -> bool:
     return any(entry.removeprefix(TARGET_PREFIX).startswith(digest) for entry in policy.log_parts)
 
 
-def check_not_learned(policy: Any, log: ParquetLog, id_column: str | None) -> None:
-    """Raise an error if a policy has learned rounds of a log. ``id_column`` is as in ``count_learned``."""
-    _raise_if_learned(count_learned(policy, log, id_column), len(log))
+def list_entries(log: LoggedDomain) -> frozenset[str]:
+    """Return the entries of ``Policy.log_parts`` for all rounds of a log."""
+    entries: set[str] = set()
+    for part in log.by_name.values():
+        if isinstance(part, ParquetLog):
+            entries |= part.log_parts
+        elif isinstance(part, LoggedDomain):
+            arms, rewards, _ = part.read_log(np.arange(len(part)))
+            entries.add(f"{hashlib.sha256(arms.tobytes() + rewards.tobytes()).hexdigest()[:32]}:0-{len(part)}")
+    return frozenset(entries)
+
+
+def has_learned_all(policy: Any, log: Any) -> bool:
+    """Return True if a policy has learned all rounds of a log that ``choose`` held out."""
+    log_parts: frozenset[str] = getattr(policy, "log_parts", frozenset())
+    entries = list_entries(log) if log_parts and isinstance(log, LoggedDomain) else frozenset()
+    return bool(entries) and entries <= log_parts
 
 
 def check_ids_not_learned(policy: Any, ids: Any, n_rounds: int) -> None:
     """Raise an error if a policy has learned a round with one of ``ids``, which has one id per round."""
     if isinstance(policy, Policy):
         round_ids = policy._ids.check(ids, n_rounds)
-        _raise_if_learned(sum(round_id in policy._ids for round_id in round_ids), n_rounds)
+        raise_if_learned(sum(round_id in policy._ids for round_id in round_ids), n_rounds)
 
 
-def _raise_if_learned(n_learned: int, n_rounds: int) -> None:
+def raise_if_learned(n_learned: int, n_rounds: int) -> None:
     """Raise an error unless ``n_learned``, the number of learned rounds among ``n_rounds``, is 0."""
     if not n_learned:
         return

@@ -21,7 +21,7 @@ from daband.domains.readers._columns import Columns
 from daband.domains.readers._logs import ArrayLog
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
-from daband.evaluation._learned_logs import check_ids_not_learned, check_not_learned
+from daband.evaluation._learned_logs import check_ids_not_learned, count_learned, has_learned_all, raise_if_learned
 from daband.evaluation._off_policy_inputs import (
     Log,
     PolicyLike,
@@ -130,7 +130,7 @@ def evaluate_log(
     Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is a log. A
     ``LogPolicy`` that ``choose`` returns has learned these, and needs a later log. An estimate from learned rounds
     would be too high. A file that the policy has learned is therefore an error: by ``fit_log`` or ``learn_log``, or by
-    ``train`` or ``choose`` on a pair that was made from its path. Rounds in memory are recognised only by their ids.
+    ``train`` or ``choose`` on a pair that was made from its path. Other rounds in memory are recognised by their ids.
 
     Args:
         policy: a policy, which does not change; an exported policy (``daband.load_deployed``) with the exploration that
@@ -169,7 +169,7 @@ def evaluate_log(
         file_log = _open_file_log(policy, log, columns, id)
         unrewarded_counts = file_log.unrewarded.items()
         notes += [f"{path}: {rounds:,} rounds have no reward and are left out" for path, rounds in unrewarded_counts]
-        check_not_learned(policy, file_log, id)
+        raise_if_learned(count_learned(policy, file_log, id), len(file_log))
         if target is None:
             stream = StreamedRounds(file_log, progress=progress)
 
@@ -188,8 +188,10 @@ def evaluate_log(
     elif columns is not None:
         raise InvalidInput("columns can only be given for a log in files, not for rounds in memory")
     log_domain = read_log(log, None if daband_policy is None else daband_policy.n_arms)
+    n_rounds = len(log_domain)
+    raise_if_learned(n_rounds if has_learned_all(policy, log_domain) else 0, n_rounds)
     if id is not None and not isinstance(log, ParquetLog):
-        check_ids_not_learned(policy, id, len(log_domain))
+        check_ids_not_learned(policy, id, n_rounds)
     rounds: LoggedRounds = log_domain.read_rounds(np.arange(len(log_domain)))
     target_contexts = None if target is None else read_target(target, rounds.contexts)
     log_probabilities = compute_arm_probabilities(policy, rounds.contexts, domain, rule, "log", offered=rounds.offered)

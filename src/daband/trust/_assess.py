@@ -8,6 +8,7 @@ compare the contexts of the domains, and detect a policy that collapsed.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, L
 from daband.domains._mixtures import find_part_names
 from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
+from daband.evaluation._learned_logs import has_learned_all
 from daband.evaluation._source_rounds import apply_by_source, read_rewarded_rounds, sample_round_indices
 from daband.evaluation._weighted_log import score_rounds
 from daband.linear._advantages import LogEvidence, assess_choices
@@ -112,6 +114,8 @@ def assess(
     names = check_arm_names(arm_names, policy)
     unlabelled = check_target(target, policy)
     check_source(source, policy)
+    if isinstance(policy, LogPolicy) and policy.evidence.personalises and has_learned_all(policy, source):
+        warnings.warn("the policy has learned these source rounds, so its source advantage is too high", stacklevel=2)
     rounds = SourceRounds.read(source, contexts, seed=check_int("seed", seed, minimum=0))
     sample = TargetContexts.read(unlabelled, contexts, seed=seed)
     incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=unlabelled)
