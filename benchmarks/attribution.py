@@ -165,7 +165,7 @@ def run_variant(study: str, variant: Variant, pair: Pair, episodes: int) -> list
     for seed, policy, run in zip(variant.seeds, made, _train(made, shown, episodes), strict=True):
         record = {
             "study": study, "variant": variant.name, "pair": pair.name.partition("/")[0], "seed": seed,
-            "target_accuracy": daband.evaluate(policy, pair.require_target_test()).accuracy, "rounds": run.rounds,
+            "target_accuracy": daband.evaluate(policy, pair.target_test).accuracy, "rounds": run.rounds,
         }  # fmt: skip
         if not variant.labels:
             record["source_regret"] = run.total_regret

@@ -95,7 +95,8 @@ def store(kind: str, name: str, seed: int, out: Path, device: str) -> str:
     trained = train_candidates(shown, options, seed=seed, episodes=episodes, episode_length=length, device=device)
     n = _MAX_IMAGES if len(pair.context_shape) > 1 else _MAX_CONTEXTS
     source, source_rewards = sample_evenly(pair.source_test, n)
-    target, target_rewards = sample_evenly(pair.require_target_test(), n)
+    assert pair.target_test is not None
+    target, target_rewards = sample_evenly(pair.target_test, n)
     means: dict[str, Any] = {"source_means": [], "target_means": []}
     for policy in trained:
         means["source_means"].append(decide(policy, source, "source")[1])

@@ -40,7 +40,7 @@ print("real data" if real else "MADE-UP DATA: the numbers mean nothing", "-", pa
 
 every = np.arange(len(pair.source))
 in_source = pair.source.read_rewards(every)[0].mean(axis=0)
-test = pair.require_target_test()
+test = pair.target_test
 in_target = test.read_expected(0, len(test)).mean(axis=0)  # target labels, used only on this page
 print("best dose, share of patients, source:", dict(zip(pair.class_names, in_source.round(2).tolist(), strict=True)))
 print("                              target:", dict(zip(pair.class_names, in_target.round(2).tolist(), strict=True)))

@@ -332,15 +332,6 @@ class Pair:
             f"target contexts, {labels}; shift {self.shift}{domain_names}>"
         )
 
-    def require_target_test(self) -> EvaluationDomain:
-        """Return ``target_test``. Raise an error if there are no target labels."""
-        if self.target_test is None:
-            raise InvalidInput(
-                f"the pair {self.name!r} has no target_test: without target labels a policy can be trained but "
-                "not evaluated there; build the pair with target_test=(contexts, labels or expected rewards)"
-            )
-        return self.target_test
-
 
 def gather_rows(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
     """Return arrays (B, ...) whose rows are read from several parts.
