@@ -121,6 +121,8 @@ def test_a_policy_is_learned_from_a_table_of_rewards():
     [
         (TransferClassifier(), {"sample_domain": [-1] * 4}, "must have source rows"),
         (TransferClassifier(), {"sample_domain": [0.5] * 4}, "one integer per row"),
+        (TransferClassifier(), {"sample_domain": ["source", "source", "target", "target"]}, "one integer per row"),
+        (TransferClassifier(), {"sample_domain": [0, 0, np.inf, np.nan]}, "one integer per row"),
         (TransferClassifier(), {"sample_domain": [1, 1]}, "inconsistent numbers of samples"),
         (TransferPolicy(), {}, "action must be given"),
         (TransferPolicy("log"), {"action": [0, 1, 0, 1], "propensity": [2.0] * 4}, "propensity must be in"),

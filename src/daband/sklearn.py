@@ -306,8 +306,9 @@ def _check_rows(estimator: Any, X: Any, y: Any, sample_domain: Any) -> tuple[Flo
 
 def _check_domain(sample_domain: Any, contexts: FloatArray) -> IntArray:
     """Return the domain of each row of contexts as int64 (n,). Raise an error unless it is one integer per row."""
-    domain = check_array(sample_domain, ensure_2d=False, dtype=np.float64, input_name="sample_domain")
-    if domain.ndim != 1 or (domain != np.rint(domain)).any():
+    domain = np.asarray(sample_domain)
+    is_number = domain.dtype.kind in "biuf" and np.isfinite(domain).all()
+    if domain.ndim != 1 or not is_number or (domain != np.rint(domain)).any():
         raise InvalidInput("sample_domain must be one integer per row: at least 0 for sources, negative for targets")
     check_consistent_length(contexts, domain)
     return domain.astype(np.int64)
