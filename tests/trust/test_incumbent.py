@@ -52,7 +52,11 @@ def test_another_policy(pair):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("tomorrow", r"neither an arm \(call, mail\) nor a column of the target \(today, age\)"),
+        (
+            "tomorrow",
+            r"neither an arm \(call, mail\) nor a column of the target \(today, age\); .*as id \(--id tomorrow\)",
+        ),
+        ("mial", r"\(today, age\); did you mean 'mail'\?"),
         (7, "7 is not an arm"),
         (True, "incumbent must be an arm"),
         (["mail"] * 3, "3 choices for 200 target contexts"),

@@ -13,7 +13,7 @@ import numpy as np
 
 from daband._arrays import AnyArray, IntArray, as_numpy
 from daband.domains._contract import Contexts
-from daband.errors import InvalidInput
+from daband.errors import InvalidInput, did_you_mean
 from daband.policies._policy import Policy
 
 #: Number of contexts per call of ``Policy.decide``.
@@ -89,10 +89,10 @@ def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], targe
         column_names = list(target.row_names) if target.table is None else target.table.columns
         if incumbent not in column_names:
             arms = ", ".join(arm_names) or f"0 to {n_arms - 1}"
+            remedy = f"; a column that is not a context must be given as id (--id {incumbent})"
             raise InvalidInput(
                 f"incumbent={incumbent!r} is neither an arm ({arms}) nor a column of the target "
-                f"({', '.join(column_names) or 'it has no table'}); a column that is not a context must be "
-                f"given as id (--id {incumbent})"
+                f"({', '.join(column_names) or 'it has no table'}){did_you_mean(incumbent, arm_names) or remedy}"
             )
         name = f"the choices in column {incumbent}"
         choices = _incumbent_from_choices(list(columns[incumbent]), name, n_arms, arm_names, target)
