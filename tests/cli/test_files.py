@@ -256,7 +256,7 @@ def test_the_daily_loop_on_the_command_line(market):
     pay(market / "log.csv", late=0)
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "Learned 60 target rounds" in told
-    assert "Ignored: 180 rows whose customer was learned before." in told
+    assert "Ignored: 180 rows whose customer was learned before; new decisions need new ids." in told
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "the policy has learned log.csv (rows 0 to 239) before" in told
     assert "version 2" in daband("export", "loop", "v2.daband", "--epsilon", "0.3", cwd=market)

@@ -137,7 +137,9 @@ def learn_command(
     learner.save(path)
     print_line(f"Learned {n_learned:,} target rounds; {learner.rounds_learned:,} in total.")
     if id_column is not None and n_rows > n_learned:
-        print_line(f"Ignored: {n_rows - n_learned:,} rows whose {id_column} was learned before.")
+        print_line(
+            f"Ignored: {n_rows - n_learned:,} rows whose {id_column} was learned before; new decisions need new ids."
+        )
     print_line(f"Policy: {path}" + (f" (version {version})" if folder is not None and out is None else ""))
     if folder is not None and out is None:
         print_line(f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
