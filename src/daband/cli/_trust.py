@@ -295,7 +295,8 @@ def show_candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
                 note = progress.note
                 print_line(f"Note: {note}.")
             has_time_left = progress.seconds_left is not None
-            time_left = "" if progress.seconds_left is None else f", {_format_duration(progress.seconds_left)} left"
+            minutes, seconds = divmod(math.ceil(progress.seconds_left or 0), 60)
+            time_left = f", {minutes}:{seconds:02d} left" if has_time_left else ""
             text = f"{progress.policies_done} of {progress.policies} policies, {progress.candidate}{time_left}"
             is_trained = progress.policies_done == progress.policies
             bar.update(task, completed=progress.fraction, description=_SCORING_TEXT if is_trained else escape(text))
@@ -310,12 +311,6 @@ def show_candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
                 print_line(_SCORING_TEXT)
 
         yield show_progress
-
-
-def _format_duration(seconds: float) -> str:
-    """Return a duration as minutes and seconds."""
-    minutes, remainder = divmod(math.ceil(seconds), 60)
-    return f"{minutes}:{remainder:02d}"
 
 
 def _make_candidate_table(pair: str, choice: Choice) -> Table:

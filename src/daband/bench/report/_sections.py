@@ -121,15 +121,12 @@ def result_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     roles = group_by([run.record for run in runs], summaries.get_role)
     sections = []
     if "comparison" in roles:
-        sections += _comparison_sections(pair, roles["comparison"], by_class=not _has_shared_arms(runs[0]))
+        # If each arm has its own context, an arm index has another meaning in every round.
+        has_shared_arms = runs[0].read_json_file("config.json").get("policy", {}).get("arms") == "shared"
+        sections += _comparison_sections(pair, roles["comparison"], by_class=not has_shared_arms)
     if "ablation" in roles:
         sections.append(Section("Ablation of R, P and D", tables=ablation_tables(pair, roles["ablation"])))
     return sections
-
-
-def _has_shared_arms(run: RunFiles) -> bool:
-    """Return True if each arm has its own context, so that an arm index has another meaning in every round."""
-    return bool(run.read_json_file("config.json").get("policy", {}).get("arms") == "shared")
 
 
 def _comparison_sections(pair: str, records: Records, *, by_class: bool) -> list[Section]:
