@@ -82,10 +82,10 @@ def _lines(path: Path) -> bytes:
 
 def encode(folder: Path) -> None:
     """Write the features of a seeded sample of each domain: x, y and the group g."""
-    from daband._input_encoders import input_encoder
+    from daband._input_encoders import as_input_encoder
 
     folder.mkdir(parents=True, exist_ok=True)
-    encoder = input_encoder("efficientnet_lite0")
+    encoder = as_input_encoder("efficientnet_lite0")
     for name in DRAWN:
         found = _paths(name.replace("signs_lines", "signs_real").removesuffix("_lines"))
         rows = np.sort(np.random.default_rng(0).permutation(len(found))[:MOST])
