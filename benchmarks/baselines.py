@@ -1,8 +1,9 @@
-"""What a practitioner would try first on a table, beside LinUCB: trees, CORAL, subspace alignment.
+"""Compare simple methods for tables with LinUCB: trees, CORAL and subspace alignment.
 
     python benchmarks/baselines.py --json benchmarks/records/baselines.json --commit $(git rev-parse --short HEAD)
 
-Pairs of the development half, each method as it comes, no reward of the target; values in the unit of the rewards.
+The pairs are of the development half. Methods have their default settings and see no target rewards. Values are in the
+unit of the rewards.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ METHODS: dict[str, tuple[str, dict[str, str]]] = {
     "linucb-subspace": ("subspace", {}), "trees": ("trees", {"shift": "covariate"}),
     "daband": ("daband", {"shift": "covariate"}), "daband, other units": ("daband", {"shift": "units"}),
 }  # fmt: skip
-_LENGTH = 64
+_EPISODE_LENGTH = 64
 
 
 class Aligned(daband.LinUCB):
@@ -55,7 +56,7 @@ class Aligned(daband.LinUCB):
         dim = len(source)
         turns = [np.eye(dim), np.eye(dim)]
         if self._kind == "coral":
-            turns[0] = power(source + np.eye(dim), -0.5) @ power(target + np.eye(dim), 0.5)
+            turns[0] = matrix_power(source + np.eye(dim), -0.5) @ matrix_power(target + np.eye(dim), 0.5)
         else:
             kept = max(1, dim // 2)
             bases = [np.linalg.eigh(covariance)[1][:, ::-1][:, :kept] for covariance in (source, target)]
@@ -71,31 +72,34 @@ class Aligned(daband.LinUCB):
         super()._learn(contexts @ self._turns[domain], arms, rewards, domain, weights)
 
 
-def power(matrix: Any, exponent: float) -> Any:
+def matrix_power(matrix: Any, exponent: float) -> Any:
     """Return a power of a symmetric, positive matrix."""
     values, vectors = np.linalg.eigh(matrix)
     return (vectors * np.maximum(values, 1e-12) ** exponent) @ vectors.T
 
 
-def aligned(pair: Any, kind: str, seed: int) -> Aligned:
-    """Return an aligned policy with the settings that ``LinUCB.for_pair`` has for this many features."""
+def build_aligned(pair: Any, kind: str, seed: int) -> Aligned:
+    """Return an aligned policy with the settings of ``LinUCB.for_pair`` for its number of features."""
     n = 1 + (max(1, pair.context_shape[0] // 2) if kind == "subspace" else pair.context_shape[0])
     settings = {"alpha": compute_default_alpha(n), "ridge": compute_default_ridge(n), "seed": seed, "kind": kind}
     return Aligned.for_pair(pair, transform=daband.Standardise(by_domain=True), **settings)
 
 
-def value(pair: Any, method: str, seed: int, most: int, hashes: set[str]) -> float:
-    """The value in the target after one pass of the source, of at most so many episodes; ``hashes`` gets its recipe."""
+def measure_value(pair: Any, method: str, seed: int, max_episodes: int, hashes: set[str]) -> float:
+    """Return the target value after one pass over the source, or after ``max_episodes`` episodes if these are fewer.
+
+    The hash of the policy's recipe is added to ``hashes``.
+    """
     name, settings = METHODS[method]
     policy = (
-        aligned(pair, name, seed)
+        build_aligned(pair, name, seed)
         if name in ("coral", "subspace")
         else build_policy(name, pair, seed=seed, settings=settings, components=64)
     )
     if (recipe := getattr(policy, "recipe", None)) is not None:
         hashes.add(recipe.fingerprint())
-    episodes = min(max(1, pair.source.rounds_available // _LENGTH), most)
-    daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=_LENGTH)
+    episodes = min(max(1, pair.source.rounds_available // _EPISODE_LENGTH), max_episodes)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=_EPISODE_LENGTH)
     return float(daband.evaluate(policy, pair.target_test).value)
 
 
@@ -104,25 +108,25 @@ def main() -> None:
     parser.add_argument("--pairs", nargs="*", default=list(PAIRS))
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--episodes", type=int, default=80, help="at most")
+    parser.add_argument("--episodes", type=int, default=80, help="maximum number of episodes")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", default="")
-    given = parser.parse_args()
+    args = parser.parse_args()
     values: dict[str, dict[str, list[float]]] = {}
     hashes: set[str] = set()
-    for name in given.pairs:
+    for name in args.pairs:
         pair = daband.domains.load(name, **PAIRS.get(name, {}))
         values[name] = {}
-        for method in given.methods:
-            seeds = range(given.seeds)
-            values[name][method] = [value(pair, method, seed, given.episodes, hashes) for seed in seeds]
+        for method in args.methods:
+            seeds = range(args.seeds)
+            values[name][method] = [measure_value(pair, method, seed, args.episodes, hashes) for seed in seeds]
             print(name, method, [round(one, 3) for one in values[name][method]], flush=True)
     record = {
-        "commit": given.commit, "recipe_hash": sorted(hashes), "seeds": given.seeds, "episodes": given.episodes,
+        "commit": args.commit, "recipe_hash": sorted(hashes), "seeds": args.seeds, "episodes": args.episodes,
         "values": values, "machine": f"{platform.machine()}, Python {platform.python_version()}",
     }  # fmt: skip
-    if given.json is not None:
-        given.json.write_text(json.dumps(record, indent=1) + "\n")
+    if args.json is not None:
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

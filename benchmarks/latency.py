@@ -1,12 +1,12 @@
-"""How long does a deployed policy take for one row, beside the bare arithmetic of the same sizes?
+"""Measure the time of one decision of a deployed policy, compared with the bare arithmetic of the same sizes.
 
     python benchmarks/latency.py --json benchmarks/records/latency.json --commit $(git rev-parse --short HEAD)
 
-One thread, one row at a time, files loaded before the clock starts. The deployed policy, the policy that was exported
-and the bare arithmetic take turns of 25 calls, so that a noisy neighbour on the machine is shared out; a value is the
-median over all calls, in microseconds of the thread's own CPU time. Bare arithmetic is plain numpy for heads and dense
-layers, and torch for convolutions, with norms folded in and nothing checked. Times to load are of processes of their
-own, after numpy has been imported.
+Decisions are made in one thread, one row at a time, after the file was loaded. The deployed policy, the policy that was
+exported and the bare arithmetic take turns of 25 calls, so that other load on the machine affects all of them. A value
+is the median over all calls, in microseconds of the thread's CPU time. Bare arithmetic is numpy for heads and dense
+layers, and torch for convolutions with norms folded in, without any checks. Loading is measured in separate processes,
+after numpy was imported.
 """
 
 import one_thread
@@ -35,8 +35,8 @@ from daband._table_transform import CategoricalColumn, NumericColumn, TableTrans
 from daband.serving._deployed_policy import DeployedPolicy
 
 DIMENSIONS, ARMS, ALPHA, ROUNDS = 32, 10, 0.15, 400
-TURN = 25
-"""Calls of one kind before it is another's turn: as in production, the caches know what they work on."""
+TURN_CALLS = 25
+"""Number of calls in a turn. As in production, most calls find their data in the caches."""
 IMAGE = (3, 28, 28)
 GOALS = {
     "linucb, array": ("times bare", 3.0),
@@ -47,12 +47,12 @@ GOALS = {
     "daband, array": ("us", 60.0),
     "daband, small image": ("us", 600.0),
 }
-"""Microseconds of a case, or its ratio to bare arithmetic."""
+"""The goal of a case, in microseconds or as a ratio to the bare arithmetic."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: three ways to the same decision."""
+    """One measurement, which compares three ways to make the same decision."""
 
     name: str
     deployed: Callable[[], Any]
@@ -67,7 +67,7 @@ class Measured:
     case: str
     deployed_us: float
     fastest_us: float
-    """The fastest call of the deployed policy: what is left where no neighbour disturbs."""
+    """The fastest call of the deployed policy, which other load on the machine affects least."""
     policy_us: float
     bare_us: float
     ratio: float
@@ -81,12 +81,12 @@ def main() -> None:
     parser.add_argument("--commit", default="", help="the commit that is measured")
     parser.add_argument("--calls", type=int, default=2000, help="calls of each kind")
     parser.add_argument("--quick", action="store_true", help="a smoke run")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    calls = 20 if asked.quick else asked.calls
+    calls = 20 if args.quick else args.calls
     with tempfile.TemporaryDirectory() as folder:
         measured = [measure(case, calls) for case in cases(Path(folder))]
-        loading = [] if asked.quick else load_times(Path(folder))
+        loading = [] if args.quick else measure_loading(Path(folder))
     for one in measured:
         met = "" if one.met is None else "met" if one.met else "MISSED"
         print(f"{one.case:32} {one.deployed_us:8.1f} us  bare {one.bare_us:8.1f}  x {one.ratio:4.2f}"
@@ -94,16 +94,16 @@ def main() -> None:
     for row in loading:
         print(row)
     record = {
-        "command": "python benchmarks/latency.py --json benchmarks/records/latency.json", "commit": asked.commit,
+        "command": "python benchmarks/latency.py --json benchmarks/records/latency.json", "commit": args.commit,
         "machine": machine(), "calls": calls, "dimensions": DIMENSIONS, "arms": ARMS, "image": list(IMAGE),
         "cases": [asdict(one) for one in measured], "loading": loading,
     }  # fmt: skip
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(record, indent=1) + "\n")
+    if args.json is not None:
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def cases(folder: Path) -> list[Case]:
-    """Everything that is measured."""
+    """Return all measurements. Policies are exported to the folder."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(ROUNDS, DIMENSIONS))
     arms, rewards = rng.integers(0, ARMS, ROUNDS), rng.random(ROUNDS)
@@ -124,7 +124,7 @@ def cases(folder: Path) -> list[Case]:
         policy = daband.LinUCB(context_shape=(DIMENSIONS,), n_arms=ARMS, seed=0, transform=transform)
         policy.prepare(rows)
         policy.update(rows, arms, rewards)
-        deployed = exported(policy, folder / f"{name}.daband", rows, table)
+        deployed = deploy(policy, folder / f"{name}.daband", rows, table)
         found.append(Case(name, decider(deployed, given), selecter(policy, table, given), bare_linear(policy, given)))
     network = daband.DABand(context_shape=(DIMENSIONS,), n_arms=ARMS, seed=0, transform=daband.Standardise())
     network.prepare(rows)
@@ -133,14 +133,14 @@ def cases(folder: Path) -> list[Case]:
     network.observe_target(rows)
     network.adapt()
     table = TableTransform(tuple(numeric))
-    deployed = exported(network, folder / "daband.daband", rows, table)
+    deployed = deploy(network, folder / "daband.daband", rows, table)
     bare = bare_dense(deployed, rows[0])
     for name, given in (("daband, dict", row), ("daband, array", rows[0])):
         found.append(Case(name, decider(deployed, given), selecter(network, table, given), bare))
     images = rng.integers(0, 256, (64, *IMAGE), np.uint8)
     conv = daband.DABand(context_shape=IMAGE, n_arms=ARMS, seed=0)
     conv.update(images, arms[:64], rewards[:64])
-    deployed = exported(conv, folder / "images.daband", images, None)
+    deployed = deploy(conv, folder / "images.daband", images, None)
     bare = bare_conv(conv, images[0])
     found.append(Case("daband, small image", decider(deployed, images[0]), selecter(conv, None, images[0]), bare))
     content = png(images[0])
@@ -148,8 +148,8 @@ def cases(folder: Path) -> list[Case]:
     return found
 
 
-def exported(policy: Any, path: Path, contexts: Any, table: TableTransform | None) -> DeployedPolicy:
-    """The deployed policy, from its file."""
+def deploy(policy: Any, path: Path, contexts: Any, table: TableTransform | None) -> DeployedPolicy:
+    """Export a policy to a file, and return the deployed policy."""
     policy.deploy("target")
     policy.table = table
     daband.export(policy, path, reference=contexts)
@@ -161,30 +161,30 @@ def decider(deployed: DeployedPolicy, row: Any) -> Callable[[], Any]:
 
 
 def selecter(policy: Any, table: TableTransform | None, row: Any) -> Callable[[], Any]:
-    """The policy itself, on the array that the row becomes; that part is not measured."""
+    """Return a function that selects an arm by the policy. The row is converted to an array before the measurement."""
     context = table.contexts(row) if table is not None and isinstance(row, dict) else row[None]
     return lambda: policy.select(context)
 
 
 def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
-    """The head's arithmetic and, for a dict, numbers from its values."""
+    """Return a function with the arithmetic of a linear head, and for a dict also of its conversion to an array."""
     statistics = policy._head.statistics
     theta, inverse = statistics.theta[:, 0, :DIMENSIONS].copy(), statistics.inverse[:, :DIMENSIONS, :DIMENSIONS].copy()
     mean, deviation = np.full(DIMENSIONS, 0.1), np.full(DIMENSIONS, 1.1)
 
-    def scored(z: Any) -> int:
+    def choose_arm(z: Any) -> int:
         width = np.sqrt((inverse @ z) @ z)
         return int((theta @ z + ALPHA * width).argmax())
 
     if not isinstance(row, dict):
-        return lambda: scored(row)
+        return lambda: choose_arm(row)
     numbers = {name: value if isinstance(value, float) else 1.0 for name, value in row.items()}
     padding = [0.0] * (DIMENSIONS - len(numbers))
-    return lambda: scored((np.array([*numbers.values(), *padding]) - mean) / deviation)
+    return lambda: choose_arm((np.array([*numbers.values(), *padding]) - mean) / deviation)
 
 
 def bare_dense(deployed: DeployedPolicy, row: Any) -> Callable[[], int]:
-    """The dense layers and the head on their features, in numpy."""
+    """Return a function with the arithmetic of dense layers and the head, in numpy."""
     (member,) = deployed.frozen.members
     layers = member.network.layers  # type: ignore[union-attr]
     mean, deviation = np.full(DIMENSIONS, 0.1), np.full(DIMENSIONS, 1.1)
@@ -202,7 +202,7 @@ def bare_dense(deployed: DeployedPolicy, row: Any) -> Callable[[], int]:
 
 
 def bare_conv(policy: Any, image: Any) -> Callable[[], int]:
-    """The convolutions and dense layers in torch, with the norms folded in, and the head in numpy."""
+    """Return a function with convolutions (norms folded in) and dense layers in torch, and the head in numpy."""
     encoder = policy._encoder.network
     folded = []
     for layer, norm in zip(encoder.features.layers, encoder.features.norms, strict=True):
@@ -224,15 +224,15 @@ def bare_conv(policy: Any, image: Any) -> Callable[[], int]:
 
 
 def measure(case: Case, calls: int) -> Measured:
-    """Medians over ``calls`` calls of each, in turns."""
+    """Return the medians over this number of calls of each way, made in turns."""
     ways = (case.deployed, case.policy, case.bare)
     for way in ways:
         for _ in range(10):
             way()
     seconds = np.empty((calls, len(ways)))
-    for first in range(0, calls, TURN):
+    for first in range(0, calls, TURN_CALLS):
         for at, way in enumerate(ways):
-            for call in range(first, min(first + TURN, calls)):
+            for call in range(first, min(first + TURN_CALLS, calls)):
                 started = time.thread_time()
                 way()
                 seconds[call, at] = time.thread_time() - started
@@ -245,8 +245,8 @@ def measure(case: Case, calls: int) -> Measured:
     return Measured(case.name, deployed, fastest, policy, bare, ratio, goal, met)
 
 
-def load_times(folder: Path) -> list[dict[str, Any]]:
-    """CPU seconds to import daband and to load a file, in processes of their own; the best of five."""
+def measure_loading(folder: Path) -> list[dict[str, Any]]:
+    """Return the CPU seconds to import daband and to load a file: the best of five separate processes."""
     script = """
 import os, sys, time
 import numpy

@@ -93,11 +93,11 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--commit", help="the commit, where the tree is no checkout")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(run(given.one[0], given.one[1], int(given.one[2]))))
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(run(args.one[0], args.one[1], int(args.one[2]))))
         return
-    jobs = [(name, kind, seed) for kind in given.kinds for seed in given.seeds for name in given.pairs]
+    jobs = [(name, kind, seed) for kind in args.kinds for seed in args.seeds for name in args.pairs]
     rows = []
 
     def work(job: tuple[str, str, int]) -> None:
@@ -105,12 +105,12 @@ def main() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         print(job, done.stdout.strip() or done.stderr.strip()[-500:], flush=True)
         if done.returncode == 0:
-            rows.append({**json.loads(done.stdout.splitlines()[-1]), "commit": given.commit or commit()})
-            if given.record is not None:
+            rows.append({**json.loads(done.stdout.splitlines()[-1]), "commit": args.commit or commit()})
+            if args.record is not None:
                 rows.sort(key=lambda row: (PAIRS.index(row["pair"]), row["kind"], row["seed"]))
-                given.record.write_text(json.dumps(rows, indent=1) + "\n")
+                args.record.write_text(json.dumps(rows, indent=1) + "\n")
 
-    with ThreadPoolExecutor(given.workers) as pool:
+    with ThreadPoolExecutor(args.workers) as pool:
         list(pool.map(work, jobs))
 
 

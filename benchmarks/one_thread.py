@@ -1,4 +1,4 @@
-"""Import this before numpy: one thread for every library that would take more, so that all compete on equal terms."""
+"""Limit every library to one thread, so that all are compared on equal terms. Import this module before numpy."""
 
 import os
 

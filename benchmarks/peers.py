@@ -1,8 +1,8 @@
-"""One small adapter per bandit library, so that every one of them plays the same rounds through its public interface.
+"""Define an adapter per bandit library, so that all of them play the same rounds through their public API.
 
-A context is a row of a numpy array. `encode` turns it into what the library wants to be handed: an array of one row, a
-dictionary, a line of text. Whether that counts is a matter of taste, so the benchmark measures both: from rows, with
-`encode` inside the clock, and with everything encoded beforehand.
+A context is a row of a numpy array. `encode` converts it to the input of the library, such as an array of one row, a
+dictionary or a line of text. The benchmark measures both: with `encode` in each call, and with all contexts encoded
+before.
 """
 
 import importlib
@@ -23,12 +23,12 @@ class Adapter(ABC):
 
     name: ClassVar[str]
     package: ClassVar[str]
-    """The distribution's name, for its version and for whether it is installed."""
+    """The name of the distribution on PyPI."""
     module: ClassVar[str]
     linucb: ClassVar[bool] = True
-    """Whether it keeps the ridge statistics and confidence widths of LinUCB; the others are cheaper by construction."""
+    """True if it computes the ridge statistics and confidence bonuses of LinUCB; other methods need less work."""
     episodes: ClassVar[bool] = False
-    """Whether to measure it on episodes: those without anything for them are as fast as one by one."""
+    """True if it is measured on episodes. Libraries without a batch interface are as fast as round by round."""
     batch: ClassVar[str] = "loop over single choices; no batch interface"
     note: ClassVar[str] = ""
 
@@ -36,7 +36,7 @@ class Adapter(ABC):
     def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None: ...
 
     def encode(self, row: FloatArray) -> Any:
-        """One context (d,) as what `select` and `update` take."""
+        """Return one context (d,) as the input of `select` and `update`."""
         return row[np.newaxis]
 
     @abstractmethod
@@ -45,17 +45,17 @@ class Adapter(ABC):
 
     @abstractmethod
     def update(self, context: Any, arm: int, reward: float) -> None:
-        """Learn the reward of the arm chosen last, which was chosen for this context."""
+        """Learn the reward of the arm that `select` returned last, for the same context."""
 
     def play(self, contexts: FloatArray, rewards: FloatArray) -> None:
-        """Play rounds one after the other, learning after each; rewards (N, K) say what every arm would pay."""
-        for row, paid in zip(contexts, rewards, strict=True):
+        """Play rounds one after the other, and learn after each. Rewards (N, K) are those of every arm."""
+        for row, arm_rewards in zip(contexts, rewards, strict=True):
             context = self.encode(row)
             arm = self.select(context)
-            self.update(context, arm, float(paid[arm]))
+            self.update(context, arm, float(arm_rewards[arm]))
 
     def encode_batch(self, contexts: FloatArray) -> Any:
-        """Contexts (N, d) as what `score` takes."""
+        """Return contexts (N, d) as the input of `score`."""
         return [self.encode(row) for row in contexts]
 
     def score(self, batch: Any) -> Any:
@@ -63,7 +63,7 @@ class Adapter(ABC):
         return [self.select(context) for context in batch]
 
     def close(self) -> None:
-        """Give back what the library holds outside Python."""
+        """Free the resources that the library holds outside Python."""
         return
 
 
@@ -83,12 +83,8 @@ class Daband(Adapter):
     def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:
         import daband
 
-        settings: dict[str, Any] = {
-            "alpha": alpha,
-            "ridge": 1.0,
-            "seed": seed,
-            "standardise_rewards": False,
-        }  # as peers do
+        # The other libraries do not standardise rewards.
+        settings: dict[str, Any] = {"alpha": alpha, "ridge": 1.0, "seed": seed, "standardise_rewards": False}
         self.policy = daband.LinUCB(context_shape=(n_dimensions,), n_arms=n_arms, **settings)
 
     def select(self, context: Any) -> int:
@@ -259,7 +255,7 @@ class VowpalWabbit(Adapter):
 
 
 class VowpalWabbitParsedOnce(VowpalWabbit):
-    """The same policy, holding the parsed examples from select until update: its fastest correct use."""
+    """The same policy, which keeps the parsed examples from select until update. This is its fastest correct use."""
 
     name = "vw squarecb, parsed once"
     note = "as above, but the examples that select parsed are kept, labelled and learned from"
@@ -283,7 +279,7 @@ class VowpalWabbitParsedOnce(VowpalWabbit):
 
 
 class VowpalWabbitEpsilonGreedy(VowpalWabbit):
-    """Epsilon-greedy over one linear regression per arm: the cheapest thing Vowpal Wabbit calls a contextual bandit."""
+    """Epsilon-greedy over one linear regression per arm, the cheapest contextual bandit of Vowpal Wabbit."""
 
     name = "vw epsilon-greedy, text"
     note = "one gradient step on one arm per round, no widths and no directed exploration: see its reward"
@@ -303,7 +299,7 @@ class VowpalWabbitEpsilonGreedy(VowpalWabbit):
 
 
 class BareNumpy(Adapter):
-    """LinUCB in a dozen lines of numpy, without interface or checks: what the arithmetic alone costs."""
+    """LinUCB in a dozen lines of numpy, without checks, to measure the arithmetic only."""
 
     name = "bare numpy loop"
     package = "numpy"
@@ -349,7 +345,7 @@ ADAPTERS: tuple[type[Adapter], ...] = (
 
 
 def missing(adapter: type[Adapter]) -> str | None:
-    """Why the adapter's library cannot be used here, or None if it can."""
+    """Return the reason why the adapter's library cannot be used here, or None if it can."""
     if importlib.util.find_spec(adapter.module) is None:
         return "not installed"
     try:
@@ -361,6 +357,6 @@ def missing(adapter: type[Adapter]) -> str | None:
 
 
 def version(adapter: type[Adapter]) -> str:
-    """The version of the adapter's library: of what runs, for an environment may have metadata of an older tree."""
-    told = getattr(importlib.import_module(adapter.module), "__version__", None)
-    return str(told or importlib.metadata.version(adapter.package))
+    """Return the version of the adapter's library. Metadata of an older source tree may differ, so it comes second."""
+    module_version = getattr(importlib.import_module(adapter.module), "__version__", None)
+    return str(module_version or importlib.metadata.version(adapter.package))

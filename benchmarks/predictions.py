@@ -121,14 +121,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
         futures = [
-            pool.submit(store, kind, name, seed, given.out, given.device)
-            for seed in given.seeds
-            for kind, name in data_sets(given.sets)
-            if not (given.out / f"{kind}__{name}__{seed}.npz").exists()
+            pool.submit(store, kind, name, seed, args.out, args.device)
+            for seed in args.seeds
+            for kind, name in data_sets(args.sets)
+            if not (args.out / f"{kind}__{name}__{seed}.npz").exists()
         ]
         for future in futures:
             print(future.result() if future.exception() is None else f"FAILED {future.exception()!r}", flush=True)

@@ -140,19 +140,19 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--record", type=Path)
-    given = parser.parse_args()
-    if given.encode is not None:
-        encode(given.encode)
+    args = parser.parse_args()
+    if args.encode is not None:
+        encode(args.encode)
         return
-    jobs = [(pair, method, seed) for seed in given.seeds for pair in given.pairs for method in METHODS]
+    jobs = [(pair, method, seed) for seed in args.seeds for pair in args.pairs for method in METHODS]
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(given.workers) as pool:
-        for row in pool.map(partial(run, given.features), jobs):
+    with ProcessPoolExecutor(args.workers) as pool:
+        for row in pool.map(partial(run, args.features), jobs):
             rows.append({**row, "commit": commit()})
             print(json.dumps(row), flush=True)
-            if given.record is not None:
+            if args.record is not None:
                 kept = sorted(rows, key=lambda row: (PAIRS.index(row["pair"]), row["method"], row["seed"]))
-                given.record.write_text(json.dumps(kept, indent=1) + "\n")
+                args.record.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Measure what target rewards buy, on stored predictions: the choice, its interval, and two other ways to ask.
+"""Measure choices and intervals from target rewards, on stored predictions, and compare with two other methods.
 
     python benchmarks/predictions.py --sets natural_tables more_tables amazon office_caltech warfarin --out predictions
     python benchmarks/questions.py --predictions predictions --record benchmarks/records/questions.json
 
 Constants of ``daband.trust._questions`` were chosen on the development half: within each kind, every other data set by
 name. *Uniform* draws contexts uniformly and one of the proposed arms, and takes the largest estimate. *CODA* (Kay et
-al., ICCV 2025) asks for the best arm of a context, which tells more than a reward, and needs rewards of 0 and 1.
+al., ICCV 2025) asks for the best arm of a context, which is more informative than a reward,
+and needs rewards of 0 and 1.
 
 Verdicts are those of ``choose`` after 50 rewards: in the target as it is, in one whose contexts have the rewards of
 other contexts (*unrelated*), and in one whose rewards are reversed (*flipped*).
@@ -31,7 +32,7 @@ DRAWS = 10
 CODA_DRAWS = 2
 CODA_BUDGETS = (10, 25, 50, 100)
 _CODA_POOL = 100
-"""Contexts that CODA compares before each question."""
+"""Number of contexts that CODA compares before each question."""
 _GRID = np.linspace(1e-6, 1 - 1e-6, 128)
 
 
@@ -101,7 +102,7 @@ def verdicts(path: Path) -> list[dict[str, Any]]:
 
 
 def _verdict(interval: Interval) -> str:
-    """Return what ``Assessment.with_rewards`` says; fields that do not enter the verdict are empty."""
+    """Return the verdict of ``Assessment.with_rewards``. Fields that do not affect the verdict are empty."""
     empty: dict[str, Any] = dict.fromkeys(Assessment.__dataclass_fields__, 0)
     return Assessment(**{**empty, "doubts": [], "high": None}).with_rewards(interval, interval, 50).verdict
 

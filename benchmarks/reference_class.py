@@ -1,4 +1,4 @@
-"""Make the reference class of ``assess``, and measure it by leaving each data set out.
+"""Write the reference class of ``assess``, and measure its coverage by leaving each data set out.
 
     python benchmarks/predictions.py --sets natural_tables more_tables amazon ... --out predictions
     python benchmarks/reference_class.py --predictions predictions       # write src/daband/trust/reference.json
@@ -28,7 +28,7 @@ COLUMNS = ("set", "kind", "source", "error", "scale", "target")
 _KIND_OF_RECORD = {"tables": "tables", "patients": "tables", "warfarin": "tables", "images": "images",
                    "digits": "images", "handwritten": "images"}  # fmt: skip
 """Kind of the data sets of earlier records, by the end of their name; all others are features."""
-_MADE_UP = ("markets", "synthetic", "named")
+_GENERATED = ("markets", "synthetic", "named")
 """Data sets that are generated: they do not belong to the class."""
 
 
@@ -38,7 +38,7 @@ def new_rows(folder: Path) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("*.npz")):
         stored = np.load(path)
         kind, name, _ = path.stem.split("__")
-        if kind in _MADE_UP:
+        if kind in _GENERATED:
             continue
         chosen = [stored[f"{where}_means"][int(stored["default"])].argmax(axis=1) for where in ("source", "target")]
         source, target = stored["source_rewards"].astype(float), stored["target_rewards"].astype(float)
@@ -61,7 +61,7 @@ def earlier_rows() -> list[dict[str, Any]]:
             own = [one for one in run["assessed"] if one["method"] == "daband"]
             name, ending = f"{run['data']}/{run['name']}", run["data"].rpartition("_")[2]
             kind = _KIND_OF_RECORD.get(ending, "tables" if run["data"] == "natural_tables" else "features")
-            if not own or run["data"] in _MADE_UP or (kind == "tables" and name in seen):
+            if not own or run["data"] in _GENERATED or (kind == "tables" and name in seen):
                 continue
             seen.add(name)
             best = min(one["required"] for one in run["assessed"])

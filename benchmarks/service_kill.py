@@ -1,11 +1,11 @@
-"""Kill the service with SIGKILL under load, again and again: is every acknowledged event in the log once?
+"""Kill the service under load many times, and check that every acknowledged event is in the log exactly once.
 
     python benchmarks/service_kill.py --kills 50 --json benchmarks/records/service-kill.json
 
-Clients decide and send rewards all the time, and repeat what got no answer. At random moments the service and its
-worker are killed and started again; the clock runs until the service answers. In the end the log is read: every answer
-that a client got must be there, once, as it was given. SQLite in a file; Postgres in a server of the benchmark's own,
-or where --postgres points. Loopback only.
+Clients send decisions and rewards all the time, and repeat requests without an answer. At random times the service and
+its worker are killed by SIGKILL and started again, and the time until the service answers is measured. In the end,
+every answer that a client got must be in the log once and unchanged. The log is a file of SQLite, and then a Postgres
+server that the benchmark starts, or the server at --postgres. All requests are local.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ import daband
 from daband.service._event_log import Store
 
 DIMENSIONS, ARMS = 32, 10
-_START_LIMIT = 60.0
+_START_LIMIT_SECONDS = 60.0
 
 
 def write_policy(folder: Path, *, dimensions: int = DIMENSIONS, arms: int = ARMS) -> tuple[Path, Path]:
-    """A LinUCB that has learned a little, as a policy file and as an exported one."""
+    """Train a LinUCB on a few rounds, and return its policy file and its exported file."""
     rng = np.random.default_rng(0)
     contexts = rng.normal(size=(1000, dimensions))
     policy = daband.LinUCB(context_shape=(dimensions,), n_arms=arms, epsilon=0.1, seed=0)
@@ -54,14 +54,14 @@ def write_policy(folder: Path, *, dimensions: int = DIMENSIONS, arms: int = ARMS
 
 
 def free_port() -> int:
-    """A port on which nobody listens."""
+    """Return a free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
 class Server:
-    """``daband serve`` in a process group of its own."""
+    """``daband serve`` in a separate process group."""
 
     def __init__(self, file: Path, log: str, *options: str, port: int | None = None) -> None:
         self.port = port or free_port()
@@ -71,15 +71,15 @@ class Server:
         ]  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
         self.start_cpu: list[float] = []
-        """CPU seconds of the service at its first answer, start by start."""
+        """CPU seconds of the service until its first answer, for each start."""
 
     def start(self) -> float:
-        """Start it, and return after how many seconds it answered."""
-        begun = time.perf_counter()
+        """Start the service, and return the seconds until its first answer."""
+        start = time.perf_counter()
         self.process = subprocess.Popen(
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
         )
-        while time.perf_counter() - begun < _START_LIMIT:
+        while time.perf_counter() - start < _START_LIMIT_SECONDS:
             with (
                 contextlib.suppress(OSError, http.client.HTTPException),
                 contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=1.0)) as connection,
@@ -88,7 +88,7 @@ class Server:
                 if connection.getresponse().status == 200:
                     ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
                     self.start_cpu.append(sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"))
-                    return time.perf_counter() - begun
+                    return time.perf_counter() - start
             if self.process.poll() is not None:
                 assert self.process.stderr is not None
                 raise RuntimeError(self.process.stderr.read().decode())
@@ -96,7 +96,7 @@ class Server:
         raise RuntimeError("the service does not start")
 
     def kill(self) -> None:
-        """Kill it and its worker as a power cut would end them."""
+        """Kill the service and its worker at once, as a power failure does."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -106,7 +106,7 @@ class Server:
 
 
 class Caller(threading.Thread):
-    """Decides and rewards all the time, and remembers what was acknowledged."""
+    """A client that sends decisions and rewards all the time, and stores the acknowledged ones."""
 
     def __init__(self, address: str, seed: int) -> None:
         super().__init__(daemon=True)
@@ -131,7 +131,7 @@ class Caller(threading.Thread):
                     self.rewards[event_id] = reward
 
     def _post(self, client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer; what gets none is repeated in three cases of four, and given up in the fourth."""
+        """Return the answer to a request. A request without an answer is repeated with probability 0.75, else None."""
         while not self.stop.is_set():
             try:
                 response = client.post(path, json=body)
@@ -148,7 +148,7 @@ class Caller(threading.Thread):
 def run(
     log: str, *, kills: int, callers: int = 4, seed: int = 0, between: tuple[float, float] = (0.1, 1.5)
 ) -> dict[str, Any]:
-    """Kill the service so many times under load, and compare the log with what callers were told."""
+    """Kill the service this many times under load, and compare the log with the answers that clients got."""
     with tempfile.TemporaryDirectory() as folder:
         policy, file = write_policy(Path(folder))
         server = Server(file, log, "--learn", str(policy), "--learn-every", "50")
@@ -168,36 +168,36 @@ def run(
         for thread in threads:
             thread.join(10.0)
         server.kill()
-    told = {name: answer for thread in threads for name, answer in thread.events.items()}
+    answers = {name: answer for thread in threads for name, answer in thread.events.items()}
     rewarded = {name: reward for thread in threads for name, reward in thread.rewards.items()}
     return {
         "kills": kills,
-        "acknowledged_events": len(told),
+        "acknowledged_events": len(answers),
         "acknowledged_rewards": len(rewarded),
         "repeated_calls": sum(thread.repeated for thread in threads),
         "slowest_start_seconds": max(starts[1:], default=starts[0]),
         "median_start_seconds": float(np.median(starts[1:] or starts)),
         "start_cpu_seconds": float(np.median(server.start_cpu)),
-        **_compare(log, told, rewarded),
+        **_compare(log, answers, rewarded),
     }
 
 
 def _wait_for_answers(threads: list[Caller], n: int) -> None:
-    """Until so many more decisions were acknowledged: every kill comes under load, however busy the machine is."""
-    until, most = sum(len(thread.events) for thread in threads) + n, time.monotonic() + _START_LIMIT
-    while sum(len(thread.events) for thread in threads) < until and time.monotonic() < most:
+    """Wait until ``n`` further decisions are acknowledged, so that every kill happens under load."""
+    until, deadline = sum(len(thread.events) for thread in threads) + n, time.monotonic() + _START_LIMIT_SECONDS
+    while sum(len(thread.events) for thread in threads) < until and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def _wait_for_model(log: str) -> None:
-    """Until the worker, which was killed as often, has learned from the log."""
-    store, most = Store(log), time.monotonic() + _START_LIMIT
-    while len(store.list_models()) < 2 and time.monotonic() < most:
+    """Wait until the worker, which was killed as often, has published a learned model."""
+    store, deadline = Store(log), time.monotonic() + _START_LIMIT_SECONDS
+    while len(store.list_models()) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     store.close()
 
 
-def _compare(log: str, told: dict[str, dict[str, Any]], rewarded: dict[str, float]) -> dict[str, int]:
+def _compare(log: str, answers: dict[str, dict[str, Any]], rewarded: dict[str, float]) -> dict[str, int]:
     store = Store(log)
     events, rewards, seq = [], [], 0
     while rows := store.read_events(seq, 5000):
@@ -214,20 +214,20 @@ def _compare(log: str, told: dict[str, dict[str, Any]], rewarded: dict[str, floa
             damaged = int(connection.execute(sa.text("PRAGMA integrity_check")).scalar() != "ok")
     store.close()
     logged = {event.event_id: event for event in events}
-    paid = {row.event.event_id: row.reward for row in rewards}
+    reward_of = {row.event.event_id: row.reward for row in rewards}
     return {
         "logged_events": len(events),
         "logged_rewards": len(rewards),
         "models_learned": len(models) - 1,
-        "lost_events": sum(name not in logged for name in told),
+        "lost_events": sum(name not in logged for name in answers),
         "altered_events": sum(
             name in logged and (logged[name].arm, logged[name].propensity) != (answer["arm"], answer["propensity"])
-            for name, answer in told.items()
+            for name, answer in answers.items()
         ),
         "double_events": len(events) - len(logged),
-        "lost_rewards": sum(name not in paid for name in rewarded),
-        "altered_rewards": sum(name in paid and paid[name] != reward for name, reward in rewarded.items()),
-        "double_rewards": len(rewards) - len(paid),
+        "lost_rewards": sum(name not in reward_of for name in rewarded),
+        "altered_rewards": sum(name in reward_of and reward_of[name] != reward for name, reward in rewarded.items()),
+        "double_rewards": len(rewards) - len(reward_of),
         "damaged_files": damaged,
     }
 
@@ -240,7 +240,7 @@ FAULTS = (
 
 @contextlib.contextmanager
 def postgres(given: str | None) -> Iterator[str | None]:
-    """The address of a Postgres server: the one given, else one of our own where Debian's packages are installed."""
+    """Yield the address of a Postgres server: the given one, else a new one if Postgres is installed, else None."""
     programs = [Path(found).parent for found in sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))]
     if given is not None or not programs:
         yield given

@@ -1,12 +1,12 @@
-"""How many requests a second does the service answer, beside a bare endpoint that writes the same rows?
+"""Measure the requests per second of the service, compared with a bare endpoint that writes the same rows.
 
     python benchmarks/service_load.py --json benchmarks/records/service-load.json --commit $(git rev-parse --short HEAD)
     python benchmarks/service_load.py --soak 20 ...       # and 20 minutes at a steady rate, for the memory
 
-16 clients with connections that stay open decide and reward in turns (LinUCB, 32 numbers, 10 arms), from a process of
-their own. The bare endpoint runs on the same server and framework: it reads the JSON, writes a row of the same size by
-the same group commit, and answers; it decides nothing, checks nothing, watches nothing, and has no worker. Service and
-bare endpoint take turns, so that a noisy neighbour is shared out. Loopback only; the load lasts as long as it is told.
+In a separate process, 16 clients with open connections send decisions and rewards in turns (LinUCB, 32 numbers, 10
+arms). The bare endpoint uses the same server and framework. It reads the JSON, writes a row of the same size by the
+same group commit, and answers. It does not decide or check anything, and has no worker. The service and the bare
+endpoint take turns, so that other load on the machine affects both. All requests are local.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CLIENTS = 16
 
 
 def bare_app(log: str) -> Starlette:
-    """The bare endpoint: JSON in, the same row to disk, JSON out."""
+    """Return the application with the bare endpoint, which reads JSON, writes a row to disk and returns JSON."""
     store = Store(log)
 
     @asynccontextmanager
@@ -80,12 +80,12 @@ def bare_app(log: str) -> Starlette:
 
 
 async def _client(port: int, until: float, seed: int, pause: float) -> tuple[list[float], list[float], int]:
-    """One client: latencies of decisions and of rewards in seconds, and how many answers were no 200."""
+    """Run one client. Return the seconds of each decision and each reward, and the number of rounds with an error."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     rng = random.Random(seed)
-    decided: list[float] = []
-    rewarded: list[float] = []
-    wrong, number = 0, 0
+    decide_seconds: list[float] = []
+    reward_seconds: list[float] = []
+    n_errors, number = 0, 0
 
     async def post(path: str, body: bytes) -> bool:
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
@@ -99,58 +99,58 @@ async def _client(port: int, until: float, seed: int, pause: float) -> tuple[lis
     while time.perf_counter() < until:
         event_id = f"{seed}-{time.monotonic_ns()}-{number}"
         number += 1
-        begun = time.perf_counter()
+        start = time.perf_counter()
         good = await post("/decide", b'{"event_id":"%b","context":%b}' % (event_id.encode(), bodies[number % 64]))
-        decided.append(time.perf_counter() - begun)
-        begun = time.perf_counter()
+        decide_seconds.append(time.perf_counter() - start)
+        start = time.perf_counter()
         good &= await post(f"/events/{event_id}/reward", b'{"reward":%d}' % rng.getrandbits(1))
-        rewarded.append(time.perf_counter() - begun)
-        wrong += not good
+        reward_seconds.append(time.perf_counter() - start)
+        n_errors += not good
         if pause:
             await asyncio.sleep(pause)
     writer.close()
-    return decided, rewarded, wrong
+    return decide_seconds, reward_seconds, n_errors
 
 
 async def _clients(port: int, seconds: float, pause: float) -> dict[str, Any]:
-    begun = time.perf_counter()
-    outcomes = await asyncio.gather(*(_client(port, begun + seconds, seed, pause) for seed in range(CLIENTS)))
-    took = time.perf_counter() - begun
-    decided = [one for outcome in outcomes for one in outcome[0]]
-    rewarded = [one for outcome in outcomes for one in outcome[1]]
-    every = np.array(decided + rewarded)
+    start = time.perf_counter()
+    outcomes = await asyncio.gather(*(_client(port, start + seconds, seed, pause) for seed in range(CLIENTS)))
+    elapsed = time.perf_counter() - start
+    decide_seconds = [one for outcome in outcomes for one in outcome[0]]
+    reward_seconds = [one for outcome in outcomes for one in outcome[1]]
+    every = np.array(decide_seconds + reward_seconds)
     return {
         "requests": len(every),
-        "rate": len(every) / took,
+        "rate": len(every) / elapsed,
         "wrong": sum(outcome[2] for outcome in outcomes),
-        "decide_ms": [float(np.percentile(decided, q)) * 1e3 for q in (50, 99)],
-        "reward_ms": [float(np.percentile(rewarded, q)) * 1e3 for q in (50, 99)],
+        "decide_ms": [float(np.percentile(decide_seconds, q)) * 1e3 for q in (50, 99)],
+        "reward_ms": [float(np.percentile(reward_seconds, q)) * 1e3 for q in (50, 99)],
         "median_ms": float(np.median(every)) * 1e3,
         "p99_ms": float(np.percentile(every, 99)) * 1e3,
     }
 
 
 def load(port: int, seconds: float, pause: float = 0.0) -> dict[str, Any]:
-    """The clients in a process of their own."""
+    """Run the clients in a separate process, and return their statistics."""
     command = [sys.executable, __file__, "--clients", str(port), "--seconds", str(seconds), "--pause", str(pause)]
     done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=seconds + 120)
     return dict(json.loads(done.stdout))
 
 
 def resident_mb(pid: int) -> float:
-    """The memory of a process."""
+    """Return the resident memory of a process in MiB."""
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time of a process, all its threads."""
+    """Return the CPU seconds of all threads of a process."""
     ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
-def measured(port: int, seconds: float, processes: dict[str, int]) -> dict[str, Any]:
-    """``load``, with the CPU time of each process for one request, in microseconds."""
+def measure_load(port: int, seconds: float, processes: dict[str, int]) -> dict[str, Any]:
+    """Return the statistics of ``load``, with the CPU microseconds of each process per request."""
     before = {name: cpu_seconds(pid) for name, pid in processes.items()}
     found = load(port, seconds)
     used = {name: cpu_seconds(pid) - before[name] for name, pid in processes.items()}
@@ -158,23 +158,23 @@ def measured(port: int, seconds: float, processes: dict[str, int]) -> dict[str, 
 
 
 def children(pid: int) -> list[int]:
-    """The processes that any thread of a process started."""
+    """Return the ids of the child processes of a process."""
     return [int(one) for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
 
 
 def soak(minutes: float, rate: float) -> dict[str, Any]:
-    """A steady rate for some minutes: memory of service and worker every few seconds, and what it grew by."""
+    """Send requests at a steady rate for some minutes, and return the memory of the service and of the worker."""
     with tempfile.TemporaryDirectory() as name:
         policy, file = write_policy(Path(name))
         server = Server(file, f"sqlite:///{name}/events.db", "--learn", str(policy))
         server.start()
         try:
-            return _soaked(server, minutes, rate)
+            return _run_soak(server, minutes, rate)
         finally:
             server.kill()
 
 
-def _soaked(server: Server, minutes: float, rate: float) -> dict[str, Any]:
+def _run_soak(server: Server, minutes: float, rate: float) -> dict[str, Any]:
     assert server.process is not None
     pause = CLIENTS * 2.0 / rate
     command = [
@@ -202,7 +202,7 @@ def _soaked(server: Server, minutes: float, rate: float) -> dict[str, Any]:
 
 
 def compare(seconds: float, turns: int) -> dict[str, Any]:
-    """Service and bare endpoint in turns."""
+    """Measure the service and the bare endpoint in turns."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         policy, file = write_policy(folder)
@@ -222,8 +222,8 @@ def compare(seconds: float, turns: int) -> dict[str, Any]:
             assert server.process is not None
             processes = {"service": server.process.pid, "worker": children(server.process.pid)[0]}
             for _ in range(turns):
-                found["bare"].append(measured(port, seconds, {"bare": bare.pid}))
-                found["service"].append(measured(server.port, seconds, processes))
+                found["bare"].append(measure_load(port, seconds, {"bare": bare.pid}))
+                found["service"].append(measure_load(server.port, seconds, processes))
                 print({name: round(runs[-1]["rate"]) for name, runs in found.items()}, flush=True)
         finally:
             bare.kill()

@@ -1,11 +1,10 @@
-"""The split of data sets into a development half and a report half, fixed before anything was tuned.
+"""Split data sets into a development half and a report half. The split was fixed before anything was tuned.
 
-Whatever is chosen (experts, aggregation, estimates, margins, candidates, rules of asking) is chosen on the development
-half. Within each kind of data, names are ordered by a hash, and every other one is for development, the first being the
-kind's odd one. The report half was read five times, the last time together with the other (``shared.json``). Both
-halves of the fresh data sets, the third and the fourth set are read, and serve development since. The fifth set is for
-the report alone: nothing was trained on it before its reading, and shapes and the best constant arm were all that was
-looked at.
+All settings are chosen on the development half. Within each kind of data, names are ordered by a hash, and every other
+one, starting with the first, is for development. The report half was evaluated five times, the last time together with
+the other half (``shared.json``). Both halves of the fresh data sets, the third set and the fourth set have been
+reported, and are used for development since. The fifth set is only for reports. Before its evaluation, only shapes and
+the best constant arm were computed, and no policy was trained on it.
 
     python benchmarks/split.py           write benchmarks/records/split.json
 """
@@ -30,6 +29,7 @@ _TABLES = [
 
 
 def _ordered(*domains: str) -> list[str]:
+    """Return the names of all ordered pairs of domains."""
     return [f"{one}-{other}" for one, other in itertools.permutations(domains, 2)]
 
 
@@ -47,14 +47,14 @@ KINDS: dict[str, list[str]] = {
         f"{kind}-{number}" for kind in ("covariate", "units", "inverted", "moved", "labels") for number in range(4)
     ],
 }
-"""Every data set by kind of data. Markets are made: what may differ between them is in the name."""
+"""Every data set by kind of data. Markets are generated; their names state what differs between the domains."""
 KINDS |= {kind: list(names) for kind, names in declared().items()}
 READ_ONCE = ("third", "fourth", "fifth")
-"""Sets that were whole for the report, each until it was read; the last one serves no development yet."""
+"""Sets that were reported once as a whole; all but the last are used for development now."""
 
 
 def split() -> dict[str, dict[str, list[str]]]:
-    """Names by half and kind."""
+    """Return the names of data sets by half and kind."""
     halves: dict[str, dict[str, list[str]]] = {half: {} for half in ("development", "report", *READ_ONCE)}
     for kind, names in KINDS.items():
         order = sorted(names, key=lambda name: hashlib.sha256(f"{kind}/{name}".encode()).hexdigest())
@@ -67,7 +67,7 @@ def split() -> dict[str, dict[str, list[str]]]:
 
 
 def recorded(half: str) -> dict[str, list[str]]:
-    """The names of a half by kind: choices are made on "development", the others are read once."""
+    """Return the names of a half, or of a set that is reported once, by kind, from the stored split."""
     names: dict[str, list[str]] = json.loads(RECORD.read_text())[half]
     return names
 

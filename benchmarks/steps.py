@@ -97,20 +97,20 @@ def main() -> None:
     parser.add_argument("--commit", default="")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    given = parser.parse_args()
-    name = torch.cuda.get_device_name() if given.device == "cuda" else platform.machine()
-    record: dict[str, Any] = {"commit": given.commit, "device": name, "torch": torch.__version__, "steps": given.steps}
-    numbers = [int(part) for part in given.runs.split(",")]
-    record["rows"] = [step_cost(runs, given.steps, given.device) for runs in numbers]
-    if given.digit:
+    args = parser.parse_args()
+    name = torch.cuda.get_device_name() if args.device == "cuda" else platform.machine()
+    record: dict[str, Any] = {"commit": args.commit, "device": name, "torch": torch.__version__, "steps": args.steps}
+    numbers = [int(part) for part in args.runs.split(",")]
+    record["rows"] = [step_cost(runs, args.steps, args.device) for runs in numbers]
+    if args.digit:
         pair = daband.domains.load("digit")
         whole_runs(range(1), pair)  # loads kernels
         record["digit"] = [whole_runs(range(runs), pair) for runs in numbers]
-    if given.table:
-        record["table"] = whole_table(given.table)
+    if args.table:
+        record["table"] = whole_table(args.table)
     print(json.dumps(record, indent=1))
-    if given.json is not None:
-        given.json.write_text(json.dumps(record, indent=1) + "\n")
+    if args.json is not None:
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

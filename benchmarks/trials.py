@@ -1,13 +1,13 @@
-"""Policies learned from the logs of randomised experiments, and from the same contexts with planted effects.
+"""Compare policies learned from logs of randomised experiments, and from the same contexts with simulated effects.
 
     python benchmarks/trials.py --part experiments --out benchmarks/records/trials.json
     python benchmarks/trials.py --part planted --seconds 3000 --out benchmarks/records/trials.json
     python benchmarks/trials.py --part intervals --logs 300 --out benchmarks/records/trials.json
 
-Every experiment is split into two domains: a policy learns from the log of one, and the randomised log of the other
-values it. Data: ``$DABAND_DATA/trials``. Methods of other packages run if these are installed (``pip install econml
-causalml obp vowpalwabbit``). A part replaces its rows in the record and keeps the others. With ``--methods`` it
-replaces the results of these methods, on the same logs.
+Every experiment is split into two domains. A policy learns from the log of one domain, and its value is estimated from
+the randomised log of the other. Data: ``$DABAND_DATA/trials``. Methods of other packages run if these are installed
+(``pip install econml causalml obp vowpalwabbit``). A part replaces its rows in the record and keeps the others. With
+``--methods`` it replaces the results of these methods, on the same logs.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ EXPERIMENTS = (
     "wordings-year",
 )  # fmt: skip
 PLANTED = ("mails-channel", "strokes-country")
-#: Contexts on which a policy with planted effects is valued.
-TESTED = 2000
+#: Number of contexts on which a policy is evaluated if effects are simulated.
+N_TEST = 2000
 
 
 class Log(NamedTuple):
@@ -50,12 +50,12 @@ class Log(NamedTuple):
     n_arms: int
 
     def scores(self) -> np.ndarray:
-        """Doubly robust scores of every arm, (n, K)."""
+        """Return doubly robust scores of every arm, (n, K)."""
         features = fit_ramps(self.contexts, 8)(self.contexts)[:, 1:]
         return score_rounds(LoggedRounds(features, self.arms, self.rewards, self.propensities), self.n_arms)
 
 
-#: From a log, contexts of another domain and a seed to the arms (m,) that are chosen there.
+#: A function of a log, contexts (m, d) of another domain and a seed, which returns the arms (m,) that are chosen there.
 Method = Callable[[Log, np.ndarray, int], np.ndarray]
 
 
@@ -63,6 +63,7 @@ Method = Callable[[Log, np.ndarray, int], np.ndarray]
 
 
 def learn(log: Log, seed: int) -> daband.LogPolicy:
+    """Return daband's policy for a log."""
     policy = daband.LogPolicy(context_shape=log.contexts.shape[1:], n_arms=log.n_arms, seed=seed)
     weights = daband.weights.importance(log.propensities, log.n_arms)
     policy.update(log.contexts, log.arms, log.rewards, weights=weights)
@@ -70,6 +71,7 @@ def learn(log: Log, seed: int) -> daband.LogPolicy:
 
 
 def best_arm(log: Log, target: np.ndarray, _: int) -> np.ndarray:
+    """Choose the arm with the largest mean reward for every context."""
     weights = np.equal.outer(log.arms, np.arange(log.n_arms)) / log.propensities[:, None]
     return np.full(len(target), int(((weights.T @ log.rewards) / weights.sum(axis=0)).argmax()))
 
@@ -78,23 +80,26 @@ def log_policy(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
     return learn(log, seed).decide(target).arm
 
 
-def standardised(log: Log, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def standardise(log: Log, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the contexts of the log and of the target, standardised by the log."""
     mean, scale = log.contexts.mean(axis=0), log.contexts.std(axis=0) + 1e-9
     return (log.contexts - mean) / scale, np.clip((target - mean) / scale, -5.0, 5.0)
 
 
 def ridge(log: Log, target: np.ndarray, _: int) -> np.ndarray:
+    """Choose arms by a ridge regression per arm."""
     from sklearn.linear_model import RidgeCV
 
-    x, there = standardised(log, target)
+    x, there = standardise(log, target)
     fits = [
         RidgeCV(np.geomspace(1, 1e5, 11)).fit(x[log.arms == a], log.rewards[log.arms == a]) for a in range(log.n_arms)
     ]
     return np.stack([fit.predict(there) for fit in fits], axis=1).argmax(axis=1)
 
 
-def on_scores(log: Log, target: np.ndarray, regression: Any) -> np.ndarray:
-    x, there = standardised(log, target)
+def regress(log: Log, target: np.ndarray, regression: Any) -> np.ndarray:
+    """Choose arms by a regression of centred doubly robust scores."""
+    x, there = standardise(log, target)
     scores = log.scores()
     return regression.fit(x, scores - scores.mean(axis=1, keepdims=True)).predict(there).argmax(axis=1)
 
@@ -102,13 +107,13 @@ def on_scores(log: Log, target: np.ndarray, regression: Any) -> np.ndarray:
 def dr_ridge(log: Log, target: np.ndarray, _: int) -> np.ndarray:
     from sklearn.linear_model import RidgeCV
 
-    return on_scores(log, target, RidgeCV(np.geomspace(1, 1e6, 13)))
+    return regress(log, target, RidgeCV(np.geomspace(1, 1e6, 13)))
 
 
 def dr_forest(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.ensemble import RandomForestRegressor
 
-    return on_scores(log, target, RandomForestRegressor(100, min_samples_leaf=20, max_features=0.33, random_state=seed))
+    return regress(log, target, RandomForestRegressor(100, min_samples_leaf=20, max_features=0.33, random_state=seed))
 
 
 def econml_policy_forest(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
@@ -116,7 +121,7 @@ def econml_policy_forest(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.dummy import DummyClassifier
     from sklearn.linear_model import RidgeCV
 
-    x, there = standardised(log, target)
+    x, there = standardise(log, target)
     forest = DRPolicyForest(
         model_propensity=DummyClassifier(strategy="prior"), model_regression=RidgeCV(np.geomspace(1, 1e5, 6)),
         n_estimators=100, min_samples_leaf=20, random_state=seed,
@@ -129,7 +134,7 @@ def econml_dr_learner(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.dummy import DummyClassifier
     from sklearn.linear_model import RidgeCV
 
-    x, there = standardised(log, target)
+    x, there = standardise(log, target)
     learner = DRLearner(
         model_propensity=DummyClassifier(strategy="prior"), model_regression=RidgeCV(np.geomspace(1, 1e5, 6)),
         model_final=RidgeCV(np.geomspace(1, 1e6, 13)), random_state=seed,
@@ -142,7 +147,7 @@ def causalml_dr_learner(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
     from causalml.inference.meta import BaseDRRegressor
     from sklearn.linear_model import RidgeCV
 
-    x, there = standardised(log, target)
+    x, there = standardise(log, target)
     propensity = [log.propensities[log.arms == arm].mean() for arm in range(log.n_arms)]
     chances = {a: np.full(len(x), propensity[a] / (propensity[0] + propensity[a])) for a in range(1, log.n_arms)}
     learner = BaseDRRegressor(learner=RidgeCV(np.geomspace(1, 1e6, 13)), control_name=0)
@@ -155,16 +160,17 @@ def obp_ipw_learner(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
     from obp.policy import IPWLearner
     from sklearn.linear_model import LogisticRegression
 
-    x, there = standardised(log, target)
+    x, there = standardise(log, target)
     learner = IPWLearner(n_actions=log.n_arms, base_classifier=LogisticRegression(max_iter=500, random_state=seed))
     learner.fit(context=x, action=log.arms, reward=log.rewards - log.rewards.min(), pscore=log.propensities)
     return np.asarray(learner.predict(there)[:, :, 0].argmax(axis=1))
 
 
 def vowpal(log: Log, target: np.ndarray, seed: int, kind: str) -> np.ndarray:
+    """Choose arms by Vowpal Wabbit with this ``--cb_type``."""
     from vowpalwabbit import Workspace
 
-    x, there = standardised(log, target)
+    x, there = standardise(log, target)
     costs = -(log.rewards - log.rewards.mean()) / (log.rewards.std() or 1.0)
     learner = Workspace(f"--cb_explore_adf --cb_type {kind} -q sa --random_seed {seed + 1} --quiet")
 
@@ -190,7 +196,7 @@ METHODS: dict[str, Method] = {
 
 
 def read_experiment(name: str) -> dict[str, Log]:
-    """Both domains of an experiment, with the context columns as daband reads them."""
+    """Return the logs of both domains of an experiment, with the context columns as daband reads them."""
     import polars as pl
 
     folder = Path(os.environ["DABAND_DATA"]) / "trials" / name
@@ -216,7 +222,10 @@ def read_experiment(name: str) -> dict[str, Log]:
 
 
 def run_experiments(methods: list[str], seeds: int, **_: Any) -> list[dict[str, Any]]:
-    """z: the difference to the source's best arm, in standard errors, by the target's scores."""
+    """Return a row per experiment, method and seed.
+
+    ``z`` is the gain over the source's best arm by the target's scores, in standard errors.
+    """
     rows = []
     for name in EXPERIMENTS:
         logs = read_experiment(name)
@@ -242,16 +251,19 @@ def run_experiments(methods: list[str], seeds: int, **_: Any) -> list[dict[str, 
 
 
 def plant(contexts: np.ndarray, n: int, n_arms: int, effect: float, rate: float, rule: str, seed: int) -> Any:
-    """A log in which a rule says which arm gains ``effect`` standard deviations, test contexts and their means."""
+    """Return a log in which a rule of the context determines the best arm, test contexts, and their mean rewards.
+
+    The best arm gains ``effect`` standard deviations of the reward.
+    """
     rng = np.random.default_rng([7, seed, n, n_arms, int(100 * effect), int(1000 * rate), len(rule)])
-    rows = contexts[rng.permutation(len(contexts))[: n + TESTED]]
+    rows = contexts[rng.permutation(len(contexts))[: n + N_TEST]]
     z = np.clip((rows - rows.mean(axis=0)) / (rows.std(axis=0) + 1e-9), -3.0, 3.0)
     if rule == "linear":
-        wanted = (z @ rng.standard_normal((z.shape[1], n_arms)) + rng.standard_normal(n_arms)).argmax(axis=1)
+        best_arms = (z @ rng.standard_normal((z.shape[1], n_arms)) + rng.standard_normal(n_arms)).argmax(axis=1)
     else:  # two splits
         first, second, third = (z[:, j] > np.median(z[:, j]) for j in rng.choice(z.shape[1], 3, replace=False))
-        wanted = (rng.permutation(4) % n_arms)[np.where(first, np.where(second, 0, 1), np.where(third, 2, 3))]
-    chances = np.minimum(rate + effect * np.sqrt(rate * (1 - rate)) * np.eye(n_arms)[wanted], 1.0)
+        best_arms = (rng.permutation(4) % n_arms)[np.where(first, np.where(second, 0, 1), np.where(third, 2, 3))]
+    chances = np.minimum(rate + effect * np.sqrt(rate * (1 - rate)) * np.eye(n_arms)[best_arms], 1.0)
     arms = rng.integers(n_arms, size=n)
     rewards = (rng.random(n) < chances[np.arange(n), arms]).astype(np.float64)
     log = Log(rows[:n], arms, rewards, np.full(n, 1 / n_arms), n_arms)
@@ -259,7 +271,7 @@ def plant(contexts: np.ndarray, n: int, n_arms: int, effect: float, rate: float,
 
 
 def run_planted(methods: list[str], seconds: float, before: list[dict[str, Any]], **_: Any) -> list[dict[str, Any]]:
-    """The value above the reward without effects, in standard deviations of the reward."""
+    """Return a row per simulated log, with the gain of each method in standard deviations of the reward."""
     pools = {name: np.concatenate([log.contexts for log in read_experiment(name).values()]) for name in PLANTED}
     settings = itertools.product(
         PLANTED, (2000, 5000), (2, 3), (0.0, 0.1, 0.2, 0.4, 0.7, 1.0), (0.01, 0.1, 0.5), ("linear", "splits")
@@ -274,7 +286,7 @@ def run_planted(methods: list[str], seconds: float, before: list[dict[str, Any]]
         row |= {"best possible": float(means.max(axis=1).mean())} | (before[number] if before else {})
         for method in ("best arm", *methods):
             chosen = (best_arm if method == "best arm" else METHODS[method])(log, tested, seed)
-            row[method] = float(means[np.arange(TESTED), chosen].mean())
+            row[method] = float(means[np.arange(N_TEST), chosen].mean())
         rows.append(row)
         if time.perf_counter() > end:
             break
@@ -296,9 +308,12 @@ INTERVALS = (
 def simulate(
     kind: str, n: int, rng: np.random.Generator
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], float]:
-    """A log with three arms, and the true value of the policy "arm 1 if the first number is above 0, else arm 0"."""
+    """Return a log with three arms, and the true value of a policy.
+
+    The policy chooses arm 1 if the first number of the context is above 0, else arm 0.
+    """
     x = rng.standard_normal((n, 3))
-    wanted = (x[:, 0] > 0).astype(int)
+    best_arms = (x[:, 0] > 0).astype(int)
     chances = np.full(3, 1 / 3)
     if "peaked" in kind:
         chances = np.array([0.92, 0.04, 0.04])
@@ -306,7 +321,7 @@ def simulate(
         chances = np.array([0.8, 0.1, 0.1])
     arms = rng.choice(3, n, p=chances)
     given = np.full(n, 1 / 3) if "wrong" in kind else chances[arms]
-    right = arms == wanted
+    right = arms == best_arms
     if "buy" in kind or kind == "promotion":
         rate = 0.012 if kind == "promotion" else float(kind.split("%", maxsplit=1)[0]) / 100
         rewards = (rng.random(n) < rate * np.where(right, 1.3, 1.0)).astype(float)
@@ -328,7 +343,7 @@ def simulate(
 
 
 def run_intervals(logs: int, **_: Any) -> list[dict[str, Any]]:
-    """How often the 95% interval contains the truth, and how often there is a warning."""
+    """Return how often the 95% interval contains the true value, and how often there is a warning."""
 
     def policy(contexts: np.ndarray) -> np.ndarray:
         return np.eye(3)[(contexts[:, 0] > 0).astype(int)]

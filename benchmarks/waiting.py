@@ -1,10 +1,10 @@
-"""What a user waits for: the seconds of an import in a fresh process, and of ``daband demo``.
+"""Measure the seconds of an import in a new process, and of ``daband demo``.
 
     python benchmarks/waiting.py --demo --json waiting.json
 
-Imports are the best of seven processes, each less an empty one, with compiled modules on disk as an installed package
-has them (the first process writes them, whatever ``PYTHONDONTWRITEBYTECODE`` says). The demo is the whole command, from
-a shell to the report, with its environment installed before; it uses as many processes as there are cores.
+Times of imports are the best of seven processes, minus the time of an empty process. Compiled modules are on disk, as
+in an installed package; the first process writes them. The demo is the whole command, from the shell to the report. It
+uses as many processes as there are cores.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from typing import Any
 
 from machine import commit, machine
 
-PROCESSES = 7
+N_PROCESSES = 7
 
 
-def seconds_of(code: str) -> tuple[float, float]:
-    """Wall and processor seconds of the fastest of some processes that run this."""
+def measure_seconds(code: str) -> tuple[float, float]:
+    """Return the wall and processor seconds of the fastest of seven processes that run the code."""
     times = []
     with tempfile.TemporaryDirectory() as compiled:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}
-        for _ in range(PROCESSES):
-            began, before = time.perf_counter(), _processor()
+        for _ in range(N_PROCESSES):
+            start, cpu_before = time.perf_counter(), _cpu_seconds()
             subprocess.run([sys.executable, "-c", code], check=True, env=environment)
-            times.append((time.perf_counter() - began, _processor() - before))
+            times.append((time.perf_counter() - start, _cpu_seconds() - cpu_before))
     return min(wall for wall, _ in times), min(processor for _, processor in times)
 
 
-def _processor() -> float:
-    """Processor seconds of the processes that have ended."""
+def _cpu_seconds() -> float:
+    """Return the processor seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def demo() -> dict[str, Any]:
-    """Wall and processor seconds of the demo, and the last line that it prints."""
+def run_demo() -> dict[str, Any]:
+    """Run the demo, and return its wall and processor seconds, its accuracies and the last line that it prints."""
     with tempfile.TemporaryDirectory() as folder:
-        began, before = time.perf_counter(), _processor()
+        start, cpu_before = time.perf_counter(), _cpu_seconds()
         command = [sys.executable, "-m", "daband", "demo", "--out", f"{folder}/demo"]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        seconds, processor = time.perf_counter() - began, _processor() - before
+        seconds, processor = time.perf_counter() - start, _cpu_seconds() - cpu_before
         records = json.loads(Path(folder, "demo", "results.json").read_text())
     return {
         "seconds": seconds,
@@ -63,18 +63,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--demo", action="store_true", help="also the demo, which takes minutes")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    empty = seconds_of("")
+    args = parser.parse_args()
+    empty = measure_seconds("")
     imports = {}
     for name in ("numpy", "daband", "daband.serving"):
-        wall, processor = (each - none for each, none in zip(seconds_of(f"import {name}"), empty, strict=True))
+        wall, processor = (each - none for each, none in zip(measure_seconds(f"import {name}"), empty, strict=True))
         imports[name] = {"seconds": wall, "cpu_seconds": processor}
     record: dict[str, Any] = {**machine(), "commit": commit(), "imports": imports}
-    if given.demo:
-        record["demo"] = demo()
+    if args.demo:
+        record["demo"] = run_demo()
     print(json.dumps(record, indent=1))
-    if given.json is not None:
-        given.json.write_text(json.dumps(record, indent=1) + "\n")
+    if args.json is not None:
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def customers(n: int, age: float) -> pl.DataFrame:
     })  # fmt: skip
 
 
-def chance(rows: pl.DataFrame, product: str) -> np.ndarray:
+def buy_probability(rows: pl.DataFrame, product: str) -> np.ndarray:
     """Return the probability that each customer buys with each offer, (n, 3)."""
     young = rows["age"].to_numpy() < 45
     if product == "shoes":
@@ -53,13 +53,15 @@ def chance(rows: pl.DataFrame, product: str) -> np.ndarray:
 
 
 def ab_test(product: str, n: int = 12_000) -> pl.DataFrame:
-    """Return the log of a test: half of the customers got nothing, a quarter each of the offers."""
+    """Return the log of a test: half of the customers got nothing, a quarter the coupon, a quarter a visit."""
     rows = customers(n, age=45)
-    share = np.array([0.25, 0.5, 0.25])
-    drawn = rng.choice(3, n, p=share)
-    buys = rng.random(n) < chance(rows, product)[np.arange(n), drawn]
-    euros = (buys * (rng.lognormal(3.5, 0.7, n) - COST[drawn])).round(2)
-    return rows.with_columns(offer=pl.Series([OFFERS[a] for a in drawn]), euros=euros, p=share[drawn])
+    probabilities = np.array([0.25, 0.5, 0.25])
+    offer_indices = rng.choice(3, n, p=probabilities)
+    buys = rng.random(n) < buy_probability(rows, product)[np.arange(n), offer_indices]
+    euros = (buys * (rng.lognormal(3.5, 0.7, n) - COST[offer_indices])).round(2)
+    return rows.with_columns(
+        offer=pl.Series([OFFERS[index] for index in offer_indices]), euros=euros, p=probabilities[offer_indices]
+    )
 
 
 tests = {product: ab_test(product) for product in ("shoes", "tents")}
@@ -106,13 +108,18 @@ print(choices["tents"].assessment)
 basket = np.exp(3.5 + 0.7**2 / 2) - COST
 figure, axis = plt.subplots(figsize=(7, 2.4))
 for row, (product, choice) in enumerate(choices.items()):
-    pair, policy, found = pairs[product], choice.policy, choice.policy.evidence
-    truth = chance(sweden, product) * basket
-    chosen = policy.select(pair.table.apply(sweden), "target").arm
-    gain = truth[np.arange(len(chosen)), chosen].mean() - truth[:, found.arm].mean()
-    print(f"{product}: in Sweden the policy really gains {gain:+.2f} euros over always {OFFERS[found.arm]}")
-    axis.plot([found.gain - 2 * found.error, found.gain + 2 * found.error], [row, row], color="#9fb3c8", linewidth=8)
-    axis.plot(found.gain, row, "o", color="#0072b2", label="estimate from the test" if row == 0 else None)
+    pair, policy, evidence = pairs[product], choice.policy, choice.policy.evidence
+    truth = buy_probability(sweden, product) * basket
+    chosen_offers = policy.select(pair.table.apply(sweden), "target").arm
+    gain = truth[np.arange(len(chosen_offers)), chosen_offers].mean() - truth[:, evidence.arm].mean()
+    print(f"{product}: in Sweden the policy really gains {gain:+.2f} euros over always {OFFERS[evidence.arm]}")
+    axis.plot(
+        [evidence.gain - 2 * evidence.error, evidence.gain + 2 * evidence.error],
+        [row, row],
+        color="#9fb3c8",
+        linewidth=8,
+    )
+    axis.plot(evidence.gain, row, "o", color="#0072b2", label="estimate from the test" if row == 0 else None)
     axis.plot(gain, row, "|", color="black", markersize=22, label="truth in Sweden" if row == 0 else None)
 axis.axvline(0.0, color="#d55e00", linestyle=":")
 axis.set(yticks=[0, 1], yticklabels=list(choices), ylim=(-0.6, 1.6), xlabel="euros per customer over the best offer")

@@ -38,7 +38,7 @@ from daband.policies import Policy, policies
 
 @policies.register("means")
 class Means(Policy):
-    """The mean reward of every arm, plus a bonus for arms that were rarely chosen; contexts are not used."""
+    """Predict the mean reward of every arm, plus a bonus for arms that were rarely chosen. Contexts are not used."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ def rings(*, tiny: bool = False, turn: float = 40.0) -> Pair:
 
     def draw(angle: float, shift: float) -> tuple[np.ndarray, np.ndarray]:
         quarter = rng.integers(0, 4, n)
-        turned = (quarter + rng.uniform(0.1, 0.9, n)) * np.pi / 2 + np.deg2rad(angle)
-        return np.stack([np.cos(turned), np.sin(turned)], 1) + 0.1 * rng.normal(size=(n, 2)) + shift, quarter
+        angles = (quarter + rng.uniform(0.1, 0.9, n)) * np.pi / 2 + np.deg2rad(angle)
+        return np.stack([np.cos(angles), np.sin(angles)], 1) + 0.1 * rng.normal(size=(n, 2)) + shift, quarter
 
-    seen, held = draw(turn, 1.0), draw(turn, 1.0)
-    return from_arrays(source=draw(0.0, 0.0), target=seen[0], target_test=held, name="rings")
+    unlabelled, labelled = draw(turn, 1.0), draw(turn, 1.0)
+    return from_arrays(source=draw(0.0, 0.0), target=unlabelled[0], target_test=labelled, name="rings")
 
 
 check_pair(daband.domains.load("rings", tiny=True))
@@ -142,29 +142,29 @@ class MeanDistance(Term):
 
 
 check_term(MeanDistance)
-with_term = {"base": "small", "weights": {"mean_distance": {"value": 10.0}, "adversarial": 0.0}}
+recipe_with_term = {"base": "small", "weights": {"mean_distance": {"value": 10.0}, "adversarial": 0.0}}
 
 # %%
 # Compare all three
 # -----------------
 
-made = {
+candidates = {
     "Random": daband.Random.for_pair(pair, seed=0),
     "Means": Means.for_pair(pair, seed=0),
     "LinUCB": daband.LinUCB.for_pair(pair, seed=0),
-    "DABand, mean_distance": daband.DABand.for_pair(pair, recipe=with_term, seed=0),
+    "DABand, mean_distance": daband.DABand.for_pair(pair, recipe=recipe_with_term, seed=0),
 }
 source_reward, target_accuracy = {}, {}
-for name, policy in made.items():
+for name, policy in candidates.items():
     run = daband.train(policy, source=pair.source, target=pair.target, episodes=20)
     source_reward[name] = run.reward.mean()
     target_accuracy[name] = daband.evaluate(policy, pair.target_test).accuracy
 
 figure, axes = plt.subplots(1, 2, figsize=(8.5, 2.6), sharey=True)
-for axis, numbers, label in zip(
+for axis, values, label in zip(
     axes, (source_reward, target_accuracy), ("reward per round, source", "accuracy, target"), strict=True
 ):
-    axis.bar_label(axis.barh(list(numbers), list(numbers.values())), fmt="%.2f", padding=3)
+    axis.bar_label(axis.barh(list(values), list(values.values())), fmt="%.2f", padding=3)
     axis.set(xlabel=label, xlim=(0, 1.15))
 axes[0].invert_yaxis()
 plt.show()

@@ -45,7 +45,7 @@ def customers(n: int, *, age: float, rate: float, first: int = 0) -> pl.DataFram
     )
 
 
-def euros(rows: pl.DataFrame, rate: float) -> np.ndarray:
+def expected_euros(rows: pl.DataFrame, rate: float) -> np.ndarray:
     """Return the expected reward of every offer, (n, 4). In the new market coffee earns less."""
     age, basket = rows["age"].to_numpy(), rows["basket"].to_numpy() / rate
     coffee = (5.0 if rate == 1.0 else 3.0) + 0.05 * (age - 40)
@@ -55,9 +55,9 @@ def euros(rows: pl.DataFrame, rate: float) -> np.ndarray:
 
 folder = Path(tempfile.mkdtemp())
 old = customers(2000, age=40, rate=1.0)
-shown = rng.integers(4, size=len(old))
-earned = euros(old, 1.0)[np.arange(len(old)), shown] + rng.normal(0, 1, len(old))
-log = old.with_columns(offer=pl.Series(OFFERS[shown]), euros=pl.Series(earned.round(2)), p=pl.lit(0.25))
+offer_indices = rng.integers(4, size=len(old))
+rewards = expected_euros(old, 1.0)[np.arange(len(old)), offer_indices] + rng.normal(0, 1, len(old))
+log = old.with_columns(offer=pl.Series(OFFERS[offer_indices]), euros=pl.Series(rewards.round(2)), p=pl.lit(0.25))
 log.write_csv(folder / "old.csv")
 customers(1000, age=46, rate=RATE).write_csv(folder / "new.csv")
 
@@ -103,19 +103,19 @@ for week in range(4):
     age = 46 if week < 3 else 64  # older customers in the last week
     rows = customers(500, age=age, rate=RATE, first=10_000 * (week + 1))
     decision = monitor.decide(rows.drop("customer"))
-    worth = euros(rows, RATE)
-    paid = worth[np.arange(len(rows)), decision.arm] + rng.normal(0, 1, len(rows))
-    weeks.append((paid.mean(), worth.mean(axis=0).max(), worth.max(axis=1).mean()))
+    expected = expected_euros(rows, RATE)
+    rewards = expected[np.arange(len(rows)), decision.arm] + rng.normal(0, 1, len(rows))
+    weeks.append((rewards.mean(), expected.mean(axis=0).max(), expected.max(axis=1).mean()))
     log = rows.with_columns(
-        arm=pl.Series(decision.arm_name), propensity=pl.Series(decision.propensity), reward=pl.Series(paid.round(2))
+        arm=pl.Series(decision.arm_name), propensity=pl.Series(decision.propensity), reward=pl.Series(rewards.round(2))
     )
-    late = rng.random(len(rows)) < 0.25
-    log.filter(~pl.Series(late)).write_csv(folder / f"log{week}.csv")
+    is_late = rng.random(len(rows)) < 0.25
+    log.filter(~pl.Series(is_late)).write_csv(folder / f"log{week}.csv")
     daband.learn_log(policy, folder / f"log{week}.csv", id="customer")
     log.write_csv(folder / f"log{week}.csv")  # now with the late rewards
     daband.learn_log(policy, folder / f"log{week}.csv", id="customer")
     alarm = f"alarm: {', '.join(monitor.report().reasons[:2])}" if monitor.report().alarm else "no alarm"
-    print(f"week {week + 1}, version {deployed.version}: {paid.mean():.2f} euros per round, {alarm}")
+    print(f"week {week + 1}, version {deployed.version}: {rewards.mean():.2f} euros per round, {alarm}")
 
 # %%
 # Compared with the best offers
@@ -125,9 +125,9 @@ for week in range(4):
 # practice.
 
 figure, axes = plt.subplots(figsize=(7, 3))
-number = np.arange(1, 5)
+week_numbers = np.arange(1, 5)
 for values, label in zip(zip(*weeks, strict=True), ("the policy", "best constant offer", "best offer"), strict=True):
-    axes.plot(number, values, marker="o", ls="-" if label == "the policy" else "--", label=label)
-axes.set(xlabel="week", ylabel="euros per round", xticks=number)
+    axes.plot(week_numbers, values, marker="o", ls="-" if label == "the policy" else "--", label=label)
+axes.set(xlabel="week", ylabel="euros per round", xticks=week_numbers)
 axes.legend(frameon=False, fontsize=8)
 plt.show()

@@ -57,20 +57,22 @@ pair
 
 
 def train_on(*countries):
-    chosen = daband.domains.restrict_pair(pair, sources=countries)
-    policy = daband.LinUCB.for_pair(chosen, seed=0)
-    daband.train(policy, source=chosen.source, target=chosen.target)
+    """Return a policy that was trained on these countries."""
+    restricted = daband.domains.restrict_pair(pair, sources=countries)
+    policy = daband.LinUCB.for_pair(restricted, seed=0)
+    daband.train(policy, source=restricted.source, target=restricted.target)
     return policy
 
 
-def value(policy):
+def evaluate_in_target(policy):
+    """Return the mean reward of a policy in the new market."""
     return daband.evaluate(policy, pair.target_test).value
 
 
-one = {country: value(train_on(country)) for country in old}
-pooled = value(train_on(*old))
-print(f"best single market {max(one.values()):.3f}, all five {pooled:.3f}")
-assert pooled > min(one.values())
+single_values = {country: evaluate_in_target(train_on(country)) for country in old}
+pooled_value = evaluate_in_target(train_on(*old))
+print(f"best single market {max(single_values.values()):.3f}, all five {pooled_value:.3f}")
+assert pooled_value > min(single_values.values())
 
 # %%
 # Find the market that misleads
@@ -86,13 +88,13 @@ for country, (contexts, bought) in old.items():
     print(f"{country}: the other four choose the offer that was bought for {agreement[country]:.0%} of customers")
 assert min(agreement, key=agreement.get) == "fr"
 
-without = value(train_on(*(country for country in old if country != "fr")))
-print(f"without fr {without:.3f}")
-assert without >= pooled - 0.02
+value_without_fr = evaluate_in_target(train_on(*(country for country in old if country != "fr")))
+print(f"without fr {value_without_fr:.3f}")
+assert value_without_fr >= pooled_value - 0.02
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-bars = {**one, "all five": pooled, "without fr": without}
-left.barh(list(bars), list(bars.values()), color=["0.75"] * len(one) + ["tab:blue", "tab:orange"])
+bars = {**single_values, "all five": pooled_value, "without fr": value_without_fr}
+left.barh(list(bars), list(bars.values()), color=["0.75"] * len(single_values) + ["tab:blue", "tab:orange"])
 left.set(xlabel="value in the new market", xlim=(0, 1))
 left.invert_yaxis()
 right.barh(list(agreement), list(agreement.values()), color="tab:blue")

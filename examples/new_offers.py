@@ -41,7 +41,7 @@ offers = pl.DataFrame(
 old_offers, new_offers = offers[:24], offers[18:]
 
 
-def expected(customers: pl.DataFrame) -> np.ndarray:
+def expected_rewards(customers: pl.DataFrame) -> np.ndarray:
     """Return the expected reward of every offer for every customer, (n, 36). No policy sees it."""
     income, age = (
         (customers[name].to_numpy() - middle) / scale for name, middle, scale in (("income", 40, 12), ("age", 45, 15))
@@ -51,19 +51,19 @@ def expected(customers: pl.DataFrame) -> np.ndarray:
     return 0.8 * np.outer(income, price) + np.outer(age, fund) + 0.5 * family - 0.3 * price
 
 
-def people(n: int, older: float) -> pl.DataFrame:
+def draw_customers(n: int, older: float) -> pl.DataFrame:
     """Return n customers of a market."""
     return pl.DataFrame({"age": rng.normal(45 + older, 15, n), "income": rng.normal(40, 12, n)})
 
 
-customers = people(3000, older=0.0)
-shown = rng.integers(0, 24, 3000)  # the old market showed its offers at random
+customers = draw_customers(3000, older=0.0)
+shown_offers = rng.integers(0, 24, 3000)  # the old market showed its offers at random
 log = customers.with_columns(
-    offer=pl.Series(old_offers["id"].to_numpy()[shown]),
-    reward=pl.Series(expected(customers)[np.arange(3000), shown] + 0.5 * rng.normal(size=3000)),
+    offer=pl.Series(old_offers["id"].to_numpy()[shown_offers]),
+    reward=pl.Series(expected_rewards(customers)[np.arange(3000), shown_offers] + 0.5 * rng.normal(size=3000)),
     p=1 / 24,
 )
-market = people(1000, older=8.0)
+market = draw_customers(1000, older=8.0)
 
 # %%
 # Learn in the old market
@@ -86,18 +86,20 @@ print(pair.catalogue, pair.catalogue.table.feature_names)
 #
 # A policy without features can only choose well among the six offers that it knows from the old market.
 
-truth = expected(market)
+truth = expected_rewards(market)
 rows = np.arange(len(market))
 contexts = pair.target.read(rows)
 by_features = policy.decide(contexts, rule="greedy").arm
 
-named = daband.domains.from_log(
-    source=(pair.table.contexts(log), shown, log["reward"].to_numpy(), log["p"].to_numpy()), target=contexts, n_arms=36
+pair_without_features = daband.domains.from_log(
+    source=(pair.table.contexts(log), shown_offers, log["reward"].to_numpy(), log["p"].to_numpy()),
+    target=contexts,
+    n_arms=36,
 )
-without = daband.LinUCB.for_pair(named, seed=0)
-daband.train(without, source=named.source, target=named.target)
-known = (np.arange(36) >= 18) & (np.arange(36) < 24)
-by_name = without.decide(contexts, "target", available=known, rule="greedy").arm
+policy_without_features = daband.LinUCB.for_pair(pair_without_features, seed=0)
+daband.train(policy_without_features, source=pair_without_features.source, target=pair_without_features.target)
+is_known = (np.arange(36) >= 18) & (np.arange(36) < 24)
+by_name = policy_without_features.decide(contexts, "target", available=is_known, rule="greedy").arm
 
 values = {
     "a uniform\nchoice": truth[:, 18:].mean(),
@@ -136,10 +138,10 @@ print(decision.ranking, round(decision.propensity, 3), decision.mean.round(2))
 # which is learned from its own rounds. The features explain the rewards of the other offers almost completely, so this
 # intercept is learned slowly.
 
-number = policy.add_arm("offer 99", {"price": 19.0, "kind": "fund", "tags": "family|green"})
-some = pair.table.contexts([{"age": 62, "income": 55}] * 100)
-before = policy.decide(some[:1]).mean[0, number]
-policy.update(some, [number] * 100, np.full(100, before - 2.0))
-after = policy.decide(some[:1]).mean[0, number]
+new_arm = policy.add_arm("offer 99", {"price": 19.0, "kind": "fund", "tags": "family|green"})
+contexts_of_one = pair.table.contexts([{"age": 62, "income": 55}] * 100)
+before = policy.decide(contexts_of_one[:1]).mean[0, new_arm]
+policy.update(contexts_of_one, [new_arm] * 100, np.full(100, before - 2.0))
+after = policy.decide(contexts_of_one[:1]).mean[0, new_arm]
 print(f"predicted {before:.2f}, and {after:.2f} after 100 rewards of {before - 2:.2f}")
 assert after < before - 0.5

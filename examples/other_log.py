@@ -29,22 +29,22 @@ ARMS, FEATURES = 4, 6
 taste = rng.normal(size=(FEATURES, ARMS))
 
 
-def chance(visitors: np.ndarray) -> np.ndarray:
+def click_probability(visitors: np.ndarray) -> np.ndarray:
     """Return the probability of a click on every offer, (n, ARMS)."""
     return 1 / (1 + np.exp(-visitors @ taste))
 
 
-def logged(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def simulate_log(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return contexts, arms, rewards and propensities of n rounds."""
     visitors = rng.normal(size=(n, FEATURES))
-    chances = np.full((n, ARMS), 0.3 / ARMS)
-    chances[np.arange(n), (visitors[:, 0] > 0) * 2] += 0.7  # the rule uses one number
-    arms = (chances.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
-    clicks = (rng.random(n) < chance(visitors)[np.arange(n), arms]).astype(float)
-    return visitors, arms, clicks, chances[np.arange(n), arms]
+    propensities_by_arm = np.full((n, ARMS), 0.3 / ARMS)
+    propensities_by_arm[np.arange(n), (visitors[:, 0] > 0) * 2] += 0.7  # the rule uses one number
+    arms = (propensities_by_arm.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
+    clicks = (rng.random(n) < click_probability(visitors)[np.arange(n), arms]).astype(float)
+    return visitors, arms, clicks, propensities_by_arm[np.arange(n), arms]
 
 
-log = logged(8000)
+log = simulate_log(8000)
 abroad = rng.normal(0.5, 1.0, (3000, FEATURES))  # other visitors, with the same preferences
 print(f"the old policy earns {log[2].mean():.3f} clicks per round")
 
@@ -52,8 +52,8 @@ print(f"the old policy earns {log[2].mean():.3f} clicks per round")
 # Learn from it
 # -------------
 #
-# A tenth of the log is held out to evaluate the new policy. Rounds are weighted by their propensities, because the old
-# policy showed some offers mainly to some visitors.
+# A quarter of the log is held out to evaluate the new policy. Rounds are weighted by their propensities, because the
+# old policy showed some offers mainly to some visitors.
 
 pair = daband.domains.from_log(source=log, target=abroad, n_arms=ARMS, source_test=0.25)
 policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -68,8 +68,8 @@ print(policy)
 # most of the weight, arms that the log never chose, and target contexts that are unlike those of the log.
 
 estimators = ("dr", "snips", "ips")
-found = {name: daband.evaluate_log(policy, pair.source_test, estimator=name, rule="greedy") for name in estimators}
-for name, estimate in found.items():
+estimates = {name: daband.evaluate_log(policy, pair.source_test, estimator=name, rule="greedy") for name in estimators}
+for name, estimate in estimates.items():
     print(
         f"{name:10} {estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f}), "
         f"effective sample {estimate.effective_sample_size:.0f}",
@@ -77,13 +77,13 @@ for name, estimate in found.items():
     )
 
 
-def in_truth(visitors: np.ndarray) -> float:
+def true_value(visitors: np.ndarray) -> float:
     """Return the true mean reward of the policy, which is known only in a simulation."""
     arms = policy.decide(visitors, "source", rule="greedy").arm
-    return float(chance(visitors)[np.arange(len(arms)), arms].mean())
+    return float(click_probability(visitors)[np.arange(len(arms)), arms].mean())
 
 
-here = in_truth(rng.normal(size=(50_000, FEATURES)))
+value_here = true_value(rng.normal(size=(50_000, FEATURES)))
 
 # %%
 # And in another domain?
@@ -93,24 +93,25 @@ here = in_truth(rng.normal(size=(50_000, FEATURES)))
 # contexts occur in the target. This assumes that the same visitor would click on the same offers in both domains, which
 # no log can test.
 
-there = daband.evaluate_log(policy, pair.source_test, target=abroad, rule="greedy")
+estimate_abroad = daband.evaluate_log(policy, pair.source_test, target=abroad, rule="greedy")
 print(
-    f"abroad     {there.value:.3f} ({there.low:.3f} to {there.high:.3f}); in truth {in_truth(abroad):.3f}",
-    *there.warnings,
+    f"abroad     {estimate_abroad.value:.3f} ({estimate_abroad.low:.3f} to {estimate_abroad.high:.3f}); "
+    f"in truth {true_value(abroad):.3f}",
+    *estimate_abroad.warnings,
 )
 
 figure, axis = plt.subplots(figsize=(8, 3))
-rows = {**found, "dr, abroad": there}
+rows = {**estimates, "dr, abroad": estimate_abroad}
 for row, estimate in enumerate(rows.values()):
     axis.plot([estimate.low, estimate.high], [row, row], color="#9fb3c8", linewidth=6, solid_capstyle="butt")
     axis.plot(estimate.value, row, "o", color="#0072b2")
-    axis.plot(in_truth(abroad) if row == len(rows) - 1 else here, row, "|", color="black", markersize=18)
+    axis.plot(true_value(abroad) if row == len(rows) - 1 else value_here, row, "|", color="black", markersize=18)
 axis.axvline(log[2].mean(), color="#d55e00", linestyle=":", label="the old policy")
 axis.set(yticks=range(len(rows)), yticklabels=list(rows), xlabel="clicks a round (bars: 95% intervals, ticks: truth)")
 axis.invert_yaxis()
 axis.legend(frameon=False)
 plt.show()
-assert here > log[2].mean() + 0.05
+assert value_here > log[2].mean() + 0.05
 
 # %%
 # A log larger than memory
@@ -126,7 +127,7 @@ import polars as pl
 
 folder = Path(tempfile.mkdtemp())
 for month in range(3):
-    visitors, arms, clicks, propensities = logged(2000)
+    visitors, arms, clicks, propensities = simulate_log(2000)
     columns = {f"x{number}": visitors[:, number] for number in range(FEATURES)}
     pl.DataFrame({**columns, "arm": arms, "reward": clicks, "propensity": propensities}).write_parquet(
         folder / f"month-{month}.parquet"

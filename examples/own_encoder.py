@@ -83,12 +83,12 @@ policies = {
     "Neural-LinUCB, own": daband.NeuralLinUCB.for_pair(pair, encoder=Waves(), **settings),
     "DABand, own": daband.DABand.for_pair(pair, encoder=Waves(), **settings),
 }
-right = {}
+accuracies = {}
 for name, policy in policies.items():
     daband.train(policy, source=pair.source, target=pair.target, episodes=25)
-    right[name] = daband.evaluate(policy, pair.target_test).accuracy
-    known = daband.evaluate(policy, pair.source_test, as_domain="source").accuracy
-    print(f"{name:20} source {known:.3f}  target {right[name]:.3f}")
+    accuracies[name] = daband.evaluate(policy, pair.target_test).accuracy
+    source_accuracy = daband.evaluate(policy, pair.source_test, as_domain="source").accuracy
+    print(f"{name:20} source {source_accuracy:.3f}  target {accuracies[name]:.3f}")
 
 # %%
 # .. note:: The target labels are used only to compare the policies at the end.
@@ -98,7 +98,7 @@ for axis, (name, signals, labels) in zip(axes, (("old", old, repair), ("new", te
     for fault in range(4):
         axis.plot(signals[np.flatnonzero(labels == fault)[0], 2] + 5 * fault, linewidth=1)
     axis.set(title=f"{name} machines", yticks=[0, 5, 10, 15], yticklabels=FAULTS, xlabel="time")
-bars = axes[2].barh(list(right), list(right.values()), color=["#9fb3c8"] * 3 + ["#0072b2"])
+bars = axes[2].barh(list(accuracies), list(accuracies.values()), color=["#9fb3c8"] * 3 + ["#0072b2"])
 axes[2].bar_label(bars, fmt="%.2f", padding=3)
 axes[2].invert_yaxis()
 axes[2].set(xlim=(0, 1.2), xlabel="right repairs on new machines")
@@ -116,12 +116,12 @@ from pathlib import Path
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "policy.safetensors"
     policies["DABand, own"].save(path, replay=False)
-    again = daband.load(path, encoder=Waves())
-    assert (again.decide(test, "target").arm == policies["DABand, own"].decide(test, "target").arm).all()
+    loaded = daband.load(path, encoder=Waves())
+    assert (loaded.decide(test, "target").arm == policies["DABand, own"].decide(test, "target").arm).all()
     try:
         daband.load(path)
-    except daband.DabandError as refused:
-        print(refused)
+    except daband.DabandError as error:
+        print(error)
 
 # %%
 # To use a network by name (``encoder="waves"``, on the command line and in TOML files), register it:

@@ -36,9 +36,9 @@ torch.manual_seed(0)
 rng = np.random.default_rng(0)
 folder = Path(tempfile.mkdtemp())
 digits = daband.domains.load("digit", form="embedded")
-pictures = digits.source.read(np.arange(4000))  # uint8, (n, 3, 28, 28)
+images_all = digits.source.read(np.arange(4000))  # uint8, (n, 3, 28, 28)
 classes = digits.source.read_rewards(np.arange(4000))[0].argmax(axis=1)
-ours = np.flatnonzero(classes < 5)  # five classes for the policy; the network below is trained on the other five
+our_rows = np.flatnonzero(classes < 5)  # five classes for the policy; the network below is trained on the other five
 
 
 def camera(clean: np.ndarray) -> np.ndarray:
@@ -48,19 +48,19 @@ def camera(clean: np.ndarray) -> np.ndarray:
     return np.clip(clean * tint + light + 12 * rng.normal(size=clean.shape), 0, 255).astype(np.uint8)
 
 
-def write(images: np.ndarray, where: Path, labels: np.ndarray | None = None) -> None:
-    """Write image files: ``where/CLASS/0001.png``, or ``where/0001.png`` without labels."""
+def write(images: np.ndarray, root: Path, labels: np.ndarray | None = None) -> None:
+    """Write image files: ``root/CLASS/0001.png``, or ``root/0001.png`` without labels."""
     for number, image in enumerate(images):
-        place = where if labels is None else where / f"digit {labels[number]}"
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image.transpose(1, 2, 0)).save(place / f"{number:04d}.png")
+        folder_path = root if labels is None else root / f"digit {labels[number]}"
+        folder_path.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.transpose(1, 2, 0)).save(folder_path / f"{number:04d}.png")
 
 
-scans, seen, held = ours[:800], ours[800:1500], ours[1500:]
-write(pictures[scans], folder / "scans", classes[scans])
-write(camera(pictures[seen]), folder / "camera")  # without labels
-write(camera(pictures[held]), folder / "test", classes[held])
-print({place.name: sum(1 for _ in place.rglob("*.png")) for place in sorted(folder.iterdir())})
+scan_rows, camera_rows, test_rows = our_rows[:800], our_rows[800:1500], our_rows[1500:]
+write(images_all[scan_rows], folder / "scans", classes[scan_rows])
+write(camera(images_all[camera_rows]), folder / "camera")  # without labels
+write(camera(images_all[test_rows]), folder / "test", classes[test_rows])
+print({folder_path.name: sum(1 for _ in folder_path.rglob("*.png")) for folder_path in sorted(folder.iterdir())})
 
 # %%
 # A pair of folders
@@ -96,8 +96,8 @@ network = nn.Sequential(
     nn.Flatten(),
 )
 classifier = nn.Linear(128, 5)
-others = np.flatnonzero(classes >= 5)
-images, labels = torch.tensor(pictures[others]) / 255, torch.tensor(classes[others] - 5)
+other_rows = np.flatnonzero(classes >= 5)
+images, labels = torch.tensor(images_all[other_rows]) / 255, torch.tensor(classes[other_rows] - 5)
 optimiser = torch.optim.Adam([*network.parameters(), *classifier.parameters()], lr=3e-3)
 for _ in range(100):
     batch = torch.randint(len(labels), (64,))
@@ -130,17 +130,17 @@ policies = {
     "Neural-LinUCB on features": daband.NeuralLinUCB.for_pair(features, recipe="small", seed=0),
     "DABand on features": daband.DABand.for_pair(features, recipe="small", seed=0),
 }
-right = {}
+accuracies = {}
 for name, policy in policies.items():
     daband.train(policy, source=features.source, target=features.target, episodes=40)
-    right[name] = daband.evaluate(policy, features.target_test).accuracy
-    print(f"{name:28} {right[name]:.3f} of the test images are correct")
+    accuracies[name] = daband.evaluate(policy, features.target_test).accuracy
+    print(f"{name:28} {accuracies[name]:.3f} of the test images are correct")
 
 figure, (left, axis) = plt.subplots(1, 2, figsize=(9, 2.8), width_ratios=[1, 1])
 rows = [pair.source.read(np.arange(0, 720, 120)), pair.target.read(np.arange(6))]
 left.imshow(np.concatenate([np.concatenate(list(row.transpose(0, 2, 3, 1)), axis=1) for row in rows]))
 left.set(xticks=[], yticks=[14, 42], yticklabels=["source", "target"])
-bars = axis.barh(list(right), list(right.values()), color=["#9fb3c8"] * 2 + ["#0072b2"])
+bars = axis.barh(list(accuracies), list(accuracies.values()), color=["#9fb3c8"] * 2 + ["#0072b2"])
 axis.bar_label(bars, fmt="%.2f", padding=3)
 axis.invert_yaxis()
 axis.set(xlim=(0, 1.15), xlabel="right choices in the target")

@@ -28,7 +28,7 @@ rng = np.random.default_rng(0)
 taste = rng.normal(size=(6, 5))  # the fifth offer comes later
 
 
-def chance(person: np.ndarray) -> np.ndarray:
+def click_probability(person: np.ndarray) -> np.ndarray:
     """Return the probability of a click on every offer, (B, 5)."""
     return 1 / (1 + np.exp(-person @ taste))
 
@@ -42,11 +42,11 @@ def chance(person: np.ndarray) -> np.ndarray:
 # twice counts once.
 
 policy = daband.LinUCB(context_shape=(6,), n_arms=4, alpha=0.3, epsilon=0.05, seed=0)
-waiting: list[tuple[str, np.ndarray, int, float]] = []  # rewards on their way
+pending_rewards: list[tuple[str, np.ndarray, int, float]] = []  # rewards on their way
 log = []
 
-for number in range(4000):
-    if number == 2000:
+for round_number in range(4000):
+    if round_number == 2000:
         new_offer = policy.add_arm()  # from now on there is a fifth offer, of which nothing is known yet
     person = rng.normal(size=(1, 6))
     in_stock = rng.random(policy.n_arms) < 0.9
@@ -54,18 +54,18 @@ for number in range(4000):
     decision = policy.select(person, available=in_stock)
     arm = int(decision.arm[0])
 
-    probability = chance(person)[0]
+    probability = click_probability(person)[0]
     clicked = float(rng.random() < probability[arm])
     best = probability[: policy.n_arms][in_stock].max()
     log.append((arm, clicked, decision.propensity[0], best))
 
     if rng.random() < 0.8:  # one reward in five is never seen
-        waiting.append((f"round-{number}", person[0], arm, clicked))
-    if len(waiting) >= 25:  # the others come in batches, out of order
-        rng.shuffle(waiting)
-        names, people, arms, rewards = zip(*waiting, strict=True)
+        pending_rewards.append((f"round-{round_number}", person[0], arm, clicked))
+    if len(pending_rewards) >= 25:  # the others come in batches, out of order
+        rng.shuffle(pending_rewards)
+        names, people, arms, rewards = zip(*pending_rewards, strict=True)
         policy.update(np.array(people), arms, rewards, ids=names)
-        waiting.clear()
+        pending_rewards.clear()
 
 print(policy)
 
@@ -107,7 +107,7 @@ plt.show()
 weights = (arms == 0) / propensities
 value = float(weights @ clicks / weights.sum())
 error = float(np.sqrt(np.square(weights * (clicks - value)).sum()) / weights.sum())
-truth = chance(rng.normal(size=(100_000, 6)))[:, 0].mean()  # nobody can do this outside a simulation
+truth = click_probability(rng.normal(size=(100_000, 6)))[:, 0].mean()  # nobody can do this outside a simulation
 print(f"the policy, last 500 rounds: {clicks[-500:].mean():.3f}")
 print(
     f"always offer 0, estimated:   {value:.3f} (95% interval {value - 1.96 * error:.3f} to {value + 1.96 * error:.3f})"
@@ -128,16 +128,16 @@ from pathlib import Path
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "policy.safetensors"
     policy.save(path)
-    again = daband.load(path)
+    loaded = daband.load(path)
     print(f"{path.stat().st_size / 1024:.0f} kB")
 
 people = rng.normal(size=(5, 6))
-assert (again.select(people).arm == policy.select(people).arm).all()
+assert (loaded.select(people).arm == policy.select(people).arm).all()
 
 # %%
 # Bad input changes nothing, and the message names the argument:
 
 try:
     policy.update(people, [0, 1, 2, 3, 9], [1, 0, 0, 1, 1])
-except daband.InvalidInput as refused:
-    print(refused)
+except daband.InvalidInput as error:
+    print(error)

@@ -114,21 +114,21 @@ for policy in policies.values():
     daband.train(policy, source=pair.source, target=pair.target, episodes=episodes)
 contexts, truth = pair.table.apply(men.drop("plan")), men["plan"].to_numpy()
 names = np.array(pair.class_names)
-right = {
+accuracies = {
     name: float(np.mean(names[policy.decide(contexts, "target").arm] == truth))
     for name, policy in {**policies, f"chosen: {choice.candidate}": choice.policy}.items()
 }
-print({name: round(share, 2) for name, share in right.items()})
+print({name: round(accuracy, 2) for name, accuracy in accuracies.items()})
 
-figure, (left, middle) = plt.subplots(1, 2, figsize=(8, 3), width_ratios=[1, 1.1])
+figure, (scatter_axes, bar_axes) = plt.subplots(1, 2, figsize=(8, 3), width_ratios=[1, 1.1])
 for group, frame in (("women, with rewards", women), ("men, no rewards", men)):
-    left.scatter(frame["bmi"], frame["bp"], s=6, alpha=0.6, label=group)
-left.set(xlabel="body mass index", ylabel="blood pressure")
-left.legend(frameon=False, fontsize=8)
-bars = middle.barh(list(right), list(right.values()), color=["#9fb3c8", "#9fb3c8", "#0072b2"])
-middle.bar_label(bars, fmt="%.2f", padding=3)
-middle.invert_yaxis()
-middle.set(xlim=(0, 1.12), xlabel="right plans for the men")
+    scatter_axes.scatter(frame["bmi"], frame["bp"], s=6, alpha=0.6, label=group)
+scatter_axes.set(xlabel="body mass index", ylabel="blood pressure")
+scatter_axes.legend(frameon=False, fontsize=8)
+bars = bar_axes.barh(list(accuracies), list(accuracies.values()), color=["#9fb3c8", "#9fb3c8", "#0072b2"])
+bar_axes.bar_label(bars, fmt="%.2f", padding=3)
+bar_axes.invert_yaxis()
+bar_axes.set(xlim=(0, 1.12), xlabel="right plans for the men")
 plt.show()
 
 # %%

@@ -65,13 +65,13 @@ def photograph(surface: np.ndarray, *, at_dusk: bool) -> Image.Image:
 
 for name, surface in surfaces.items():
     for number in range(24):
-        for place, at_dusk in (("day", False), ("dusk", True), ("test", True)):
-            if place == "test" and number >= 12:
+        for split_name, at_dusk in (("day", False), ("dusk", True), ("test", True)):
+            if split_name == "test" and number >= 12:
                 continue
-            where = folder / place / ("" if place == "dusk" else name)  # dusk has no labels
-            where.mkdir(parents=True, exist_ok=True)
-            photograph(surface, at_dusk=at_dusk).save(where / f"{rng.integers(10**9):09d}.png")
-print({place.name: sum(1 for _ in place.rglob("*.png")) for place in sorted(folder.iterdir())})
+            split_folder = folder / split_name / ("" if split_name == "dusk" else name)  # dusk has no labels
+            split_folder.mkdir(parents=True, exist_ok=True)
+            photograph(surface, at_dusk=at_dusk).save(split_folder / f"{rng.integers(10**9):09d}.png")
+print({path.name: sum(1 for _ in path.rglob("*.png")) for path in sorted(folder.iterdir())})
 
 # %%
 # An encoder by its name
@@ -82,16 +82,18 @@ print({place.name: sum(1 for _ in place.rglob("*.png")) for place in sorted(fold
 # can also pass a ``torch.nn.Module`` or an ONNX file. Each photograph is encoded once; its features are stored on disk.
 
 encoder = "efficientnet_lite0"
-if importlib.util.find_spec("efficientnet_lite_pytorch") is None:  # any module does, but a random one knows little
+if (
+    importlib.util.find_spec("efficientnet_lite_pytorch") is None
+):  # any module does, but random features are less useful
     from torch import nn
 
     encoder = nn.Sequential(nn.Conv2d(3, 64, 7, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten())
 folders = {"source": folder / "day", "target": folder / "dusk", "target_test": folder / "test"}
 seconds = []
 for _ in range(2):
-    started = time.perf_counter()
+    start = time.perf_counter()
     pair = daband.domains.from_images(**folders, encoder=encoder, passes=4)
-    seconds.append(time.perf_counter() - started)
+    seconds.append(time.perf_counter() - start)
 print(f"{pair.context_shape[0]} features of each photograph; a second time they are read, not computed")
 assert seconds[1] < seconds[0]
 
@@ -105,19 +107,19 @@ assert seconds[1] < seconds[0]
 warnings.filterwarnings("ignore", message="a context has")
 accuracies = {}
 pixels = daband.domains.from_images(**folders, framing=32, passes=4)
-for name, one in (("pixels", pixels), ("features", pair)):
-    policy = daband.LinUCB.for_pair(one, seed=0)
-    daband.train(policy, source=one.source, target=one.target, episodes=8)
+for name, compared_pair in (("pixels", pixels), ("features", pair)):
+    policy = daband.LinUCB.for_pair(compared_pair, seed=0)
+    daband.train(policy, source=compared_pair.source, target=compared_pair.target, episodes=8)
     policy.deploy("target")
-    accuracies[name] = daband.evaluate(policy, one.target_test).accuracy
+    accuracies[name] = daband.evaluate(policy, compared_pair.target_test).accuracy
 print({name: round(value, 2) for name, value in accuracies.items()})
 assert accuracies["features"] > accuracies["pixels"] + 0.1
 assert accuracies["features"] > 0.6
 
-shown = [sorted((folder / "day" / name).iterdir())[0] for name in surfaces]
-shown += [sorted((folder / "test" / name).iterdir())[0] for name in surfaces]
+example_paths = [sorted((folder / "day" / name).iterdir())[0] for name in surfaces]
+example_paths += [sorted((folder / "test" / name).iterdir())[0] for name in surfaces]
 figure, axes = plt.subplots(2, 7, figsize=(9, 2.4), gridspec_kw={"width_ratios": [1] * 6 + [2.4]})
-for axis, path in zip(axes[:, :6].flat, shown, strict=True):
+for axis, path in zip(axes[:, :6].flat, example_paths, strict=True):
     axis.imshow(Image.open(path))
     axis.set(xticks=[], yticks=[])
 for axis, name in zip(axes[0], surfaces, strict=False):

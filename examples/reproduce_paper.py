@@ -55,14 +55,14 @@ ours = {
     for letters in ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 }
 paper = paper_ablation("digit")
-place = np.arange(len(ours))
+positions = np.arange(len(ours))
 figure, axis = plt.subplots(figsize=(8, 3))
-axis.bar(place - 0.2, [paper[letters][0] for letters in ours], 0.4, color="#9fb3c8", label="the paper")
+axis.bar(positions - 0.2, [paper[letters][0] for letters in ours], 0.4, color="#9fb3c8", label="the paper")
 axis.bar(
-    place + 0.2, [values.mean() for values in ours.values()], 0.4, color="#0072b2",
+    positions + 0.2, [values.mean() for values in ours.values()], 0.4, color="#0072b2",
     yerr=[values.std(ddof=1) for values in ours.values()], label="daband, recipe `paper`",
 )  # fmt: skip
-axis.set(xticks=place, xticklabels=list(ours), ylabel="target accuracy", xlabel="terms that are on")
+axis.set(xticks=positions, xticklabels=list(ours), ylabel="target accuracy", xlabel="terms that are on")
 axis.legend(frameon=False)
 plt.show()
 

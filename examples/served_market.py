@@ -51,7 +51,7 @@ def customers(n: int, age: float) -> pl.DataFrame:
     )
 
 
-def chance(row: dict, offer: str, *, taste: float = 0.0) -> float:
+def accept_probability(row: dict, offer: str, *, taste: float = 0.0) -> float:
     """Return the probability that a customer accepts an offer."""
     base = {"card": 0.75 - 0.012 * (row["age"] - 25), "loan": 0.45, "savings": 0.1 + 0.012 * (row["age"] - 25)}[offer]
     return float(np.clip(base + (taste if offer == "loan" else 0.0) + 0.02 * (row["visits"] - 4), 0.02, 0.98))
@@ -59,9 +59,14 @@ def chance(row: dict, offer: str, *, taste: float = 0.0) -> float:
 
 folder = Path(tempfile.mkdtemp())
 old = customers(4000, 38.0)
-shown = rng.integers(len(OFFERS), size=len(old))
-paid = [float(rng.random() < chance(row, OFFERS[arm])) for row, arm in zip(old.to_dicts(), shown, strict=True)]
-log = old.with_columns(offer=pl.Series([OFFERS[arm] for arm in shown]), bought=pl.Series(paid), p=pl.lit(1 / 3))
+offer_indices = rng.integers(len(OFFERS), size=len(old))
+purchases = [
+    float(rng.random() < accept_probability(row, OFFERS[arm]))
+    for row, arm in zip(old.to_dicts(), offer_indices, strict=True)
+]
+log = old.with_columns(
+    offer=pl.Series([OFFERS[arm] for arm in offer_indices]), bought=pl.Series(purchases), p=pl.lit(1 / 3)
+)
 log.write_csv(folder / "old_market.csv")
 customers(2000, 52.0).write_csv(folder / "new_market.csv")
 
@@ -115,21 +120,21 @@ service = subprocess.Popen(  # noqa: S603 - our own command
 # sixth day on, customers buy fewer loans.
 
 client = Client(address, token="d-secret", reward_token="r-secret", patience=60)  # noqa: S106
-late: list[str] = []
+late_ids: list[str] = []
 for day in range(7):
-    overdue, late, bought = late, [], 0
+    overdue_ids, late_ids, bought = late_ids, [], 0
     arriving = customers(200, 52.0).to_dicts()
     for start in range(0, len(arriving), 50):
         rows = arriving[start : start + 50]
         for row, decision in zip(rows, client.decide_many([{"context": row} for row in rows]), strict=True):
-            if rng.random() >= chance(row, decision.arm_name, taste=-0.2 if day >= 5 else 0.0):
+            if rng.random() >= accept_probability(row, decision.arm_name, taste=-0.2 if day >= 5 else 0.0):
                 continue
             bought += 1
             if rng.random() < 0.25:
-                late.append(decision.event_id)
+                late_ids.append(decision.event_id)
             else:
                 client.reward(decision.event_id, 1.0)
-    for event_id in overdue:  # of the day before
+    for event_id in overdue_ids:  # of the day before
         with contextlib.suppress(ServiceError):  # rejected: later than --wait
             client.reward(event_id, 1.0)
     print(f"day {day + 1}: {bought / len(arriving):.2f} bought, model {decision.model} decides")
@@ -144,9 +149,9 @@ for day in range(7):
 # default rewards.)
 
 time.sleep(9)
-wanted = ("daband_events ", "daband_rewards ", "daband_join_rate", "daband_played_value", "daband_other_value")
+metric_names = ("daband_events ", "daband_rewards ", "daband_join_rate", "daband_played_value", "daband_other_value")
 for line in httpx.get(f"{address}/metrics").text.splitlines():
-    if line.startswith(wanted):
+    if line.startswith(metric_names):
         print(line)
 models = httpx.get(f"{address}/models").json()["models"]
 print(f"{len(models)} models; the newest has learned {models[0]['rounds']:,} rounds")

@@ -113,30 +113,35 @@ policies = {
     "LinUCB": daband.LinUCB.for_pair(pair, seed=0),
     "Mixture": daband.Mixture.for_pair(pair, recipe="small", seed=0),
 }
-miss = {}
+metres_missed = {}
 for name, policy in policies.items():
     daband.train(policy, source=pair.source, target=pair.target, episodes=35)
     simulated = -daband.evaluate(policy, pair.source_test, as_domain="source").value
-    miss[name] = -daband.evaluate(policy, pair.target_test).value
-    print(f"{name:10} misses by {100 * simulated:3.0f} cm in the simulator, by {100 * miss[name]:3.0f} cm on the robot")
+    metres_missed[name] = -daband.evaluate(policy, pair.target_test).value
+    print(
+        f"{name:10} misses by {100 * simulated:3.0f} cm in the simulator, "
+        f"by {100 * metres_missed[name]:3.0f} cm on the robot"
+    )
 best = pair.target_test.read_expected(0, len(pair.target_test)).max(axis=1)
-miss["best possible"] = -best.mean()
+metres_missed["best possible"] = -best.mean()
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), width_ratios=[1, 1.1])
-everything = np.arange(len(pair.source)), np.arange(len(pair.target))
-for domain, rows, label in zip((pair.source, pair.target), everything, ("simulator", "robot"), strict=True):
+all_rows = np.arange(len(pair.source)), np.arange(len(pair.target))
+for domain, rows, label in zip((pair.source, pair.target), all_rows, ("simulator", "robot"), strict=True):
     _, slid, speed = domain.read(rows).T
     axes[0].scatter(100 * slid, speed, s=5, alpha=0.6, label=label)
 axes[0].set(xlabel="distance after a tap, cm", ylabel="speed after a tap, m/s", xscale="log", title="contexts")
 axes[0].legend(frameon=False)
 bars = axes[1].barh(
-    list(miss), [100 * one for one in miss.values()], color=["#9fb3c8", "#9fb3c8", "#0072b2", "#dddddd"]
+    list(metres_missed),
+    [100 * metres for metres in metres_missed.values()],
+    color=["#9fb3c8", "#9fb3c8", "#0072b2", "#dddddd"],
 )
 axes[1].bar_label(bars, fmt="%.0f cm", padding=3)
 axes[1].invert_yaxis()
-axes[1].set(xlim=(0, 130 * max(miss.values())), xlabel="mean distance to the goal", title="on the robot")
+axes[1].set(xlim=(0, 130 * max(metres_missed.values())), xlabel="mean distance to the goal", title="on the robot")
 plt.show()
-assert miss["Mixture"] < 0.6 * miss["best force"]
+assert metres_missed["Mixture"] < 0.6 * metres_missed["best force"]
 
 # %%
 # May the robot use it?

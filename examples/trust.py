@@ -42,10 +42,12 @@ def customers(n: int, *, abroad: bool) -> tuple[np.ndarray, np.ndarray]:
     return (measures * scale + offset if abroad else measures), group % 3
 
 
-home, wants = customers(3000, abroad=False)
-contexts, suited = customers(2600, abroad=True)
-truth = {"new market": suited, "relabelled market": (suited + 1) % 3}  # not used by training or choose
-pair = daband.domains.from_arrays(source=(home, wants), target=contexts, class_names=["discount", "bundle", "letter"])
+home, home_offers = customers(3000, abroad=False)
+contexts, best_offers = customers(2600, abroad=True)
+truth = {"new market": best_offers, "relabelled market": (best_offers + 1) % 3}  # not used by training or choose
+pair = daband.domains.from_arrays(
+    source=(home, home_offers), target=contexts, class_names=["discount", "bundle", "letter"]
+)
 
 # %%
 # Choose
@@ -88,13 +90,13 @@ print(choice.assessment)
 # Only target rewards can show it. The function ``ask`` gets one context and one arm, either the policy's or the
 # incumbent's, and returns the reward. In practice you would try the arm; here the function looks up the reward.
 
-place = {row.tobytes(): number for number, row in enumerate(contexts)}
+row_of_context = {row.tobytes(): number for number, row in enumerate(contexts)}
 incumbent = choice.assessment.incumbent_arm
 audits = {}
 for market, best in truth.items():
 
-    def reward_of(asked: np.ndarray, arms: np.ndarray, best: np.ndarray = best) -> list[float]:
-        return [float(best[place[row.tobytes()]] == arm) for row, arm in zip(asked, arms, strict=True)]
+    def reward_of(contexts: np.ndarray, arms: np.ndarray, best: np.ndarray = best) -> list[float]:
+        return [float(best[row_of_context[row.tobytes()]] == arm) for row, arm in zip(contexts, arms, strict=True)]
 
     audits[market] = daband.audit(choice.policy, target=contexts, budget=60, ask=reward_of, incumbent=incumbent)
     print(f"{market:18} {audits[market].sentence}")
@@ -103,17 +105,17 @@ for market, best in truth.items():
 # Side by side
 # ------------
 
-chosen = choice.policy.decide(contexts, "target", rule="greedy").arm
+chosen_arms = choice.policy.decide(contexts, "target", rule="greedy").arm
 figure, axis = plt.subplots(figsize=(8, 2.8))
 for row, (market, best) in enumerate(truth.items()):
-    held, found = choice.assessment, audits[market]
-    axis.plot([held.low, 1], [row + 0.15] * 2, color="#9fb3c8", linewidth=6, solid_capstyle="butt")
+    assessment, audit = choice.assessment, audits[market]
+    axis.plot([assessment.low, 1], [row + 0.15] * 2, color="#9fb3c8", linewidth=6, solid_capstyle="butt")
     label = "assessed, without a reward" if row == 0 else None
-    axis.plot(held.advantage, row + 0.15, "o", color="#52606d", label=label)
-    axis.plot([found.low, found.high], [row - 0.15] * 2, color="#e69f00", linewidth=6, solid_capstyle="butt")
-    axis.plot(found.advantage, row - 0.15, "o", color="#d55e00", label="audited, 60 rewards" if row == 0 else None)
-    true = np.mean(chosen == best) - np.mean(best == incumbent)
-    axis.plot(true, row, "|", color="black", markersize=40, label="truth" if row == 0 else None)
+    axis.plot(assessment.advantage, row + 0.15, "o", color="#52606d", label=label)
+    axis.plot([audit.low, audit.high], [row - 0.15] * 2, color="#e69f00", linewidth=6, solid_capstyle="butt")
+    axis.plot(audit.advantage, row - 0.15, "o", color="#d55e00", label="audited, 60 rewards" if row == 0 else None)
+    true_advantage = np.mean(chosen_arms == best) - np.mean(best == incumbent)
+    axis.plot(true_advantage, row, "|", color="black", markersize=40, label="truth" if row == 0 else None)
 axis.axvline(0.0, color="#9aa5b1", linewidth=1)
 axis.set(yticks=[0, 1], yticklabels=list(truth), xlim=(-0.6, 1.05), ylim=(-0.6, 1.6), xlabel="advantage in the target")
 axis.legend(frameon=False, loc="center left")

@@ -150,12 +150,12 @@ def test_letters_of_a_text_in_place_of_words(declare, tmp_path):
 
 def test_tables_without_a_header_and_with_more_of_one(tmp_path):
     (tmp_path / "people.data").write_text("39, State-gov, 5\n50, ?, 6\n")
-    frame = fresh._table_at(tmp_path / "people.data")
+    frame = fresh._read_file(tmp_path / "people.data")
     assert frame.columns.tolist() == ["row", "c0", "c1", "c2"]
     assert frame["c1"].isna().tolist() == [False, True]
     for name in ("r8-test", "r8-train"):
         (tmp_path / f"{name}.tab").write_text("Category\tText\nd\tstring\nclass\tmeta\nearn\tprofit rose\n")
-    frame = fresh._table_at(tmp_path / "r8-*.tab")
+    frame = fresh._read_file(tmp_path / "r8-*.tab")
     assert frame["file"].tolist() == ["r8-test", "r8-train"]
     assert frame["Text"].tolist() == ["profit rose"] * 2
 
@@ -164,7 +164,7 @@ def test_first_names_have_a_sex_and_countries(tmp_path):
     line = list("M  Aldo".ljust(86))
     line[33] = "5"
     (tmp_path / "nam_dict.txt").write_text("# said before\n" + "".join(line) + "\n?  Kim\n")
-    (name,) = fresh._table_at(tmp_path / "nam_dict.txt").to_dict("records")
+    (name,) = fresh._read_file(tmp_path / "nam_dict.txt").to_dict("records")
     assert (name["name"], name["sex"], name["Italy"], name["Germany"]) == ("Aldo", "M", True, False)
 
 
@@ -172,11 +172,11 @@ def test_words_have_their_vector_their_rank_a_tag_and_a_feeling(tmp_path, monkey
     (tmp_path / "text" / "en").mkdir(parents=True)
     (tmp_path / "text" / "en" / "en-lexicon.txt").write_text(";;;\ngood JJ NN\nwalk NN\n")
     (tmp_path / "vader_lexicon.txt").write_text("good\t1.9\t0.9\t[2]\n")
-    monkeypatch.setattr(fresh, "_folder", lambda package: tmp_path)
+    monkeypatch.setattr(fresh, "_find_folder", lambda package: tmp_path)
     vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
     words = [word + b" " + vector.tobytes() for word, vector in zip((b"the", b"good", b"walk"), vectors, strict=True)]
     (tmp_path / "words.bin").write_bytes(b"3 2\n" + b"\n".join(words))
-    frame = fresh._table_at(tmp_path / "words.bin")
+    frame = fresh._read_file(tmp_path / "words.bin")
     np.testing.assert_array_equal(frame[["0", "1"]], vectors)
     assert frame["tag"].fillna("").tolist() == ["", "JJ", "NN"]
     assert frame["felt"].fillna(0.0).tolist() == [0.0, 1.9, 0.0]
