@@ -328,7 +328,7 @@ def _toom_cook_matrices(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """
     n = side + _TILE_ROWS - 1
     if not 1 <= side <= len(_POINTS) - _TILE_ROWS + 2:
-        raise ValueError(f"a convolution has kernels of {side} x {side}")
+        raise ValueError(f"a convolution must have kernels of at most 5 x 5, got kernels of {side} x {side}")
 
     def vandermonde(degree: int) -> FloatArray:
         """Return the powers 0..degree - 1 of n points, (n, degree). The last row is for the point at infinity."""
