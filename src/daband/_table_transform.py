@@ -210,9 +210,9 @@ def _read_values(frame: Any, name: str, table_name: str, read: Callable[[Any, st
 def _column(frame: Any, name: str, table_name: str) -> Any:
     """Return a column of a frame, or raise an error that suggests the nearest name."""
     if name not in frame.columns:
-        table, names = f"{table_name} table" if table_name else "table", [str(column) for column in frame.columns]
-        hint = did_you_mean(name, names)
-        raise InvalidInput(f"the {table} has no column {name!r}{hint} (its columns: {', '.join(names)})")
+        table = f"{table_name} table" if table_name else "table"
+        names = [str(column) for column in frame.columns if column != ROW_COLUMN]
+        raise InvalidInput(f"the {table} has no column {name!r}{did_you_mean(name, names)} (it has {', '.join(names)})")
     return frame[name]
 
 

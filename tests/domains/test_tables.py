@@ -172,12 +172,18 @@ def test_a_log_as_source():
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (Columns(context=("incomes",), label="offer"), "no column 'incomes'; did you mean 'income'"),
+        (
+            Columns(context=("incomes",), label="offer"),
+            r"no column 'incomes'; did you mean 'income'\? \(it has income, city",
+        ),
         (
             Columns(context=("city",), label="offer"),
             "'city' must be a number or None, got 'Oslo' .* of the source table; .*`categorical`",
         ),
-        (Columns(context=("income",), label="offers"), "no column 'offers'"),
+        (
+            Columns(context=("income",), label="offers"),
+            r"no column 'offers'; did you mean 'offer'\? \(it has income, city",
+        ),
         (
             Columns(context=("income",), rewards=("pay blue", "city")),
             "'city' must be a number or None.* of the target table$",

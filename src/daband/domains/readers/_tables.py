@@ -26,7 +26,7 @@ from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns, read_catalogue
 from daband.domains.readers._logs import from_log, warn_estimated_propensities
 from daband.domains.readers._reading import find_arm, read_offered_arms, read_table, record_file
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.linear._propensities import estimate_propensities
 from daband.weights import check_propensities
 
@@ -303,7 +303,8 @@ def _format_name(value: Any) -> str:
 def _read_values(frame: pl.DataFrame, name: str) -> list[Any]:
     """Return the values of a column. Raise an error if one is missing."""
     if name not in frame.columns:
-        raise InvalidInput(f"the table has no column {name!r} (its columns: {', '.join(frame.columns)})")
+        names = frame.drop(ROW_COLUMN, strict=False).columns
+        raise InvalidInput(f"the table has no column {name!r}{did_you_mean(name, names)} (it has {', '.join(names)})")
     values = frame[name].to_list()
     if any(value is None for value in values):
         row = row_number(frame, next(index for index, value in enumerate(values) if value is None))
