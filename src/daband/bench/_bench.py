@@ -33,9 +33,9 @@ def bench(
     """Execute every run that is not finished, ``jobs`` at a time. Write ``results.json`` after each run.
 
     All methods of a seed see the same contexts in the same order and get rewards from the same table. Finished runs of
-    other methods or seeds of the same experiment stay in ``results.json``. If several
-    processes work in one folder, each run is executed once. On a GPU the seeds of a neural method are trained together,
-    which counts as one of the ``jobs``.
+    other methods or seeds of the same experiment stay in ``results.json``. If several processes work in
+    one folder, each run is executed once. On a GPU the seeds of a neural method are trained together, which counts as
+    one of the ``jobs``.
 
     Args:
         specs: the runs, for example ``load_experiment("digit").runs()``.
