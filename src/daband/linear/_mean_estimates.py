@@ -159,7 +159,6 @@ class LiftSequence:
         if min(self.counts) < _MIN_GROUP_REWARDS:
             return value, -math.inf, math.inf
         variance = max(self._squares / n - value * value, self._pooled_squares / n)
-        rho_squared = self._rho_squared
-        scale = n * rho_squared + 1.0
+        rho_squared, scale = self._rho_squared, n * self._rho_squared + 1.0
         half_width = math.sqrt(2.0 * variance * scale / (n * n * rho_squared) * math.log(scale**0.5 / self._alpha))
         return value, value - half_width, value + half_width

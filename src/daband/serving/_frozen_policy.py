@@ -557,8 +557,9 @@ class FrozenPolicy:
                 predictions = predictions[:, indices]
             scores = predictions[2].tolist()
             second_score, best_score = sorted(scores)[-2:] if len(scores) > 1 else (-math.inf, scores[0])
-            tolerance = _TIE_TOLERANCE * (self.reward_unit[1] + abs(best_score - self.reward_unit[0]))
-            if best_score - second_score > tolerance:
+            if best_score - second_score > _TIE_TOLERANCE * (
+                self.reward_unit[1] + abs(best_score - self.reward_unit[0])
+            ):
                 if self._is_certain:
                     return predictions[0], predictions[1], scores.index(best_score), 1.0
                 choice = self.choose(predictions[:1], predictions[1:2], None, round_number, self.reward_unit)[0]
