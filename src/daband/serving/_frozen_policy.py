@@ -556,12 +556,10 @@ class FrozenPolicy:
             if indices is not None:
                 predictions = predictions[:, indices]
             scores = predictions[2].tolist()
-            second_score, best_score = sorted(scores)[-2:] if len(scores) > 1 else (-math.inf, scores[0])
-            if best_score - second_score > _TIE_TOLERANCE * (
-                self.reward_unit[1] + abs(best_score - self.reward_unit[0])
-            ):
+            second, best = sorted(scores)[-2:] if len(scores) > 1 else (-math.inf, scores[0])
+            if best - second > _TIE_TOLERANCE * (self.reward_unit[1] + abs(best - self.reward_unit[0])):
                 if self._is_certain:
-                    return predictions[0], predictions[1], scores.index(best_score), 1.0
+                    return predictions[0], predictions[1], scores.index(best), 1.0
                 choice = self.choose(predictions[:1], predictions[1:2], None, round_number, self.reward_unit)[0]
                 return predictions[0], predictions[1], *choice
         means, bonuses = self.score(context[None], indices)

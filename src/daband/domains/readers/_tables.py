@@ -172,7 +172,7 @@ def from_table(
         ]
         if columns.propensity is not None:
             try:
-                check_propensities(reward_and_propensity[1], number_of=lambda row: row_number(frame, row))
+                check_propensities(reward_and_propensity[1], row_of=lambda row: row_number(frame, row))
             except InvalidInput as error:
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:
