@@ -119,7 +119,7 @@ def test_no_reward_is_asked_for_the_incumbents_own_choices(market):
     assert "Keep the incumbent: the policy makes the same choices as always call." in told
     assert "Fill in" not in told
     told = daband("audit", "same", "--budget", "5", "--out", "same.csv", cwd=market)
-    assert told.startswith("No reward is needed: the policy makes the same choices as always call on all")
+    assert told.startswith("No reward is needed: the policy makes the same choices as always call in the")
     assert "Fill in" not in told
     assert not (market / "same.csv").exists()
 

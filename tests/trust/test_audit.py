@@ -91,7 +91,7 @@ def test_nothing_is_asked_if_the_incumbent_makes_the_same_choices(trained, tmp_p
     assert (found.advantage, found.low, found.high, found.budget) == (0.0, 0.0, 0.0, 0)
     assert found.finished
     assert found.verdict == "keep the incumbent"
-    assert found.sentence.startswith("No reward is needed: the policy makes the same choices as the policy linucb on")
+    assert found.sentence.startswith("No reward is needed: the policy makes the same choices as the policy linucb in")
     assert not (tmp_path / "audit").exists()
     json.dumps(found.as_dict(), allow_nan=False)
 

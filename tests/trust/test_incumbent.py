@@ -60,7 +60,8 @@ def test_another_policy(pair):
         (7, "7 is not an arm"),
         (True, "incumbent must be an arm"),
         (["mail"] * 3, "3 choices for 200 target contexts"),
-        (["post"] * 200, "'post' is not an arm"),
+        (["mail", None] * 100, "row 1: None is not an arm"),
+        (["post"] * 200, "row 0: 'post' is not an arm"),
         (daband.LinUCB(context_shape=(2,), n_arms=2), "a policy for 2 arms and contexts"),
     ],
 )
@@ -68,3 +69,16 @@ def test_what_is_not_an_incumbent_is_rejected(given, message, pair):
     with pytest.raises(InvalidInput, match=message):
         resolved(given, pair)
     assert resolved(None, pair) is None
+
+
+def test_numbers_are_the_names_of_arms_that_are_called_by_numbers(pair):
+    """Before: 1.0 was the index of the arm "2", while 1 was the arm "1"."""
+
+    def find(values):
+        names = ["1", "2", "3"]
+        return as_incumbent(values, n_arms=3, arm_names=names, target=pair.target).choices[:4].tolist()
+
+    for values in ([1, 2, 3, 1], [1.0, 2.0, 3.0, 1.0], ["1", "2", "3", "1"], np.array([1.0, 2.0, 3.0, 1.0])):
+        assert find(list(values) * 50) == [0, 1, 2, 0]
+    with pytest.raises(InvalidInput, match=r"row 0: 0 is not an arm \(1, 2, 3\)"):
+        find([0, 1, 2, 0] * 50)

@@ -85,8 +85,7 @@ class Audit:
     def sentence(self) -> str:
         """The result in one sentence."""
         if not self.budget:
-            same = f"the policy makes the same choices as {self.incumbent} on all {self.contexts:,} target contexts"
-            return f"No reward is needed: {same}."
+            return f"No reward is needed: the policy makes the same choices as {self.incumbent} in the target."
         unit = f"{self.unit} " if self.unit else ""
         limits = f"[{as_text(self.low)}, {as_text(self.high)}]"
         rewards = "1 target reward" if self.answered == 1 else f"{self.answered:,} target rewards"

@@ -13,6 +13,7 @@ import numpy as np
 
 from daband._arrays import AnyArray, IntArray, as_numpy
 from daband.domains._contract import Contexts
+from daband.domains.readers._reading import find_arm
 from daband.errors import InvalidInput, did_you_mean
 from daband.policies._policy import Policy
 
@@ -85,17 +86,16 @@ def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], targe
     if isinstance(incumbent, str | int | np.integer) and not isinstance(incumbent, bool):
         if not isinstance(incumbent, str) or incumbent in arm_names:
             return make_constant_incumbent(_find_arm_index(incumbent, n_arms, arm_names), arm_names)
-        columns = target.row_names if target.table is None else target.table
-        column_names = list(target.row_names) if target.table is None else target.table.columns
-        if incumbent not in column_names:
+        columns = target.row_names if target.table is None else target.table.to_dict(as_series=False)
+        if incumbent not in columns:
             arms = ", ".join(arm_names) or f"0 to {n_arms - 1}"
             remedy = f"; a column that is not a context must be given as id (--id {incumbent})"
             raise InvalidInput(
                 f"incumbent={incumbent!r} is neither an arm ({arms}) nor a column of the target "
-                f"({', '.join(column_names) or 'it has no table'}){did_you_mean(incumbent, arm_names) or remedy}"
+                f"({', '.join(columns) or 'it has no table'}){did_you_mean(incumbent, arm_names) or remedy}"
             )
         name = f"the choices in column {incumbent}"
-        choices = _incumbent_from_choices(list(columns[incumbent]), name, n_arms, arm_names, target)
+        choices = _incumbent_from_choices(columns[incumbent], name, n_arms, arm_names, target)
         return replace(choices, column=incumbent)
     if isinstance(incumbent, Sequence | np.ndarray) or hasattr(incumbent, "__array__"):
         values = incumbent if isinstance(incumbent, Sequence) else as_numpy(incumbent, "incumbent").tolist()
@@ -112,14 +112,16 @@ def _incumbent_from_choices(
     """Return the incumbent with a stored choice per target context."""
     if len(values) != len(target):
         raise InvalidInput(f"incumbent has {len(values)} choices for {len(target)} target contexts")
-    return Incumbent(name, choices=np.array([_find_arm_index(value, n_arms, arm_names) for value in values], np.int64))
+    arms = [_find_arm_index(value, n_arms, arm_names, f"incumbent, row {row}") for row, value in enumerate(values)]
+    return Incumbent(name, choices=np.array(arms, np.int64))
 
 
-def _find_arm_index(value: Any, n_arms: int, arm_names: Sequence[str]) -> int:
-    """Return the index of an arm that is given by its name or index."""
-    if str(value) in arm_names:
-        return list(arm_names).index(str(value))
+def _find_arm_index(value: Any, n_arms: int, arm_names: Sequence[str], where: str = "incumbent") -> int:
+    """Return the index of an arm that is given by its name, or by its index if no name is an integer."""
+    index = None if value is None else find_arm(value, {name: index for index, name in enumerate(arm_names)})
     is_number = isinstance(value, int | np.integer | float) and not isinstance(value, bool)
-    if is_number and 0 <= value < n_arms and value == int(value):
-        return int(value)
-    raise InvalidInput(f"incumbent: {value!r} is not an arm ({', '.join(arm_names) or f'0 to {n_arms - 1}'})")
+    if index is None and is_number and value in range(n_arms) and not any(name.isdigit() for name in arm_names):
+        index = int(value)
+    if index is None:
+        raise InvalidInput(f"{where}: {value!r} is not an arm ({', '.join(arm_names) or f'0 to {n_arms - 1}'})")
+    return index
