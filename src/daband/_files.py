@@ -2,7 +2,7 @@
 
 A file is written completely or not at all. When a file is read, its digest is checked if the folder has a file
 ``done`` with digests. A folder can be locked against other processes and threads. Every error names the file or folder,
-and what to do.
+and most say what to do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read experiments from presets, TOML files and overrides (``load_experiment``).
 
-An ``Experiment`` has a pair, methods, seeds and a budget. It consists of runs. A ``RunSpec`` has the settings of one
-run.
+An ``Experiment`` has a pair, methods, seeds and a number of episodes. It consists of one run per method and seed. A
+``RunSpec`` has the settings of one run.
 """
 
 from __future__ import annotations

@@ -369,8 +369,8 @@ def _assess_demo(out: Path) -> str:
     """Assess DABand's run in the folder ``out``, and return the verdict in a sentence."""
     records = [record for record in read_results(out) if record["method"] == "daband"]
     with console.status("Assessing without labels ..."):
-        (run,) = assess_runs(out / records[0]["folder"])
-    return f"{run.spec.label}: {run.assessment.sentence}"
+        (assessed_run,) = assess_runs(out / records[0]["folder"])
+    return f"{assessed_run.spec.label}: {assessed_run.assessment.sentence}"
 
 
 def _describe_options(experiment: Experiment, specs: Sequence[RunSpec]) -> str:

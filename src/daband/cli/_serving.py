@@ -221,7 +221,7 @@ def serve_command(
     learn_every: Annotated[int, typer.Option(min=1, help="Number of rewards after which the policy is updated.")] = 100,
     mode: Annotated[
         Literal["online", "apprentice"],
-        typer.Option(help="Play the policy's arm, or the incumbent's and log the policy's."),
+        typer.Option(help="Play the policy's arm, or only log it and play the incumbent's."),
     ] = "online",
     wait: Annotated[
         float | None, typer.Option(help="Seconds after which an event without a reward gets the default reward.")
@@ -232,7 +232,7 @@ def serve_command(
     ] = None,
     control: Annotated[
         float,
-        typer.Option(help="Fraction of events that get the incumbent's arm; 1 once the policy is proven to be worse."),
+        typer.Option(help="Fraction of events that get the incumbent's arm; all do once the policy is proven worse."),
     ] = 0.0,
     widen: Annotated[float | None, typer.Option(help="The new --control once the policy is proven better.")] = None,
     new_arms: Annotated[

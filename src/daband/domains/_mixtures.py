@@ -40,7 +40,7 @@ def _draw_parts(sizes: tuple[int, ...], entropy: tuple[int, ...]) -> IntArray:
     return np.random.default_rng(entropy).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
-def _check_common(parts: Mapping[str, Any], attribute: str) -> Any:
+def _get_common(parts: Mapping[str, Any], attribute: str) -> Any:
     """Return the common value of an attribute of all parts. Raise an error if parts have different values."""
     values = {name: getattr(part, attribute) for name, part in parts.items()}
     if len(set(values.values())) > 1:
@@ -56,9 +56,9 @@ class MixedContexts(Contexts):
 
     def __init__(self, parts: Mapping[str, Contexts]) -> None:
         self.parts: dict[str, Any] = dict(parts)
-        self.context_shape, self.framing = _check_common(parts, "context_shape"), _check_common(parts, "framing")
+        self.context_shape, self.framing = _get_common(parts, "context_shape"), _get_common(parts, "framing")
         if isinstance(self, RewardDomain | LoggedDomain):
-            self.n_arms = _check_common(parts, "n_arms")
+            self.n_arms = _get_common(parts, "n_arms")
         self.passes = min(part.passes for part in parts.values())
 
     def __len__(self) -> int:
@@ -78,11 +78,12 @@ class MixedContexts(Contexts):
             part_of_round = _draw_parts(sizes, entropy)
             part_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
             start_round, stop_round = max(start - pass_number * n, 0), min(stop - pass_number * n, n)
-            rounds = indices[start_round + pass_number * n - start : stop_round + pass_number * n - start]
+            pass_indices = indices[start_round + pass_number * n - start : stop_round + pass_number * n - start]
+            # Each part continues its own order after the rounds that it has had in this pass.
             for index, part in enumerate(self.parts.values()):
                 rows = np.flatnonzero(part_of_round[start_round:stop_round] == index)
                 n_before = int(np.count_nonzero(part_of_round[:start_round] == index))
-                rounds[rows] = first_indices[index] + part.order(n_before, n_before + len(rows), seed=part_seed)
+                pass_indices[rows] = first_indices[index] + part.order(n_before, n_before + len(rows), seed=part_seed)
         return indices
 
     def read(self, indices: IntArray) -> AnyArray:
@@ -111,8 +112,8 @@ class MixedRewards(MixedContexts, RewardDomain):
             indices, lambda part, rows: [table for table in part.read_rewards(rows) if table is not None]
         )
         no_rows = np.zeros(0, np.int64)
-        are_expected_known = all(part.read_rewards(no_rows)[1] is not None for part in self.parts.values())
-        return tables[0], tables[1] if are_expected_known else None
+        has_expected = all(part.read_rewards(no_rows)[1] is not None for part in self.parts.values())
+        return tables[0], tables[1] if has_expected else None
 
 
 class MixedLog(MixedContexts, LoggedDomain):
@@ -141,7 +142,7 @@ class MixedEvaluation(EvaluationDomain):
 
     def __init__(self, parts: Mapping[str, EvaluationDomain]) -> None:
         self.parts = dict(parts)
-        self.context_shape, self.n_arms = _check_common(parts, "context_shape"), _check_common(parts, "n_arms")
+        self.context_shape, self.n_arms = _get_common(parts, "context_shape"), _get_common(parts, "n_arms")
 
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))
@@ -191,7 +192,7 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
     pairs = [*sources.values(), *targets.values()]
     first_pair = pairs[0]
     for attribute in ("context_shape", "n_arms", "arms"):
-        _check_common({**sources, **targets}, attribute)
+        _get_common({**sources, **targets}, attribute)
 
     def mix_field(members: Mapping[str, Pair], field: str) -> Any:
         """Return a field of several pairs as one domain, or None if one of the pairs lacks it."""
@@ -269,10 +270,10 @@ def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_
         """Return a pair for each domain of a role. ``options`` have one value, or a mapping by domain."""
         pairs = {}
         for key, domain in domains[role].items():
-            pair = {role: domain, other_role: next(iter(domains[other_role].values()))}
+            both_domains = {role: domain, other_role: next(iter(domains[other_role].values()))}
             args = {field: value.get(key) if isinstance(value, Mapping) else value for field, value in options.items()}
             full_name = name if len(domains[role]) == 1 else f"{name}, {key}"
-            pairs[key] = read(**pair, name=full_name, **args, **arguments)
+            pairs[key] = read(**both_domains, name=full_name, **args, **arguments)
         return pairs
 
     sources, targets = read_each("source", "target", source_options), read_each("target", "source", target_options)
@@ -282,7 +283,7 @@ def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_
             if missing:
                 remedy = f"give it for each of {', '.join(pairs)}, or omit it"
                 raise InvalidInput(f"{key} has nothing for {missing[0]!r}; {remedy}")
-    _check_common({**sources, **targets}, "class_names")
+    _get_common({**sources, **targets}, "class_names")
     return join_pairs(sources, targets, name=name)
 
 

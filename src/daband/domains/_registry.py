@@ -143,7 +143,7 @@ def data_directory() -> Path:
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
-    """Return an uninitialised array. An array above a gigabyte is mapped to a temporary file, deleted with it."""
+    """Return an uninitialised array. Above a gigabyte it is stored in a temporary file, which is deleted with it."""
     if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _MAX_MEMORY_BYTES:
         return np.empty(shape, dtype=dtype)
     root = cache_directory() / "arrays"
@@ -166,8 +166,8 @@ def require_data(candidates: Sequence[str], *, pair: str) -> Path:
     path = find_data(candidates)
     if path is None:
         prefixes = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
-        resources = [(f"{path}/", resource) for resource in pairs.get(pair).resources for path in resource.paths]
-        matching_resources = (resource for path, resource in resources if path.startswith(prefixes))
+        resources = [(f"{known}/", resource) for resource in pairs.get(pair).resources for known in resource.paths]
+        matching_resources = (resource for known, resource in resources if known.startswith(prefixes))
         hint = next((f"To get it, {resource.instructions}. " for resource in matching_resources), "")
         raise DataError(
             f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {hint}"

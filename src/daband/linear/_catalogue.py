@@ -142,13 +142,13 @@ class Catalogue:
             indices = []
         if indices and len(set(indices)) == len(indices):
             return list(arms), indices, None
-        kinds = set(map(type, arms))
-        mappings = {kind for kind in kinds if issubclass(kind, Mapping)}
-        has_features = kinds == mappings and min(map(len, arms)) > 1  # True if all arms have features
-        names = [arm.get("id", arm) if has_features or type(arm) in mappings else arm for arm in arms]
+        arm_types = set(map(type, arms))
+        mapping_types = {arm_type for arm_type in arm_types if issubclass(arm_type, Mapping)}
+        has_features = arm_types == mapping_types and min(map(len, arms)) > 1  # True if all arms have features
+        names = [arm.get("id", arm) if has_features or type(arm) in mapping_types else arm for arm in arms]
         if set(map(type, names)) != {str}:
             names = [
-                str(name) if type(arm) in mappings and name is not arm else name
+                str(name) if type(arm) in mapping_types and name is not arm else name
                 for name, arm in zip(names, arms, strict=True)
             ]
             invalid = next((name for name in names if not isinstance(name, str)), None)
@@ -159,19 +159,19 @@ class Catalogue:
         indices = list(map(self.index.get, names, itertools.repeat(-1)))
         if has_features:
             return names, indices, self._request_vectors(arms)
-        with_features = [position for position, arm in enumerate(arms) if type(arm) in mappings and len(arm) > 1]
-        without_features = {position for position, index in enumerate(indices) if index < 0}.difference(with_features)
-        if without_features:
-            unknown = names[min(without_features)]
+        featured = [position for position, arm in enumerate(arms) if type(arm) in mapping_types and len(arm) > 1]
+        unknown_positions = {position for position, index in enumerate(indices) if index < 0}.difference(featured)
+        if unknown_positions:
+            unknown = names[min(unknown_positions)]
             columns = "" if self.table is None else f" ({', '.join(self.table.names)})"
             raise InvalidInput(
                 f"arms: {unknown!r} is not in the catalogue{did_you_mean(unknown, list(self.names)[:1000])}; "
                 f"a new arm needs its features{columns}"
             )
-        if not with_features:
+        if not featured:
             return names, indices, None
         vectors = self.vectors[indices]
-        vectors[with_features] = self._request_vectors([arms[position] for position in with_features])
+        vectors[featured] = self._request_vectors([arms[position] for position in featured])
         return names, indices, vectors
 
     def _request_vectors(self, arms: Sequence[Mapping[str, Any]]) -> FloatArray:

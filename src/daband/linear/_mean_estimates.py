@@ -35,17 +35,17 @@ class MeanEstimate(NamedTuple):
     error: float
     #: The skewness of the estimate, which is the skewness of one term divided by the square root of their number.
     skewness: float = 0.0
-    #: Degrees of freedom of the standard error.
-    freedom: float = math.inf
+    #: The degrees of freedom of the standard error.
+    dof: float = math.inf
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return the lower and upper limit of the interval that contains the mean with probability ``confidence``."""
-        if math.isinf(self.freedom):  # the service runs without scipy
+        if math.isinf(self.dof):  # the service runs without scipy
             quantile = NormalDist().inv_cdf(0.5 + 0.5 * confidence)
         else:
             from scipy.special import stdtrit
 
-            quantile = float(stdtrit(self.freedom, 0.5 + 0.5 * confidence)) if self.freedom > 0 else math.inf
+            quantile = float(stdtrit(self.dof, 0.5 + 0.5 * confidence)) if self.dof > 0 else math.inf
         return self.limit(quantile), self.limit(-quantile)
 
     def limit(self, quantile: float) -> float:
@@ -60,9 +60,9 @@ class MeanEstimate(NamedTuple):
     def plus(self, other: MeanEstimate) -> MeanEstimate:
         """Return the estimate of the sum of two means from independent samples."""
         error = math.hypot(self.error, other.error)
-        cubes = self.skewness * self.error**3 + other.skewness * other.error**3 if math.isfinite(error) else 0.0
-        skewness = cubes / error**3 if error > 0 else 0.0
-        return MeanEstimate(self.value + other.value, error, skewness, min(self.freedom, other.freedom))
+        third_moment = self.skewness * self.error**3 + other.skewness * other.error**3 if math.isfinite(error) else 0.0
+        skewness = third_moment / error**3 if error > 0 else 0.0
+        return MeanEstimate(self.value + other.value, error, skewness, min(self.dof, other.dof))
 
 
 def estimate_mean(terms: FloatArray) -> MeanEstimate:
@@ -116,7 +116,7 @@ class LiftSequence:
         log_term = -2.0 * math.log(self._alpha)
         #: The square of the parameter rho of the confidence sequence; it determines where the interval is tightest.
         self._rho_squared = (log_term + math.log(log_term + 1.0)) / _TIGHTEST_ROUNDS
-        #: The number and the sum of rewards, by True for the control group and False for the policy.
+        #: The number and the sum of the rewards of each group. The key is True for the control group.
         self._groups = {True: [0, 0.0], False: [0, 0.0]}
         self._n_terms = 0
         #: The sum of the terms, of their squares, and of their expected squares if both groups had the same rewards.
@@ -131,18 +131,18 @@ class LiftSequence:
         """The number of rewards of the policy, and of the control group."""
         return int(self._groups[False][0]), int(self._groups[True][0])
 
-    def add(self, reward: float, control: float, *, in_control: bool) -> None:
-        """Add the reward of a round that was in the control group with probability ``control``."""
+    def add(self, reward: float, control_probability: float, *, in_control: bool) -> None:
+        """Add the reward of a round, which was in the control group with ``control_probability``."""
         groups = self._groups[True], self._groups[False]
         if any(count for count, _ in groups):  # the first reward has no earlier rewards to compare with
             overall_mean = sum(total for _, total in groups) / sum(count for count, _ in groups)
             control_mean, policy_mean = (total / count if count else overall_mean for count, total in groups)
-            centre = (1.0 - control) * control_mean + control * policy_mean
-            term = (reward - centre) * (-1.0 / control if in_control else 1.0 / (1.0 - control))
+            centre = (1.0 - control_probability) * control_mean + control_probability * policy_mean
+            term = (reward - centre) * (-1.0 / control_probability if in_control else 1.0 / (1.0 - control_probability))
             self._n_terms += 1
             self._sum += term
             self._squares += term * term
-            self._pooled_squares += (reward - centre) ** 2 / (control * (1.0 - control))
+            self._pooled_squares += (reward - centre) ** 2 / (control_probability * (1.0 - control_probability))
         group = self._groups[in_control]
         group[0] += 1
         group[1] += reward

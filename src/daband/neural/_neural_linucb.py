@@ -395,7 +395,7 @@ class NeuralLinUCB(Policy):
             domain=domain_index,
             augmentation=settings.augmentation,
             learning_rate=settings.learning_rate,
-            batch=4 * settings.batch,
+            batch_size=4 * settings.batch,
             steps=steps,
             seed=student.seed,
         )

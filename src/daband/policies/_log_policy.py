@@ -64,7 +64,7 @@ class LogPolicy(Policy):
     (True, [1, 0])
     """
 
-    scale_matters = True  # not for the regressions, but domains may have their own units
+    scale_matters = True  # the regressions do not depend on the scale, but domains may have different units
     propensity_power = 1.0
     max_weight = 1e9  # weights are not clipped, as propensities are computed from them
     weights_are_importance = True

@@ -202,8 +202,8 @@ class LinUCB(RidgePolicy):
         epsilon: the probability of drawing an arm uniformly instead. Logs of such a policy can be used for
             off-policy evaluation.
         standardise_rewards: shrink predictions towards the mean reward, and measure bonuses in standard deviations of
-            rewards, so that the unit of rewards changes no decision. Otherwise predictions shrink towards 0 and bonuses
-            have the unit 1.
+            rewards, so that the unit of rewards changes no decision. If False, predictions shrink towards 0 and
+            bonuses are not scaled.
         transform: applied to contexts before the regression: a ``daband.Standardise()`` or a ``daband.PCA(64)``; fitted
             by ``prepare``.
         shift: the assumed difference between the domains (``daband.Shift``); ``LinUCB.for_pair`` standardises

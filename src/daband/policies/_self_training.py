@@ -240,12 +240,12 @@ def _add_if_new(checksums: dict[int, None], row: AnyArray) -> bool:
 
 
 def fit_self_training(gram: FloatArray, arm_sums: FloatArray, n_labels: float, contexts: AnyArray) -> FloatArray:
-    """Return the mean coefficients (K, d) of regressions on the labels and on more and more pseudo-labels.
+    """Return the mean coefficients (K, d) of regressions on the labels and a growing number of pseudo-labels.
 
     Args:
         gram: the sum of z z' over labelled contexts, (d, d).
         arm_sums: the sum of z over the labelled contexts of each arm, (K, d).
-        n_labels: the number of labelled contexts.
+        n_labels: the sum of the weights of labelled contexts, which is their number without weights.
         contexts: unlabelled target contexts, (n, d).
 
     The ridge penalty is the mean squared norm of a labelled context.

@@ -68,8 +68,8 @@ def with_added_arms(model: Model, note_json: str | None) -> Model:
     new_arms = [arm for arm in note["arms"] if arm["id"] not in catalogue.index]
     offered = note["offered"]
     if offered is None:
-        in_file = [name for name, is_offered in zip(catalogue.names, catalogue.offered[0], strict=True) if is_offered]
-        offered = [*in_file, *(arm["id"] for arm in new_arms)]
+        file_arms = [name for name, is_offered in zip(catalogue.names, catalogue.offered[0], strict=True) if is_offered]
+        offered = [*file_arms, *(arm["id"] for arm in new_arms)]
     extended = model.deployed.with_arms([*catalogue.names, *new_arms]) if new_arms else model.deployed
     assert extended.frozen.catalogue is not None
     known_names = [name for name in offered if name in extended.frozen.catalogue.index]
@@ -144,8 +144,8 @@ class Decider:
         """Return the arms in the body of a request that have features and are not in the catalogue."""
         catalogue = self.model.deployed.frozen.catalogue
         events = body.get("events", [body]) if isinstance(body, dict) else []
-        bodies = [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
-        arm_lists = [body["arms"] for body in bodies if isinstance(body.get("arms"), list)]
+        objects = [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
+        arm_lists = [event["arms"] for event in objects if isinstance(event.get("arms"), list)]
         arms = [arm for arm_list in arm_lists for arm in arm_list if isinstance(arm, dict)]
         arms_by_id = {str(arm.get("id")): arm for arm in arms if len(arm) > 1} if catalogue is not None else {}
         return [arm for arm_id, arm in arms_by_id.items() if catalogue is not None and arm_id not in catalogue.index]

@@ -57,7 +57,7 @@ _SNAPSHOT_SECONDS = 1.0
 
 
 class LogLearner:
-    """A learner that learns the rewards of a log in groups of fixed size, and publishes numbered models.
+    """A policy that learns the rewards of a log in groups of fixed size, and is published as numbered models.
 
     A model depends only on the policy file and the log, because groups have a fixed size and the order of the log. The
     first policy file of a log learns from the first reward on, later files from the next reward that arrives.
@@ -117,7 +117,7 @@ class LogLearner:
                     self.policy.add_arm(arm["id"], row if catalogue.table is not None else row["features"])
 
     def publish(self, now: float) -> ModelRow | None:
-        """Publish a model if rewards were learned since the last one. Return its row, or None if none were."""
+        """Publish a model if rewards were learned since the last model. Return its row, or None without new rewards."""
         if self.seq == self._published_seq:
             return None
         row = self._store.add_model(
@@ -140,9 +140,9 @@ class LogLearner:
         ``is_new`` is True if the log has no models learned from this policy file.
         """
         name = f"base:{self.base}"
-        number = self._store.read_note(name)
-        if number is not None:
-            return int(number)
+        saved_start = self._store.read_note(name)
+        if saved_start is not None:
+            return int(saved_start)
         start = self._store.find_last_reward() if is_new and self._store.read_note("learner") is not None else 0
         self._store.write_note(name, str(start))
         self._store.write_note("learner", self.base)

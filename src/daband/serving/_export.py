@@ -136,10 +136,10 @@ def export(
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
     deployed = build_deployed(frozen, _json_copy(header), ranges=ranges, reference=None)
     if contexts is not None:
-        histograms = build_reference(deployed, contexts)
-        if histograms is not None:
-            header["reference"] = {"names": list(histograms.names), "contexts": int(histograms.counts[0].sum())}
-            arrays.update({f"reference/{name}": getattr(histograms, name) for name in ("edges", "counts", "arms")})
+        new_reference = build_reference(deployed, contexts)
+        if new_reference is not None:
+            header["reference"] = {"names": list(new_reference.names), "contexts": int(new_reference.counts[0].sum())}
+            arrays.update({f"reference/{name}": getattr(new_reference, name) for name in ("edges", "counts", "arms")})
     check_writable(path)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "policy.daband"
@@ -172,10 +172,10 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
         actual = deployed.decide(raw_rows)
     expected_scores = expected.mean + optimism * expected.bonus if optimism else expected.mean
     file_scores = actual.mean + optimism * actual.bonus if optimism else actual.mean
-    if expected_scores.shape == file_scores.shape:
-        difference, largest = float(np.abs(expected_scores - file_scores).max()), float(np.abs(expected_scores).max())
-        if difference <= _MAX_RELATIVE_ERROR * largest:
-            return
+    largest, has_same_shape = float(np.abs(expected_scores).max()), expected_scores.shape == file_scores.shape
+    difference = float(np.abs(expected_scores - file_scores).max()) if has_same_shape else np.inf
+    if difference <= _MAX_RELATIVE_ERROR * largest:
+        return
     current = policy.frozen(frozen.domain)  # another thread may have changed the policy since
     if current.n_arms == frozen.n_arms and np.array_equal(current.score(rows)[0], frozen.score(rows)[0]):
         raise CheckpointError(

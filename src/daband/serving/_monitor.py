@@ -72,24 +72,25 @@ def summary_scores(
 ) -> tuple[FloatArray, IntArray]:
     """Return scores (n, J) of contexts (n, ...) with means and bonuses (n, K), and the preferred arms (n,).
 
-    The preferred arm has the largest mean plus ``optimism`` times the bonus among all arms, available or not.
+    The preferred arm has the largest mean plus the exploration rule's ``optimism`` times the bonus, among all arms,
+    available or not.
     """
     n, dimensions = len(contexts), math.prod(deployed.context_shape)
     max_value = 255.0 if contexts.dtype == np.uint8 else 1.0
-    parts: list[FloatArray] = []
+    columns: list[FloatArray] = []
     if deployed.reader.images is not None:
-        flat = contexts.reshape(n, -1).astype(np.float64) / max_value
-        parts = [flat.mean(axis=1, keepdims=True), flat.std(axis=1, keepdims=True)]
+        pixels = contexts.reshape(n, -1).astype(np.float64) / max_value
+        columns = [pixels.mean(axis=1, keepdims=True), pixels.std(axis=1, keepdims=True)]
     elif dimensions <= _MAX_FEATURES:
-        parts = [contexts.reshape(n, -1, dimensions).astype(np.float64).mean(axis=1) / max_value]
+        columns = [contexts.reshape(n, -1, dimensions).astype(np.float64).mean(axis=1) / max_value]
     scores = mean + deployed.frozen.exploration.optimism * bonus
     preferred: IntArray = scores.argmax(axis=1)
     rows = np.arange(n)
-    parts += [mean[rows, preferred, None], bonus[rows, preferred, None]]
+    columns += [mean[rows, preferred, None], bonus[rows, preferred, None]]
     if scores.shape[1] > 1:
         largest_two = np.partition(scores, scores.shape[1] - 2, axis=1)[:, -2:]
-        parts.append(largest_two[:, 1:] - largest_two[:, :1])
-    return np.concatenate(parts, axis=1), preferred
+        columns.append(largest_two[:, 1:] - largest_two[:, :1])
+    return np.concatenate(columns, axis=1), preferred
 
 
 def find_bins(scores: FloatArray, edges: FloatArray) -> IntArray:
@@ -115,8 +116,8 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     for score, score_edges in enumerate(edge_lists):
         edges[score, : len(score_edges)] = score_edges
     counts = np.zeros((len(edges), edges.shape[1] + 1), np.int64)
-    for row in find_bins(scores[counted_rows], edges):
-        counts[np.arange(len(row)), row] += 1
+    for bins in find_bins(scores[counted_rows], edges):
+        counts[np.arange(len(bins)), bins] += 1
     arms_vary = deployed.per_arm or deployed.frozen.catalogue is not None
     arms = np.zeros(0) if arms_vary else np.bincount(preferred[counted_rows], minlength=deployed.n_arms)
     return Reference((*context_scores, *policy_scores), edges, counts, arms.astype(np.int64))
@@ -171,7 +172,7 @@ class ScoreReport:
     changed: bool
     #: The round of the alarm, counted from 1; None without an alarm.
     since: int | None
-    #: The logarithm of the test's present capital, divided by the threshold. At 1 an alarm is raised.
+    #: The logarithm of the test's present capital, divided by the logarithm at which an alarm is raised.
     evidence: float
 
 
@@ -247,7 +248,7 @@ class Monitor:
             levels = [2 * level for level in levels]
         self._names = tuple(names)
         #: The logarithm of the capital at which each test raises an alarm.
-        self._threshold = -np.log(levels)
+        self._log_threshold = -np.log(levels)
         #: The number of contexts in each bin so far, with the reference contexts, (tests, bins).
         self._counts: IntArray = np.concatenate(counts)
         self._rounds = 0
@@ -289,7 +290,7 @@ class Monitor:
     def report(self) -> MonitorReport:
         """Return the state of the tests and the counts so far."""
         with self._lock:
-            evidence = self._evidence() / self._threshold
+            evidence = self._evidence() / self._log_threshold
             changed: BoolArray = self._since > 0
             scores = tuple(
                 ScoreReport(
@@ -301,7 +302,7 @@ class Monitor:
                 for index, name in enumerate(self._names)
             )
             order = sorted(
-                np.flatnonzero(changed), key=lambda index: -self._max_evidence[index] / self._threshold[index]
+                np.flatnonzero(changed), key=lambda index: -self._max_evidence[index] / self._log_threshold[index]
             )
             arms_changed = self._has_arm_score and bool(changed[-1])
             return MonitorReport(
@@ -325,8 +326,8 @@ class Monitor:
         if self._has_arm_score:
             bins = np.concatenate([bins, preferred[:, None]], axis=1)
         uniforms = self._random.random(bins.shape)
-        for row, uniform in zip(bins, uniforms, strict=True):
-            self._update_tests(row, uniform)
+        for round_bins, round_uniforms in zip(bins, uniforms, strict=True):
+            self._update_tests(round_bins, round_uniforms)
 
     def _update_tests(self, bins: IntArray, uniforms: FloatArray) -> None:
         """Update the tests with one round: the bin of every score, (J,), and uniform random numbers, (J,)."""
@@ -346,7 +347,7 @@ class Monitor:
         self._rounds += 1
         evidence = self._evidence()
         np.maximum(self._max_evidence, evidence, out=self._max_evidence)
-        is_alarm = evidence >= self._threshold
+        is_alarm = evidence >= self._log_threshold
         if is_alarm.any():
             self._since[is_alarm & (self._since == 0)] = self._rounds
         if self._rounds >= _FIRST_RESTART_ROUND and self._rounds & (self._rounds - 1) == 0:  # a power of two

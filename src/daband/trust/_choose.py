@@ -48,10 +48,12 @@ from daband.trust._questions import Evidence, Questions
 _PCA_SUFFIX = "-p"
 #: Default number of principal components.
 _N_COMPONENTS = 64
-#: Vectors of at least this many numbers are wide: trees are not candidates, and a projection has this many components.
+#: Vectors of at least this many numbers are wide. Trees are then not candidates, and projections have this many
+#: components.
 _WIDE_DIMENSIONS = 512
-#: Maximum number of arms times squared dimensions without a projection. An exported regression has this many numbers.
-_MAX_REGRESSION_NUMBERS = 1 << 28
+#: Maximum number of arms times squared dimensions, which is the number of values that an exported regression stores.
+#: Above it, the mixture is fitted on principal components.
+_MAX_REGRESSION_VALUES = 1 << 28
 #: Gradient steps per episode on wide vectors.
 _WIDE_STEPS = 8
 #: Number of dimensions of an image: channels, height and width.
@@ -148,8 +150,8 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
             candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
         return candidates
     if is_wide:
-        fits = dimensions < MAX_LINEAR_CONTEXT and pair.n_arms * dimensions**2 < _MAX_REGRESSION_NUMBERS
-        method = "mixture" if fits else f"mixture{_PCA_SUFFIX}"
+        is_small = dimensions < MAX_LINEAR_CONTEXT and pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
+        method = "mixture" if is_small else f"mixture{_PCA_SUFFIX}"
         settings = {"recipe": {"base": recipe, "learning": {"steps": _WIDE_STEPS}}}
         return [*candidates, Candidate("mixture", method, settings, _WIDE_DIMENSIONS, preferred=True)]
     if "trees" in policies.names():
@@ -298,7 +300,7 @@ def choose(
     )
     comparison = _Comparison.compare(pair, trained, candidates, incumbent, seed)
     survey = comparison.build_survey(budget, folder, seed) if budget else None
-    chosen_index = comparison.preferred
+    chosen_index = comparison.preferred_index
     if survey is not None:
         if survey.questions_file is not None:
             survey.add_csv(survey.questions_file)
@@ -348,7 +350,7 @@ class _Comparison:
     choices: Sequence[Choices]
     incumbent: Incumbent
     #: Index of the candidate to choose without target rewards.
-    preferred: int
+    preferred_index: int
     #: Estimated gain of choosing arms without rewards by their features; None if there is no such arm or estimate.
     new_arms: LogEvidence | None = None
 
@@ -383,12 +385,12 @@ class _Comparison:
             incumbent = make_constant_incumbent(arm, pair.class_names)
         values = [float(rounds.get_rewards(choice.source_arms).mean()) for choice in choices]
         indices = range(len(candidates))
-        preferred = next((index for index in indices if candidates[index].preferred), None)
-        if preferred is None:
+        preferred_index = next((index for index in indices if candidates[index].preferred), None)
+        if preferred_index is None:
             contextual = [index for index in indices if candidates[index].uses_contexts]
-            preferred = max(contextual or indices, key=values.__getitem__)
-        preferred, evidence = _find_preferred(pair, trained, preferred, seed)
-        return cls(pair, trained, rounds, sample, choices, incumbent, preferred, evidence)
+            preferred_index = max(contextual or indices, key=values.__getitem__)
+        preferred_index, evidence = _find_preferred(pair, trained, preferred_index, seed)
+        return cls(pair, trained, rounds, sample, choices, incumbent, preferred_index, evidence)
 
     def build_survey(self, budget: int, folder: Path | None, seed: int) -> Survey | None:
         """Return the survey that compares the candidates and the incumbent; None if all make the same choices."""
@@ -414,7 +416,7 @@ class _Comparison:
     def find_best(self, evidence: Evidence) -> int:
         """Return the index of the candidate to choose with target rewards."""
         values = [self.rounds.get_rewards(choice.source_arms).mean() for choice in self.choices]
-        return evidence.choose(self.preferred, np.array(values))
+        return evidence.choose(self.preferred_index, np.array(values))
 
     def is_clear(self, survey: Survey) -> bool:
         """Return True if the interval of the chosen candidate's advantage over the incumbent excludes 0."""
@@ -488,9 +490,10 @@ def _learn_held_out(policy: LogPolicy, held_out_rounds: EvaluationDomain | Logge
 def _find_preferred(pair: Pair, trained: Sequence[Policy], preferred: int, seed: int) -> tuple[int, LogEvidence | None]:
     """Return the index of the candidate to choose without target rewards, and its evidence.
 
-    A ``LogPolicy`` never chooses arms without rewards. If the target has such arms, the last candidate that uses arm
-    features is chosen instead. It must gain significantly in the log, unless the log has no target arm at all. The
-    evidence is the gain of choosing by arm features; None if no such arms exist or no candidate uses features.
+    It is ``preferred``, unless that candidate is a ``LogPolicy`` and the target has arms without rewards, which a
+    ``LogPolicy`` never chooses. Then it is the last candidate that uses arm features. It must gain significantly in the
+    log, unless the log has no target arm at all. The evidence is the gain of choosing by arm features; None if no such
+    arms exist or no candidate uses features.
     """
     log_policy, catalogue = trained[preferred], pair.catalogue
     if not isinstance(log_policy, LogPolicy) or catalogue is None:

@@ -64,24 +64,24 @@ class ScoreRow:
     paper: float | None = None
 
 
-def draw_scores(groups: Sequence[ScoreRow], metric: Metric) -> Figure:
+def draw_scores(rows: Sequence[ScoreRow], metric: Metric) -> Figure:
     """Draw target scores, the best method on top. A bar is a mean, a dot one seed, a diamond the paper's accuracy."""
-    ranked_rows = sorted(groups, key=lambda group: float(group.values.mean()))
+    ranked_rows = sorted(rows, key=lambda row: float(row.values.mean()))
     figure, axes = _create_figure(0.95 + 0.42 * len(ranked_rows))
-    for row, group in enumerate(ranked_rows):
-        mean, (colour, _) = float(group.values.mean()), get_style(*group.key)
-        axes.barh(row, mean, height=0.62, color=colour, alpha=0.45, linewidth=0)
-        dot_heights = row + np.linspace(-0.25, 0.25, len(group.values) + 2)[1:-1]
-        axes.plot(group.values, dot_heights, "o", color=_INK, markersize=2.6, markeredgewidth=0)
-        if group.paper is not None:
-            axes.plot(group.paper, row, "D", markersize=5.5, markerfacecolor="white", markeredgecolor=_INK, zorder=4)
+    for y, row in enumerate(ranked_rows):
+        mean, (colour, _) = float(row.values.mean()), get_style(*row.key)
+        axes.barh(y, mean, height=0.62, color=colour, alpha=0.45, linewidth=0)
+        dot_heights = y + np.linspace(-0.25, 0.25, len(row.values) + 2)[1:-1]
+        axes.plot(row.values, dot_heights, "o", color=_INK, markersize=2.6, markeredgewidth=0)
+        if row.paper is not None:
+            axes.plot(row.paper, y, "D", markersize=5.5, markerfacecolor="white", markeredgecolor=_INK, zorder=4)
         text = f"{mean:,.{metric.count_decimals(mean)}f}"
-        axes.text(1.01, row, text, transform=axes.get_yaxis_transform(), va="center", fontweight="bold", color=colour)
-    axes.set_yticks(range(len(ranked_rows)), [shorten_text(label(*group.key), 32) for group in ranked_rows])
+        axes.text(1.01, y, text, transform=axes.get_yaxis_transform(), va="center", fontweight="bold", color=colour)
+    axes.set_yticks(range(len(ranked_rows)), [shorten_text(label(*row.key), 32) for row in ranked_rows])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
-    paper_remark = "; diamond: the paper" if any(group.paper is not None for group in ranked_rows) else ""
+    paper_remark = "; diamond: the paper" if any(row.paper is not None for row in ranked_rows) else ""
     axes.set_xlabel(f"{metric.name}; bar: mean, dot: one seed{paper_remark}")
     return figure
 
@@ -96,7 +96,8 @@ def draw_regret(curves: Mapping[Key, RunCurves], *, domain: str) -> Figure:
     """
     figure, axes = _create_figure(3.2)
     learners = [curve for (method, _), curve in curves.items() if method not in ("random", "constant")]
-    y_limit = 1.08 * max(float(curve.values[:, -1].max()) for curve in learners or curves.values()) or 1.0  # no regret
+    # If nothing has regret, the limit is 1.
+    y_limit = 1.08 * max(float(curve.values[:, -1].max()) for curve in learners or curves.values()) or 1.0
     axes.set_xlim(0, max(int(curve.rounds[-1]) for curve in curves.values()))
     axes.set_ylim(0, y_limit)
     for key, curve in curves.items():

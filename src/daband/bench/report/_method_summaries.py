@@ -49,7 +49,7 @@ def label(method: str, variant: str = "default") -> str:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds, with the standard deviation between seeds."""
+    """A mean over seeds, with the standard deviation over seeds."""
 
     #: The mean; None if a seed has no value.
     value: float | None
@@ -90,17 +90,27 @@ class MethodSummary:
     seeds: tuple[int, ...]
     #: The ranking metric of this pair: the accuracy, or the value if rewards are real numbers.
     metric: Metric
+    #: The fraction of contexts whose chosen arm is a best arm.
     accuracy: Mean
+    #: The mean of the accuracies on the contexts of each class.
     accuracy_macro: Mean
+    #: The mean expected reward of the chosen arms.
     value: Mean
+    #: The sum over contexts of the best arm's expected reward minus the chosen arm's.
     regret: Mean
+    #: The value of choosing the best arm for each context; None if it is unknown.
     best_value: float | None
+    #: The value of the best constant arm; None if it is unknown.
     constant_value: float | None
+    #: The cumulative regret in training.
     source_regret: Mean
+    #: The mean reward per round in training.
     source_reward: Mean
     #: The mean reward of the logging policy; unknown if the source is not a log.
     logger_value: Mean
+    #: The number of training rounds of a run.
     rounds: int
+    #: The mean duration of a run, in seconds.
     seconds: float
     #: The fraction of target contexts for which each arm was chosen, over all seeds; empty if it was not counted.
     arm_fractions: tuple[float, ...]
@@ -147,12 +157,12 @@ def summarise(records: Sequence[Record]) -> list[MethodSummary]:
         seeds = tuple(record["seed"] for record in group)
         metric = choose_metric([record for record in records if record["pair"] == pair])
         seconds = float(np.mean([record.get("wall_seconds", np.nan) for record in group]))
-        budget = {"rounds": group[0]["rounds"], "seconds": seconds, "arm_fractions": _count_arms(group)}
-        rows.append(MethodSummary(pair, method, variant, seeds, metric, **means, **budget))
+        counts = {"rounds": group[0]["rounds"], "seconds": seconds, "arm_fractions": _compute_arm_fractions(group)}
+        rows.append(MethodSummary(pair, method, variant, seeds, metric, **means, **counts))
     return rows
 
 
-def _count_arms(group: Sequence[Record]) -> tuple[float, ...]:
+def _compute_arm_fractions(group: Sequence[Record]) -> tuple[float, ...]:
     """Return the fraction of target contexts for which each arm was chosen; empty if it was not counted."""
     arm_counts = [record["target_arm_counts"] for record in group if record.get("target_arm_counts")]
     if not arm_counts or len({len(counts) for counts in arm_counts}) > 1:

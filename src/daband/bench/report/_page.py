@@ -96,8 +96,7 @@ def build_content(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
     }
     all_sections = sections.assessment_sections(runs)
     for family, family_runs in families.items():
-        is_detailed = pair is not None and summaries.get_data_set(pair) == family
-        detailed_pair = pair if is_detailed and pair is not None else family_runs[0].record["pair"]
+        detailed_pair = pair if pair and summaries.get_data_set(pair) == family else family_runs[0].record["pair"]
         text = [" ".join(descriptions[family])] if len(families) > 1 else []
         all_sections += [Section(family, text, level=2), *_build_data_set_sections(family, family_runs, detailed_pair)]
     all_sections += [*sections.warning_sections(runs), sections.setup_section(runs)]
@@ -111,7 +110,7 @@ def build_content(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
 
 
 def _build_data_set_sections(family: str, runs: Sequence[RunFiles], detailed_pair: str) -> list[Section]:
-    """Return the sections of a data set, with one pair in detail."""
+    """Return the sections of a data set (``family``), with one pair in detail."""
     pairs = group_by(runs, lambda run: run.record["pair"])
     details = sections.detail_sections(detailed_pair, _select_runs(pairs[detailed_pair]))
     if len(pairs) == 1:
@@ -127,9 +126,9 @@ def _build_data_set_sections(family: str, runs: Sequence[RunFiles], detailed_pai
 
 def _select_runs(runs: Sequence[RunFiles]) -> list[RunFiles]:
     """Return the runs of the comparison of methods; if there is none, the runs of the best variants of the ablation."""
-    compared_records = [run for run in runs if summaries.get_role(run.record) == "comparison"]
-    if compared_records:
-        return compared_records
+    compared_runs = [run for run in runs if summaries.get_role(run.record) == "comparison"]
+    if compared_runs:
+        return compared_runs
     ranked = sorted(summaries.summarise([run.record for run in runs]), key=lambda row: -row.rank)
     best_keys = [row.key for row in ranked[:_MAX_VARIANTS]]
     return [run for run in runs if run.key in best_keys]

@@ -135,15 +135,15 @@ def _comparison_sections(pair: str, records: Records, *, by_class: bool) -> list
     if not summaries.filter_labelled(records):
         return [Section("Results without target labels", tables=tables)]
     metric, paper = rows[0].metric, summaries.read_paper_accuracy(pair)
-    groups = []
+    score_rows = []
     for row in rows:
         average = paper[row.method].average if row.variant == "default" and row.method in paper else None
         scores = summaries.score_by_seed(records, row.key, metric)
-        groups.append(figures.ScoreRow(row.key, np.array(list(scores.values())), average))
+        score_rows.append(figures.ScoreRow(row.key, np.array(list(scores.values())), average))
     listed = "; ".join(f"{label(*row.key)} {row.score.format(metric.count_decimals(row.score.value))}" for row in rows)
     drawing = Drawing(
         f"{slug(pair)}-{metric.field.removeprefix('target_')}",
-        figures.draw_scores(groups, metric),
+        figures.draw_scores(score_rows, metric),
         caption("score", pair=pair, metric=metric.name),
         f"{metric.name.capitalize()} by method: {listed}.",
     )

@@ -61,7 +61,7 @@ _NAME_REMEDY = (
     "; if it has another name, pass it as arm=, reward= or propensity= (--arm, --reward or --propensity), or pass "
     "columns=daband.domains.Columns(...)"
 )
-#: Maximum number of rows of a block. ``train`` gets blocks in random order, and the rows of a block in random order.
+#: Maximum number of rows of a block. ``train`` reads blocks in random order, and shuffles the rows of each block.
 _MAX_BLOCK_ROWS = 65_536
 
 
@@ -123,17 +123,17 @@ class ParquetLog(LoggedDomain):
         self.schema: dict[str, Any] = {}
         self.columns: Columns
         for path in list_log_files(log):
-            rows = scan_log_file(path)
+            query = scan_log_file(path)
             with convert_polars_errors(f"{path} cannot be read"):
-                schema = dict(rows.collect_schema())
+                schema = dict(query.collect_schema())
                 if not self.schema:
                     columns_by_role = _resolve_columns(columns, schema, path, transform, roles or {})
                 self._check_schema(path, schema, columns_by_role, is_default=columns is None)
                 if not self.schema:
                     self.schema, self.columns = schema, columns_by_role
                     self._log_columns = [str(getattr(columns_by_role, role)) for role in _ROLES]
-                    n_features = self._count_features(rows, path)
-                self.files.append(self._open_file(rows, path))
+                    n_features = self._count_features(query, path)
+                self.files.append(self._open_file(query, path))
         if not sum(file.rows for file in self.files):
             raise DataError(f"the log {path} has no rows")
         n_context_features, remainder = divmod(n_features, self.n_arms) if shared else (n_features, 0)
@@ -149,22 +149,22 @@ class ParquetLog(LoggedDomain):
         self._set_blocks([part for file in self.files for part in _split_rows(file.path, 0, file.rows, rows_per_block)])
         self._cached_block = lru_cache(maxsize=2)(self._read_block)
 
-    def _open_file(self, rows: pl.LazyFrame, path: Path) -> LogFile:
+    def _open_file(self, query: pl.LazyFrame, path: Path) -> LogFile:
         """Return the file with arm indices instead of names, and without unrewarded rounds if they are skipped."""
         arm, reward, _ = self._log_columns
         n_missing = 0
         if self._skip_unrewarded:
-            n_missing, n_rows = rows.select(pl.col(reward).null_count(), pl.len().alias("")).collect().row(0)
+            n_missing, n_rows = query.select(pl.col(reward).null_count(), pl.len().alias("")).collect().row(0)
             if 0 < n_missing == n_rows:
                 raise DataError(f"{path} has no reward yet; fill in the column {reward!r} as rewards arrive")
         if n_missing:
             self.unrewarded[str(path)] = n_missing
-            rows = rows.with_row_index(ROW_COLUMN).filter(pl.col(reward).is_not_null())
-        if self._arm_names is not None or rows.collect_schema()[arm] == pl.String:
-            index_by_name = find_arm_indices(rows.select(pl.col(arm).unique()).collect()[arm], path, self._arm_names)
+            query = query.with_row_index(ROW_COLUMN).filter(pl.col(reward).is_not_null())
+        if self._arm_names is not None or query.collect_schema()[arm] == pl.String:
+            index_by_name = find_arm_indices(query.select(pl.col(arm).unique()).collect()[arm], path, self._arm_names)
             if index_by_name is not None:
-                rows = rows.with_columns(pl.col(arm).replace_strict(index_by_name, return_dtype=pl.Int64))
-        return LogFile(str(path), int(rows.select(pl.len()).collect().item()), rows)
+                query = query.with_columns(pl.col(arm).replace_strict(index_by_name, return_dtype=pl.Int64))
+        return LogFile(str(path), int(query.select(pl.len()).collect().item()), query)
 
     def _set_blocks(self, blocks: list[LogPart]) -> None:
         """Set the blocks of rows that this log consists of."""
@@ -298,12 +298,12 @@ class ParquetLog(LoggedDomain):
         ``schema`` has the types by column. ``is_default`` is True if the user did not name the context columns.
         """
         types = self.schema or schema
-        roles = [str(getattr(columns, role)) for role in _ROLES]
-        for name in (*columns.context, *roles, *([columns.offered] if columns.offered else [])):
+        role_columns = [str(getattr(columns, role)) for role in _ROLES]
+        for name in (*columns.context, *role_columns, *([columns.offered] if columns.offered else [])):
             if name not in schema:
-                remedy = _NAME_REMEDY if is_default and name in roles else ""
+                remedy = _NAME_REMEDY if is_default and name in role_columns else ""
                 raise DataError(f"{_describe_missing(path, name, schema)}{remedy}")
-            if name in roles or name == columns.offered or self._transform is not None:
+            if name in role_columns or name == columns.offered or self._transform is not None:
                 continue  # columns of any type can be read
             type_class, first_class = _classify_type(schema[name]), _classify_type(types[name])
             if type_class != first_class and not {type_class, first_class} <= {"integer", "float"}:
@@ -315,14 +315,14 @@ class ParquetLog(LoggedDomain):
         if is_default and extra_columns and self._transform is None:
             raise DataError(f"{path} has a column {extra_columns[0]!r} that the first file lacks{_CONTEXT_REMEDY}")
 
-    def _count_features(self, rows: pl.LazyFrame, path: Path) -> int:
+    def _count_features(self, query: pl.LazyFrame, path: Path) -> int:
         """Return the number of context features per row."""
         context = self.columns.context
         if self._transform is not None:
             return len(self._transform.feature_names)
         if len(context) > 1 or not _is_list(self.schema[context[0]]):
             return len(context)
-        first_list = rows.select(context[0]).head(1).collect()[context[0]].to_list()
+        first_list = query.select(context[0]).head(1).collect()[context[0]].to_list()
         if not first_list:
             raise DataError(f"{path} has no row, so the length of its lists is not known")
         return len(first_list[0] or ())

@@ -75,16 +75,16 @@ def augment(contexts: torch.Tensor, settings: Augmentation, draws: torch.Tensor)
 def _apply_affine(images: torch.Tensor, settings: Augmentation, draws: torch.Tensor) -> torch.Tensor:
     """Return images (B, C, H, W), each changed by its own affine map. Pixels outside an image repeat its border.
 
-    ``draws`` (B, 6) are uniform draws from [0, 1). Each pixel is copied from the nearest one. Interpolation would blur
-    the images, and lowers target accuracy on DIGIT by 0.03.
+    ``draws`` (B, 6) are uniform draws from [0, 1). Each pixel is copied from the nearest pixel. Interpolation would
+    blur the images, and lower the target accuracy on DIGIT by 0.03.
     """
     height, width = images.shape[2:]
     signed_draws = 2 * draws - 1
     matrices = torch.eye(2, 3, device=images.device).repeat(len(images), 1, 1)
     matrices[:, :, :2] += settings.affine * signed_draws[:, 2:].view(-1, 2, 2)
-    for axis, side in enumerate((width, height)):
+    for axis, size in enumerate((width, height)):
         # Coordinates run from -1 to 1. The nearest pixel is copied, so that every whole displacement is equally likely.
-        matrices[:, axis, 2] += (2 * settings.shift + 1) / side * signed_draws[:, axis]
+        matrices[:, axis, 2] += (2 * settings.shift + 1) / size * signed_draws[:, axis]
     grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, mode="nearest", padding_mode="border", align_corners=False)
 

@@ -26,7 +26,7 @@ class MlpFeatures(Features):
         widths: the number of units of each layer.
         normalise_input: standardise every input. This is needed if inputs have different units.
         normalise_hidden: apply a batch norm after every layer.
-        statistics: the statistics of all norms, "own" or "source" (``DomainNorm``).
+        statistics: "own" if each domain is normalised by its own statistics, "source" if all domains use the source's.
         domains: the names of the domains.
     """
 

@@ -18,28 +18,28 @@ from daband.neural.learning._torch_settings import single_precision, tf32_matmul
 def distil(
     network: Encoder,
     contexts: torch.Tensor,
-    targets: torch.Tensor,
+    soft_labels: torch.Tensor,
     theta: torch.Tensor,
     *,
     domain: int,
     augmentation: Augmentation,
     learning_rate: float,
-    batch: int,
+    batch_size: int,
     steps: int,
     seed: int,
 ) -> Encoder:
-    """Return a copy of ``network`` that is trained to predict ``targets`` from augmented contexts, by cross-entropy.
+    """Return a copy of ``network``, trained to predict ``soft_labels`` from augmented contexts, by cross-entropy.
 
     Args:
         network: the encoder to start from; it is not changed.
-        contexts: (N, *C) of one domain.
-        targets: (N, K), a probability for each arm.
+        contexts: the contexts (N, *C), all of one domain.
+        soft_labels: the probability of each arm for each context, (N, K).
         theta: (K, d), or (K, d + 1) with intercepts. Logits are features times these coefficients, which are not
             trained.
         domain: the index of the domain.
-        augmentation: the augmentation of images. Targets are predictions for images without augmentation.
+        augmentation: the augmentation of images. The soft labels are for images without augmentation.
         learning_rate: the initial learning rate of Adam, which falls to 0 along a cosine.
-        batch: the number of contexts per step.
+        batch_size: the number of contexts per step.
         steps: the number of gradient steps.
         seed: determines batches and augmentation.
     """
@@ -53,11 +53,11 @@ def distil(
     n_draws = augmentation.count_draws(tuple(contexts.shape[1:]))
     with torch.enable_grad(), tf32_matmul():
         for _ in range(steps):
-            rows = torch.randint(len(contexts), (batch,), generator=generator, device=device)
-            augmentation_draws = torch.rand(batch, n_draws, generator=generator, device=device)
+            rows = torch.randint(len(contexts), (batch_size,), generator=generator, device=device)
+            augmentation_draws = torch.rand(batch_size, n_draws, generator=generator, device=device)
             augmented = augment(contexts[rows.to(contexts.device)].to(device), augmentation, augmentation_draws)
-            features = student(augmented, domain_rows=single_domain_rows(domain, batch)).features
-            loss = nn.functional.cross_entropy(predict_rewards(features, theta), targets[rows])
+            features = student(augmented, domain_rows=single_domain_rows(domain, batch_size)).features
+            loss = nn.functional.cross_entropy(predict_rewards(features, theta), soft_labels[rows])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()

@@ -21,10 +21,10 @@ from daband.neural.objectives._term import Batch, Term, TermShape, terms
 class Weight:
     """The weight of a term, with its schedule over the gradient steps of a run.
 
-    Before ``start`` the weight is 0. Then it grows over ``ramp`` steps from 0 to ``value`` by the schedule of
-    domain-adversarial training, ``2 / (1 + exp(-10 p)) - 1``; with a ``ramp`` of 0 it has its value at once. ``start``
-    and ``ramp`` below 1 are fractions of the run, so that a short run ends with the same weights as a long one. Values
-    from 1 on are numbers of steps.
+    Before ``start`` the weight is 0. Then it grows over ``ramp`` steps to ``value`` by the schedule of
+    domain-adversarial training: at a fraction p of the ramp it is ``value * (2 / (1 + exp(-10 p)) - 1)``. With a
+    ``ramp`` of 0 it has its full value at once. A ``start`` or ``ramp`` below 1 is a fraction of the run, so that a
+    short run ends with the same weights as a long run; from 1 on it is a number of steps.
 
     A ``value`` of 0 removes the term: it is not computed, and draws no random number.
     """
@@ -118,9 +118,9 @@ class Objective(nn.Module):
         weights_by_term = []
         for weight, (_, term) in zip(self.weights.values(), self._named_terms(), strict=True):
             factor = gate if _is_gated(term) else 1.0
-            low, high = (weight.value_at(step, run_steps) for step in (min(steps), max(steps)))
+            first, last = (weight.value_at(step, run_steps) for step in (min(steps), max(steps)))
             # A weight never decreases: if its values at the first and last step agree, it is constant between them.
-            values = [low] * len(steps) if low == high else [weight.value_at(step, run_steps) for step in steps]
+            values = [first] * len(steps) if first == last else [weight.value_at(step, run_steps) for step in steps]
             weights_by_term.append([value * factor for value in values])
         return weights_by_term
 
@@ -166,10 +166,10 @@ class Objective(nn.Module):
                 term_weights = torch.stack([weights[index] for index in unweighted_indices])
             summands.append(term_weights @ torch.stack(unweighted_values))
         loss = sum(summands[1:], start=summands[0])
-        measurements = {name: value.detach() for name, value in values.items()}
+        metrics = {name: value.detach() for name, value in values.items()}
         for _, term in self._named_terms() if measure else ():
-            measurements.update(term.measure(batch))
-        return loss, measurements
+            metrics.update(term.measure(batch))
+        return loss, metrics
 
 
 def _is_gated(term: Term) -> bool:
