@@ -36,7 +36,7 @@ def _option(help: str, *names: str) -> Any:
 def _file_options(
     *,
     source: Annotated[str | None, _option("The source data: a CSV or Parquet file, or a folder of images.")] = None,
-    target: Annotated[str | None, _option("The target data, in the same format; its rewards are not used.")] = None,
+    target: Annotated[str | None, _option("The target data, in the same format; training ignores its rewards.")] = None,
     domain: Annotated[
         str | None, _option("The column of --source that names the domain of a row; --target is then its value.")
     ] = None,
@@ -65,7 +65,7 @@ def _file_options(
     side: Annotated[int, _option("Side of images in pixels; larger takes longer.")] = IMAGE_SIDE,
     shift: Annotated[str | None, _option("The assumed shift: covariate, units, style, labels, or several.")] = None,
     units: Annotated[list[str] | None, _option("Columns whose unit differs in the target, e.g. price.")] = None,
-    settings: Annotated[Path | None, _option("The file for the data options; default: daband.toml in --out.")] = None,
+    settings: Annotated[Path | None, _option("Store the data options in this file, instead of daband.toml.")] = None,
 ) -> None:
     """Declare the options of every command that accepts files.
 

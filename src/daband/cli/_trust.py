@@ -47,7 +47,7 @@ _LINE_SECONDS = (2.0, 60.0)
 
 Incumbent = Annotated[
     str | None,
-    typer.Option(help="Today's decisions: an arm, or a column of the target (--id). Default: the source's best arm."),
+    typer.Option(help="Today's decisions: an arm, or a target column that --id names. Default: the source's best arm."),
 ]
 Unit = Annotated[str, typer.Option(help="Unit of the rewards in sentences, e.g. euros. Default: the reward column.")]
 
@@ -64,7 +64,8 @@ def assess_command(
 ) -> None:
     """Estimate the advantage of policies over the incumbent in the target, without target rewards.
 
-    A saved policy is evaluated on a tenth of the source rows. It must not have learned these rows.
+    A saved policy is evaluated on the tenth of the source rows that training in daband holds out. If it has learned
+    them, its advantage is overestimated.
 
     Example: daband assess market/ --incumbent coupon; for a saved policy: daband assess p.safetensors --on market.toml
     """
