@@ -57,7 +57,7 @@ def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
     monkeypatch.setattr(loop.RunGroup, "step", step)
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now)
     seen = []
-    said = {"progress": seen.append, "first_answer": lambda name, policy: f"{name} {policy.rounds_learned}"}
+    said = {"progress": seen.append, "describe_first": lambda name, policy: f"{name} {policy.rounds_learned}"}
     train_candidates(pair, [LINEAR[3], LINEAR[0]], seed=0, episodes=5, episode_length=16, **said)
     assert [(one.candidate, one.episode) for one in seen[:6]] == [
         ("few", 1), ("constant", 1), ("few", 2), ("constant", 2), ("constant", 3), ("constant", 4),

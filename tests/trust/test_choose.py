@@ -277,7 +277,7 @@ def test_candidates_of_every_kind_of_pair_can_be_built():
         Candidate("wrong", "no-such")
 
 
-def test_quick_has_three_candidates_and_says_a_first_answer():
+def test_quick_has_three_candidates_and_reports_a_first_result():
     pair = daband.domains.load("synthetic", tiny=True)
     seen = []
     choice = daband.choose(pair, quick=True, episodes=4, episode_length=16, device="cpu", progress=seen.append)

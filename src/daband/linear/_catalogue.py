@@ -33,9 +33,9 @@ _MAX_DEVIATIONS = 5.0
 class Catalogue:
     """The arms of a pair, with their names and features.
 
-    Policies use ``vectors``. These are the m features of the arms, centred, and divided by their standard deviations
-    and by sqrt(m), so that the norm of a vector is about 1. More than 32 features are replaced by 32 principal
-    components.
+    Policies use ``vectors``. These are the features of the arms, standardised and divided by sqrt(m), so that the norm
+    of a vector is about 1. Here m is the number of features. More than 32 features are replaced by at most 32 principal
+    components, and m is then the number of components.
     """
 
     #: The names of the arms, (K,).

@@ -401,8 +401,8 @@ def build_deployed(
     incumbent = header["incumbent"]
     if incumbent is not None and not (isinstance(incumbent, int) and 0 <= incumbent < frozen.n_arms):
         raise ValueError(f"the incumbent is {incumbent!r}, which is not one of {frozen.n_arms} arms")
-    if reference is not None and reference.arms.shape not in ((0,), (frozen.n_arms,)):
-        raise ValueError(f"the reference has arm counts of shape {reference.arms.shape} for {frozen.n_arms} arms")
+    if reference is not None and reference.arm_counts.shape not in ((0,), (frozen.n_arms,)):
+        raise ValueError(f"the reference has arm counts of shape {reference.arm_counts.shape} for {frozen.n_arms} arms")
     return DeployedPolicy(
         frozen=frozen,
         arm_names=names,

@@ -139,7 +139,8 @@ def export(
         new_reference = build_reference(deployed, contexts)
         if new_reference is not None:
             header["reference"] = {"names": list(new_reference.names), "contexts": int(new_reference.counts[0].sum())}
-            arrays.update({f"reference/{name}": getattr(new_reference, name) for name in ("edges", "counts", "arms")})
+            arrays |= {"reference/edges": new_reference.edges, "reference/counts": new_reference.counts}
+            arrays["reference/arms"] = new_reference.arm_counts
     check_writable(path)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "policy.daband"

@@ -45,7 +45,7 @@ class Reference:
 
     Every context has a few *summary scores*: its features, or the brightness and contrast of an image, and the policy's
     predictions. One half of the reference contexts determines the edges of bins, the other half is counted. So counted
-    contexts and later ones are exchangeable, given the edges, as long as nothing changes. Contexts and scores
+    contexts and later contexts are exchangeable, given the edges, as long as nothing changes. Contexts and scores
     themselves are not stored.
     """
 
@@ -56,12 +56,12 @@ class Reference:
     #: The number of contexts in each bin, (J, bins).
     counts: IntArray
     #: The number of contexts for which each arm is preferred, (K,); (0,) if arms differ from round to round.
-    arms: IntArray
+    arm_counts: IntArray
 
     def __post_init__(self) -> None:
         if self.counts.shape != (len(self.names), self.edges.shape[1] + 1) or len(self.edges) != len(self.names):
             raise ValueError(f"edges {self.edges.shape} and counts {self.counts.shape} of {len(self.names)} scores")
-        if any(count.dtype != np.int64 or (count < 0).any() for count in (self.counts, self.arms)):
+        if any(count.dtype != np.int64 or (count < 0).any() for count in (self.counts, self.arm_counts)):
             raise ValueError("the counts of the reference must be non-negative integers")
         if np.isnan(self.edges).any():
             raise ValueError("an edge of the reference is NaN")
@@ -119,8 +119,8 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     for bins in find_bins(scores[counted_rows], edges):
         counts[np.arange(len(bins)), bins] += 1
     arms_vary = deployed.per_arm or deployed.frozen.catalogue is not None
-    arms = np.zeros(0) if arms_vary else np.bincount(preferred[counted_rows], minlength=deployed.n_arms)
-    return Reference((*context_scores, *policy_scores), edges, counts, arms.astype(np.int64))
+    arm_counts = np.zeros(0) if arms_vary else np.bincount(preferred[counted_rows], minlength=deployed.n_arms)
+    return Reference((*context_scores, *policy_scores), edges, counts, arm_counts.astype(np.int64))
 
 
 def load_reference(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]) -> Reference | None:
@@ -239,10 +239,10 @@ class Monitor:
         self._edges = reference.edges
         counts = [reference.counts]
         names, levels = list(reference.names), [false_alarms / 2 / len(reference.names)] * len(reference.names)
-        self._has_arm_score = len(reference.arms) > 1
+        self._has_arm_score = len(reference.arm_counts) > 1
         if self._has_arm_score:
-            n_bins = max(reference.counts.shape[1], len(reference.arms))
-            counts = [_pad_bins(reference.counts, n_bins), _pad_bins(reference.arms[None], n_bins)]
+            n_bins = max(reference.counts.shape[1], len(reference.arm_counts))
+            counts = [_pad_bins(reference.counts, n_bins), _pad_bins(reference.arm_counts[None], n_bins)]
             names, levels = [*names, _ARM_SCORE], [*levels, false_alarms / 2]
         else:
             levels = [2 * level for level in levels]

@@ -386,7 +386,7 @@ def train_candidates(
     device: str = "auto",
     directory: str | Path | None = None,
     progress: Callable[[CandidateProgress], None] | None = None,
-    first_answer: Callable[[str, Policy], str] | None = None,
+    describe_first: Callable[[str, Policy], str] | None = None,
 ) -> list[Policy]:
     """Train a policy of every candidate, and return the policies in the order of the candidates.
 
@@ -400,7 +400,7 @@ def train_candidates(
         directory: a folder in which every run has its own folder. A second call with the same settings reads finished
             runs and resumes interrupted ones.
         progress: called after every episode.
-        first_answer: called with the name and the policy of a finished candidate, while others are still training,
+        describe_first: called with the name and the policy of a finished candidate, while others are still training,
             until it returns a text that is not empty. This text is then the ``note`` of the progress.
     """
     policies = [candidate.build(pair, seed=seed, device=device) for candidate in candidates]
@@ -409,14 +409,14 @@ def train_candidates(
         folder = None if directory is None else Path(directory) / f"{index}-{_slugify(candidate.name)}-{seed}"
         settings = TrainSettings(episodes=episodes, episode_length=episode_length, directory=folder)
         named_phases.append((candidate.name, build_source_phase(policy, pair.source, pair.target, settings)))
-    _run_candidates(named_phases, progress, first_answer)
+    _run_candidates(named_phases, progress, describe_first)
     return policies
 
 
 def _run_candidates(
     named_phases: Sequence[tuple[str, Phase]],
     progress: Callable[[CandidateProgress], None] | None,
-    first_answer: Callable[[str, Policy], str] | None,
+    describe_first: Callable[[str, Policy], str] | None,
 ) -> None:
     """Play the phase of each candidate, given with the candidate's name, and report the progress."""
     groups: list[RunGroup] = []
@@ -428,8 +428,8 @@ def _run_candidates(
             raise group.failure
         if progress is None:
             return
-        if group.finished and not note and first_answer is not None and not all(other.finished for other in groups):
-            note = first_answer(group.name, group.phases[0].policy)
+        if group.finished and not note and describe_first is not None and not all(other.finished for other in groups):
+            note = describe_first(group.name, group.phases[0].policy)
         current = _compute_progress(group, groups)
         progress(replace(current, note=note) if note else current)
 

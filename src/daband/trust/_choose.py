@@ -296,7 +296,7 @@ def choose(
         device=device,
         directory=None if folder is None else folder / _RUNS_FOLDER,
         progress=progress,
-        first_answer=partial(_describe_first_result, pair, seed),
+        describe_first=partial(_describe_first_result, pair, seed),
     )
     comparison = _Comparison.compare(pair, trained, candidates, incumbent, seed)
     survey = comparison.build_survey(budget, folder, seed) if budget else None
