@@ -93,7 +93,7 @@ def check_available(available: ArrayLike, n: int, n_arms: int, name: str = "avai
         )
     if mask.shape not in ((n_arms,), (n, n_arms)):
         raise InvalidInput(f"{name} must have shape ({n_arms},) or ({n}, {n_arms}), got {mask.shape}")
-    full: BoolArray = np.ascontiguousarray(np.broadcast_to(mask, (n, n_arms)))
-    if not full.any(axis=1).all():
-        raise InvalidInput(f"{name} must include an arm in row {int(np.argmin(full.any(axis=1)))}, got only False")
-    return full
+    row_masks: BoolArray = np.ascontiguousarray(np.broadcast_to(mask, (n, n_arms)))
+    if not row_masks.any(axis=1).all():
+        raise InvalidInput(f"{name} must include an arm in row {int(np.argmin(row_masks.any(axis=1)))}, got only False")
+    return row_masks

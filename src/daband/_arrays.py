@@ -50,7 +50,7 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
     else:
         torch = sys.modules.get("torch")  # if the value is a tensor, the caller has already imported torch
         if torch is not None and isinstance(value, torch.Tensor):
-            array = _from_torch(torch, value, name)
+            array = _convert_tensor(torch, value, name)
         else:
             try:
                 array = np.asarray(value)
@@ -65,7 +65,7 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
         return array.astype(np.float64 if dtype.char == "g" else dtype.newbyteorder("="))
 
 
-def _from_torch(torch: Any, value: Any, name: str) -> AnyArray:
+def _convert_tensor(torch: Any, value: Any, name: str) -> AnyArray:
     """Return a tensor on any device as a numpy array, or raise an error that names the argument ``name``."""
     if value.device.type == "meta":
         raise InvalidInput(f"{name} must hold numbers, got a meta tensor")
@@ -79,7 +79,7 @@ def _from_torch(torch: Any, value: Any, name: str) -> AnyArray:
     return array
 
 
-def restored_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> AnyArray:
+def read_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> AnyArray:
     """Return a copy of the array ``state[name]``, which was read from a file.
 
     Raise ``ValueError`` unless the array is finite and has the shape and type of ``like``. Compiled loops do not check
@@ -108,14 +108,14 @@ def check_memory(needed_bytes: float, cause: str) -> None:
 
     ``cause`` names the arguments that determine the size, e.g. "n_arms=5 with 10 features".
     """
-    available_bytes = _memory_bytes()
+    available_bytes = _get_memory_bytes()
     if needed_bytes > available_bytes:
         needed, available = f"{needed_bytes / 2**30:,.1f} GiB", f"{available_bytes / 2**30:,.1f} GiB"
         raise InvalidInput(f"{cause} would need {needed} of memory, and this machine has {available}")
 
 
 @functools.cache
-def _memory_bytes() -> float:
+def _get_memory_bytes() -> float:
     """Return the machine's memory in bytes, or the memory limit of the container; 1 TiB if neither is known."""
     limits = [math.inf]
     with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
@@ -152,12 +152,12 @@ _MAX_SCRATCH_BYTES = 1 << 25
 def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
     """Return an uninitialised array. It is valid until the same thread calls this function with the same ``name``."""
     size, data_type = math.prod(shape), np.dtype(dtype)
-    flat: AnyArray | None = getattr(_THREAD_ARRAYS, name, None)
-    if flat is None or flat.size < size or flat.dtype != data_type:
-        flat = np.empty(size, data_type)
-        if flat.nbytes <= _MAX_SCRATCH_BYTES:
-            setattr(_THREAD_ARRAYS, name, flat)
-    return flat[:size].reshape(shape)
+    buffer: AnyArray | None = getattr(_THREAD_ARRAYS, name, None)
+    if buffer is None or buffer.size < size or buffer.dtype != data_type:
+        buffer = np.empty(size, data_type)
+        if buffer.nbytes <= _MAX_SCRATCH_BYTES:
+            setattr(_THREAD_ARRAYS, name, buffer)
+    return buffer[:size].reshape(shape)
 
 
 def count_processors() -> int:

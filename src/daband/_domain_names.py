@@ -51,10 +51,10 @@ class DomainNames:
         """
         if isinstance(name, str) and name == "source" and name not in self.names:
             return 0
-        is_role = isinstance(name, str) and name == "target" and name not in self.names
-        if is_role and len(self.targets) == 1:
+        is_any_target = isinstance(name, str) and name == "target" and name not in self.names
+        if is_any_target and len(self.targets) == 1:
             return self.first_target
-        if is_role:
+        if is_any_target:
             raise InvalidInput(
                 f"domain must name one of the {len(self.targets)} targets ({', '.join(self.targets)}), as in "
                 f'policy.deploy("{self.targets[0]}") or restrict_pair(pair, targets=["{self.targets[0]}"])'

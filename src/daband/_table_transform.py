@@ -163,7 +163,7 @@ def read_numbers(frame: Any, name: str, *, table_name: str = "", is_context: boo
     Errors name the column, the row, and the table if ``table_name`` is given. For context columns they suggest a
     remedy.
     """
-    column = _column(frame, name, table_name)
+    column = _get_column(frame, name, table_name)
     dtype = column.dtype
     if dtype.is_numeric() if hasattr(dtype, "is_numeric") else isinstance(dtype, np.dtype) and dtype.kind in "iufb":
         values = np.array(column.cast(float) if hasattr(column, "cast") else column, np.float64)
@@ -191,15 +191,15 @@ def row_number(frame: Any, row: int) -> int:
     return int(frame[ROW_COLUMN][int(row)]) if ROW_COLUMN in frame.columns else int(row)
 
 
-def _read_values(frame: Any, name: str, table_name: str, read: Callable[[Any, str], T], remedy: str = "") -> list[T]:
-    """Return ``read(value, name)`` for each value of a column. It is called once for equal values of one type."""
+def _read_values(frame: Any, name: str, table_name: str, convert: Callable[[Any, str], T], remedy: str = "") -> list[T]:
+    """Return ``convert(value, name)`` for each value of a column. It is called once for equal values of one type."""
     results_by_value: dict[Any, T] = {}
     results: list[T] = []
-    for row, value in enumerate(_column(frame, name, table_name).to_list()):
+    for row, value in enumerate(_get_column(frame, name, table_name).to_list()):
         key = (type(value), value if isinstance(value, Hashable) else repr(value))
         try:
             if key not in results_by_value:
-                results_by_value[key] = read(value, name)
+                results_by_value[key] = convert(value, name)
         except InvalidInput as error:
             table = f" of the {table_name} table" if table_name else ""
             raise InvalidInput(f"column {error} in row {row_number(frame, row)}{table}{remedy}") from None
@@ -207,7 +207,7 @@ def _read_values(frame: Any, name: str, table_name: str, read: Callable[[Any, st
     return results
 
 
-def _column(frame: Any, name: str, table_name: str) -> Any:
+def _get_column(frame: Any, name: str, table_name: str) -> Any:
     """Return a column of a frame, or raise an error that suggests the nearest name."""
     if name not in frame.columns:
         table = f"{table_name} table" if table_name else "table"
@@ -378,13 +378,13 @@ class DateColumn:
     @property
     def feature_names(self) -> list[str]:
         """The names of the features of this column."""
-        circles = [*(["month", "weekday"] if self._has_days else []), *(["time"] if self.has_times else [])]
-        parts = [*(["year"] if self._has_days else [])]
-        parts += [f"{circle} {axis}" for circle in circles for axis in ("sine", "cosine")]
-        return [f"{self.name} {part}" for part in (*parts, *([_MISSING_CATEGORY] if self.flags_missing else []))]
+        cycles = [*(["month", "weekday"] if self._has_dates else []), *(["time"] if self.has_times else [])]
+        suffixes = [*(["year"] if self._has_dates else [])]
+        suffixes += [f"{cycle} {axis}" for cycle in cycles for axis in ("sine", "cosine")]
+        return [f"{self.name} {suffix}" for suffix in (*suffixes, *([_MISSING_CATEGORY] if self.flags_missing else []))]
 
     @property
-    def _has_days(self) -> bool:
+    def _has_dates(self) -> bool:
         """True if the values are dates, not only times of day."""
         return self.mean > 0  # the fit sets 0, which is not a year, if all values are times of day
 
@@ -398,7 +398,7 @@ class DateColumn:
         date_or_time = as_date_or_time(value, self.name)
         if date_or_time is None and not self.flags_missing:
             year = f"the year {self.mean:.0f} and no month are used"
-            replacement = year if self._has_days else "no time of day is used"
+            replacement = year if self._has_dates else "no time of day is used"
             row_warnings.append(_missing_warning(self.name, replacement))
         return self._to_features(date_or_time)
 
@@ -406,17 +406,17 @@ class DateColumn:
         """Return the features of a date or a time of day."""
         if value is None:
             return [0.0] * (len(self.feature_names) - self.flags_missing) + [1.0] * self.flags_missing
-        years, fractions = [], []
-        if self._has_days:
+        scaled_year, fractions = [], []
+        if self._has_dates:
             if isinstance(value, time):
                 raise InvalidInput(f"{self.name!r} must be a date such as 2024-05-31, got the time {value:%H:%M} alone")
-            years = [(value.year - self.mean) / self.std]
+            scaled_year = [(value.year - self.mean) / self.std]
             fractions = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
         if self.has_times:
             fractions.append((value.hour + value.minute / 60) / 24)
         angles = [2 * math.pi * fraction for fraction in fractions]
-        circles = [number for angle in angles for number in (math.sin(angle), math.cos(angle))]
-        return [*years, *circles, *([0.0] if self.flags_missing else [])]
+        sines_and_cosines = [coordinate for angle in angles for coordinate in (math.sin(angle), math.cos(angle))]
+        return [*scaled_year, *sines_and_cosines, *([0.0] if self.flags_missing else [])]
 
 
 @dataclass(frozen=True)
@@ -434,7 +434,7 @@ class EncodedColumn:
 
     def apply(self, frame: Any) -> FloatArray:
         """Return the features (n, width) of a frame's rows."""
-        values = _column(frame, self.name, "").to_list()
+        values = _get_column(frame, self.name, "").to_list()
 
         def describe_row(row: int) -> str:
             return f"column {self.name!r} has {str(values[row])[-80:]!r} in row {row_number(frame, row)}"
@@ -469,8 +469,8 @@ class WordsColumn:
         """Return the transform for the 50 most frequent words that at least two rows have, but not all rows."""
         texts = [text for table, frame in tables.items() for text in read_categories(frame, name, table_name=table)]
         counts = Counter(word for text in texts for word in split_words(text))
-        by_frequency = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        words = [word for word, count in by_frequency if 1 < count < len(texts)]
+        sorted_counts = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        words = [word for word, count in sorted_counts if 1 < count < len(texts)]
         return cls(name, tuple(sorted(words[:_MAX_WORDS])))
 
     @property
@@ -497,7 +497,7 @@ def split_words(text: str | None) -> set[str]:
 #: The transform of one column.
 AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn | EncodedColumn | WordsColumn
 #: The transforms of columns, by the name in a file.
-_KINDS: dict[str, type[AnyColumn]] = {
+_COLUMN_CLASSES: dict[str, type[AnyColumn]] = {
     column.kind: column for column in (NumericColumn, CategoricalColumn, DateColumn, EncodedColumn, WordsColumn)
 }
 
@@ -540,11 +540,11 @@ class TableTransform:
             words: columns of texts or lists, with a feature for each frequent word (``WordsColumn``).
         """
         tables = frame if isinstance(frame, Mapping) else {"": frame}
-        kinds: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
-        kinds |= dict.fromkeys(dates, DateColumn) | dict.fromkeys(words, WordsColumn)
+        types: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
+        types |= dict.fromkeys(dates, DateColumn) | dict.fromkeys(words, WordsColumn)
         encoded = encoded_columns(encoders or {})
         return cls(
-            tuple(encoded.get(name) or kinds.get(name, NumericColumn).fit(name, tables) for name in context), tuple(ids)
+            tuple(encoded.get(name) or types.get(name, NumericColumn).fit(name, tables) for name in context), tuple(ids)
         )
 
     def with_medians(self, frame: Any, own_units: Sequence[bool]) -> TableTransform:
@@ -621,7 +621,7 @@ class TableTransform:
         try:
             if state["format"] != _FORMAT:
                 raise KeyError("format")
-            columns = tuple(_read_column(column, arrays or {}) for column in state["columns"])
+            columns = tuple(_load_column(column, arrays or {}) for column in state["columns"])
             return cls(columns, tuple(str(name) for name in state["ids"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"this is not the state of a table transform ({error})") from None
@@ -639,26 +639,26 @@ def encoded_columns(encoders: Mapping[str, Any], framing: tuple[int, int] | None
     return {name: EncodedColumn(name, encoders_by_id[id(encoder)]) for name, encoder in encoders.items()}
 
 
-def _read_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> AnyColumn:
+def _load_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> AnyColumn:
     """Return the transform of a column that was saved as ``state`` and, if it has an encoder, ``arrays``."""
-    name, kind = str(state["name"]), _KINDS.get(state["kind"])
-    if kind is None:
+    name, column_class = str(state["name"]), _COLUMN_CLASSES.get(state["kind"])
+    if column_class is None:
         raise ValueError(f"column {name!r} is of the unknown kind {state['kind']!r}")
-    if kind is EncodedColumn:
+    if column_class is EncodedColumn:
         from daband._input_encoders import InputEncoder
 
         return EncodedColumn(
             name, InputEncoder.from_state(state["encoder"], with_prefix(f"{state['digest']}/", arrays))
         )
-    if kind is WordsColumn:
+    if column_class is WordsColumn:
         return WordsColumn(name, tuple(str(word) for word in state["words"]))
-    if kind is CategoricalColumn:
+    if column_class is CategoricalColumn:
         return CategoricalColumn(name, tuple(str(value) for value in state["categories"]))
-    types = {field.name: float if field.type == "float" else bool for field in fields(kind)[1:]}
+    types = {field.name: float if field.type == "float" else bool for field in fields(column_class)[1:]}
     values: dict[str, Any] = {field_name: convert(state[field_name]) for field_name, convert in types.items()}
     if not all(map(math.isfinite, values.values())) or not values["std"] > 0:
         raise ValueError(f"the numbers of column {name!r} are not finite, or its std is not > 0")
-    return kind(name, **values)
+    return column_class(name, **values)
 
 
 class TableRows:
@@ -682,7 +682,7 @@ class TableRows:
         self._std = np.array([column.std for column, _ in self._numeric])
         names = [column.name for column, _ in self._numeric]
         self._get_numeric = itemgetter(*names) if len(names) > 1 and self._std.min() > 1.0 / _MAX_FAST_NUMBER else None
-        self._all_numeric = self._dimension == len(names)
+        self._is_all_numeric = self._dimension == len(names)
 
     @property
     def encoded(self) -> dict[str, str]:
@@ -699,7 +699,7 @@ class TableRows:
     def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
         """Return the context (d,) of a row, and its warnings. A missing column or an invalid value raises an error."""
         scaled = self._scale_plain_numbers(row)
-        if scaled is not None and self._all_numeric and len(row) == len(self.names):
+        if scaled is not None and self._is_all_numeric and len(row) == len(self.names):
             return scaled, ()
         row_warnings: list[RowWarning] = []
         context = np.zeros(self._dimension)
@@ -709,8 +709,8 @@ class TableRows:
             else:
                 with np.errstate(over="ignore"):
                     for numeric, start in self._numeric:
-                        values = numeric.encode_one(row[numeric.name], row_warnings)
-                        context[start : start + len(values)] = values
+                        features = numeric.encode_one(row[numeric.name], row_warnings)
+                        context[start : start + len(features)] = features
             for column, start in self._categorical:
                 value = row[column.name]
                 index = column.index.get(value) if type(value) is str else None
@@ -722,8 +722,8 @@ class TableRows:
                         continue
                 context[start + index] = 1.0
             for date_or_words, start in self._dates_and_words:
-                values = date_or_words.encode_one(row[date_or_words.name], row_warnings)
-                context[start : start + len(values)] = values
+                features = date_or_words.encode_one(row[date_or_words.name], row_warnings)
+                context[start : start + len(features)] = features
             for encoded, start in self._encoded:
                 context[start : start + encoded.encoder.width] = encoded.encode_one(row[encoded.name])
         except KeyError as error:

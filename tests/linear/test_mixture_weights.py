@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.linear._mixture_weights import MixtureWeights, simplex_least_squares
+from daband.linear._mixture_weights import MixtureWeights, solve_on_simplex
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -11,7 +11,7 @@ def test_the_least_squares_are_those_of_a_grid_search(seed):
     draw = np.random.default_rng(seed)
     predictions, rewards = draw.random((40, 3)), draw.random(40)
     gram, moment = predictions.T @ predictions, predictions.T @ rewards
-    best = simplex_least_squares(gram, moment)
+    best = solve_on_simplex(gram, moment)
     steps = np.linspace(0, 1, 201)
     grid = np.array([(a, b, 1 - a - b) for a in steps for b in steps if a + b <= 1 + 1e-12])
     losses = np.einsum("gi,ij,gj->g", grid, gram, grid) - 2 * grid @ moment
@@ -40,7 +40,7 @@ def test_the_mixture_is_nearly_as_good_as_the_best_mixture_in_hindsight():
         loss += (rewards[t] - predictions[t].clip(0, 1) @ stack.weights) ** 2
         stack.add(predictions[t : t + 1].clip(0, 1), rewards[t : t + 1])
     clipped = predictions.clip(0, 1)
-    best = simplex_least_squares(clipped.T @ clipped, clipped.T @ rewards)
+    best = solve_on_simplex(clipped.T @ clipped, clipped.T @ rewards)
     assert loss <= ((rewards - clipped @ best) ** 2).sum() + 100 / 3 + 3 * np.log(n)
     np.testing.assert_allclose(stack.weights, best, atol=0.2)  # the prior still counts
 

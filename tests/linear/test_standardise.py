@@ -5,7 +5,7 @@ from daband._shift import Shift
 from daband.errors import InvalidInput, NotFitted
 from daband.linear._pca import PCA
 from daband.linear._standardise import Standardise
-from daband.linear._transforms import shift_transform
+from daband.linear._transforms import adapt_transform
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(2000, 5)) * [1.0, 2.0, 0.5, 1.0, 1.0] + [0.0, 3.0, -1.0, 0.0, 0.0]
@@ -139,11 +139,11 @@ def test_places_that_a_context_does_not_have_are_refused():
     ],
 )
 def test_a_shift_says_which_numbers_are_standardised_by_domain(shift, by_domain):
-    assert shift_transform(Standardise(components=2), shift, 5).by_domain == by_domain
-    assert shift_transform(PCA(2), shift, 5).by_domain == bool(by_domain)
-    assert shift_transform(None, shift, 5) is None
+    assert adapt_transform(Standardise(components=2), shift, 5).by_domain == by_domain
+    assert adapt_transform(PCA(2), shift, 5).by_domain == bool(by_domain)
+    assert adapt_transform(None, shift, 5) is None
     fitted = Standardise().fit(X)
-    assert shift_transform(fitted, shift, 5) is fitted
+    assert adapt_transform(fitted, shift, 5) is fitted
 
 
 def test_principal_components_by_domain_lose_each_domains_mean():

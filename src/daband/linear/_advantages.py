@@ -220,7 +220,7 @@ class _NestedScores:
     def scores(self, excluded: int | None = None) -> FloatArray:
         """Return the scores (n, K). No model has seen the fold ``excluded``; the scores of its rounds are not valid."""
         predicted = np.zeros((len(self._arms), self._n_arms))
-        penalties = None if excluded is None else self._sums.penalties([excluded])
+        penalties = None if excluded is None else self._sums.choose_penalties([excluded])
         for fold in range(self._sums.n_folds):
             if fold != excluded:
                 held_out = self.folds == fold
@@ -234,7 +234,7 @@ def _fit_contrasts(design: FloatArray, scores: FloatArray, is_supported: BoolArr
     contrasts = scores - scores[:, is_supported].mean(axis=1, keepdims=True)
     path = _ridge_path(design, contrasts[:, is_supported])
     theta = np.zeros((scores.shape[1], design.shape[1]))
-    theta[is_supported] = path.coefficients(path.best_penalty()).T
+    theta[is_supported] = path.coefficients(path.choose_penalty()).T
     return theta
 
 
@@ -248,7 +248,7 @@ def _fit_constants(scores: FloatArray, features: int) -> FloatArray:
 def _fit_mean_score(design: FloatArray, scores: FloatArray) -> FloatArray:
     """Return coefficients (features,) of the mean score of all arms, which does not affect choices."""
     path = _ridge_path(design, scores.mean(axis=1, keepdims=True))
-    return path.coefficients(path.best_penalty())[:, 0]
+    return path.coefficients(path.choose_penalty())[:, 0]
 
 
 def _ridge_path(design: FloatArray, targets: FloatArray) -> RidgePath:

@@ -55,22 +55,22 @@ class RidgePath:
         self._centre = gram[0, 1:] / self.n_rows
         self._mean = moment[0] / self.n_rows
         covariance = gram[1:, 1:] / self.n_rows - np.outer(self._centre, self._centre)
-        eigenvalues, self._vectors = np.linalg.eigh(covariance)
+        eigenvalues, self._eigenvectors = np.linalg.eigh(covariance)
         self._eigenvalues = np.maximum(eigenvalues, 0.0)
-        self._projected = self._vectors.T @ (moment[1:] / self.n_rows - np.outer(self._centre, self._mean))
+        self._projected = self._eigenvectors.T @ (moment[1:] / self.n_rows - np.outer(self._centre, self._mean))
         self._variance = np.maximum(squares / self.n_rows - self._mean**2, 0.0)
 
-    def best_penalty(self) -> float:
+    def choose_penalty(self) -> float:
         """Return the penalty with the smallest generalised cross-validation error, summed over the m targets."""
         penalised = self._eigenvalues + _PENALTIES[:, None]
-        freedom = 1.0 + (self._eigenvalues / penalised).sum(axis=1)
+        degrees_of_freedom = 1.0 + (self._eigenvalues / penalised).sum(axis=1)
         explained = ((2.0 - self._eigenvalues / penalised) / penalised) @ (self._projected**2)
         residual = np.maximum(self._variance - explained, 0.0).sum(axis=1)
-        residual_freedom = 1.0 - freedom / self.n_rows
-        is_allowed = residual_freedom > 1.0 - _MAX_FREEDOM_FRACTION
+        residual_fraction = 1.0 - degrees_of_freedom / self.n_rows
+        is_allowed = residual_fraction > 1.0 - _MAX_FREEDOM_FRACTION
         if not is_allowed.any():
             return float(_PENALTIES[-1])
-        errors = np.where(is_allowed, residual / np.maximum(residual_freedom, 1e-9) ** 2, np.inf)
+        errors = np.where(is_allowed, residual / np.maximum(residual_fraction, 1e-9) ** 2, np.inf)
         return float(_PENALTIES[np.argmin(errors)])
 
     def coefficients(self, penalty: float, prior: FloatArray | float | None = None) -> FloatArray:
@@ -78,7 +78,7 @@ class RidgePath:
 
         With ``prior``, the mean of a target is computed as if there were one more row with the target ``prior``.
         """
-        slopes = self._vectors @ (self._projected / (self._eigenvalues + penalty)[:, None])
+        slopes = self._eigenvectors @ (self._projected / (self._eigenvalues + penalty)[:, None])
         mean = self._mean if prior is None else (self.n_rows * self._mean + prior) / (self.n_rows + 1.0)
         return np.concatenate([(mean - self._centre @ slopes)[None], slopes])
 
@@ -119,32 +119,32 @@ class RewardSums:
 
     def fit(self, excluded: Iterable[int], penalties: FloatArray | None = None) -> RewardModel:
         """Fit a model to all folds except ``excluded``, with the given penalties (heads,) or the best ones."""
-        grams, feature_scales = self._grams(excluded)
+        grams, feature_scales = self._sum_grams(excluded)
         total_gram = grams.sum(axis=0)
         overall_mean = float(total_gram[0, -1] / max(1.0, total_gram[0, 0]))
         coefficients = np.zeros((self.n_heads, self._n_columns))
         for head, gram in enumerate(grams):
-            n = gram[0, 0]
-            if n < _MIN_ROUNDS:
-                coefficients[head, 0] = (gram[0, -1] + overall_mean) / (n + 1.0)
+            n_rounds = gram[0, 0]
+            if n_rounds < _MIN_ROUNDS:
+                coefficients[head, 0] = (gram[0, -1] + overall_mean) / (n_rounds + 1.0)
             elif penalties is None:
                 path = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1])
-                coefficients[head] = path.coefficients(path.best_penalty(), overall_mean)[:, 0]
+                coefficients[head] = path.coefficients(path.choose_penalty(), overall_mean)[:, 0]
             else:
                 coefficients[head] = _solve_ridge(gram, float(penalties[head]), overall_mean)
         coefficients *= feature_scales[:-1]
         coefficients[:, 0] += self._typical_reward
         return RewardModel(coefficients, self._standardise, (self._low, self._high))
 
-    def penalties(self, excluded: Iterable[int]) -> FloatArray:
+    def choose_penalties(self, excluded: Iterable[int]) -> FloatArray:
         """Return the best penalty of every head (heads,) on all folds except ``excluded``."""
         best_penalties = np.full(self.n_heads, _PENALTIES[-1])
-        for head, gram in enumerate(self._grams(excluded)[0]):
+        for head, gram in enumerate(self._sum_grams(excluded)[0]):
             if gram[0, 0] >= _MIN_ROUNDS:
-                best_penalties[head] = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1]).best_penalty()
+                best_penalties[head] = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1]).choose_penalty()
         return best_penalties
 
-    def _grams(self, excluded: Iterable[int]) -> tuple[FloatArray, FloatArray]:
+    def _sum_grams(self, excluded: Iterable[int]) -> tuple[FloatArray, FloatArray]:
         """Return the Gram matrices (heads, d + 2, d + 2) of all folds except ``excluded``, and the scales (d + 2,).
 
         The columns are a constant, d features with unit variance, and the reward. The scales are the factors that the
@@ -192,12 +192,12 @@ def _solve_ridge(gram: FloatArray, penalty: float, prior: float) -> FloatArray:
 
     ``gram`` (d + 2, d + 2) has the columns of ``RewardSums``: a constant, the features and the reward.
     """
-    n = gram[0, 0]
-    centre = gram[0, 1:] / n
-    covariance = gram[1:, 1:] / n - np.outer(centre, centre)
+    n_rounds = gram[0, 0]
+    centre = gram[0, 1:] / n_rounds
+    covariance = gram[1:, 1:] / n_rounds - np.outer(centre, centre)
     penalised = covariance[:-1, :-1] + penalty * np.eye(len(covariance) - 1)
     slopes = np.linalg.solve(penalised, covariance[:-1, -1])
-    mean = (gram[0, -1] + prior) / (n + 1.0)
+    mean = (gram[0, -1] + prior) / (n_rounds + 1.0)
     return np.concatenate([[mean - centre[:-1] @ slopes], slopes])
 
 
@@ -231,10 +231,11 @@ def extract_features(*batches: AnyArray) -> list[FloatArray]:
     Contexts with more than 256 dimensions become their first 64 principal components, fitted to all batches together.
     """
     size = math.prod(batches[0].shape[1:])
-    flat = [batch.reshape(-1, size) for batch in batches]
-    samples = [rows[sample_rows(len(rows), rows[0].nbytes)] for rows in flat] if needs_components(size) else []
+    flat_batches = [batch.reshape(-1, size) for batch in batches]
+    sampled = flat_batches if needs_components(size) else []
+    samples = [batch[sample_rows(len(batch), batch[0].nbytes)] for batch in sampled]
     to_features = build_feature_map(size, samples)
-    return [to_features(rows) for rows in flat]
+    return [to_features(batch) for batch in flat_batches]
 
 
 def build_feature_map(size: int, samples: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, read_array, unit_scale
 from daband.errors import InvalidInput
 from daband.linear._primal_ridge import Episode, PrimalRidge, check_norm, squared_norms
 
@@ -347,21 +347,21 @@ class DualRidge:
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         n = len(state["heads"])
-        heads = restored_array(state, "heads", np.zeros(n, np.int64))
+        heads = read_array(state, "heads", np.zeros(n, np.int64))
         if state["n_heads"].tolist() != [self.n_heads] or (n and not (0 <= heads.min() <= heads.max() < self.n_heads)):
             raise ValueError(f"the rounds must belong to heads 0..{self.n_heads - 1}")
-        targets = restored_array(state, "targets", np.zeros((n, 2)))
+        targets = read_array(state, "targets", np.zeros((n, 2)))
         store = ContextStore(self.dim)
         if n:
-            store.append(restored_array(state, "contexts", np.empty((n, self.dim), state["contexts"].dtype)))
+            store.append(read_array(state, "contexts", np.empty((n, self.dim), state["contexts"].dtype)))
         factors = []
         for head in range(self.n_heads):
             factor = _InverseFactor()
             factor.rounds = np.flatnonzero(heads == head).tolist()
             factor.n = len(factor.rounds)
-            factor.weights = restored_array(state, f"weights.{head}", np.zeros((factor.n, 2)))
+            factor.weights = read_array(state, f"weights.{head}", np.zeros((factor.n, 2)))
             factor.blocks = [
-                restored_array(state, f"factor.{head}.{index}", np.empty((_BLOCK_ROWS, (index + 1) * _BLOCK_ROWS)))
+                read_array(state, f"factor.{head}.{index}", np.empty((_BLOCK_ROWS, (index + 1) * _BLOCK_ROWS)))
                 for index in range(-(-factor.n // _BLOCK_ROWS))
             ]
             factors.append(factor)

@@ -31,9 +31,9 @@ _KNOTS = np.array([-_MAX_DEVIATIONS, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, _MAX_
 _MIN_RELATIVE_DEVIATION = 1e-13
 
 
-def to_gaussians(uniform: FloatArray) -> FloatArray:
+def to_gaussians(uniform_draws: FloatArray) -> FloatArray:
     """Return standard normal draws (B, K), each from a pair of uniform draws (B, 2 K), by the Box-Muller transform."""
-    radius_draws, angle_draws = uniform[:, 0::2], uniform[:, 1::2]
+    radius_draws, angle_draws = uniform_draws[:, 0::2], uniform_draws[:, 1::2]
     radius = np.sqrt(-2.0 * np.log1p(-radius_draws))
     return radius * np.cos(2.0 * np.pi * angle_draws)
 
@@ -56,19 +56,19 @@ def probability_of_best(mean: FloatArray, deviation: FloatArray, available: Bool
         arm = int(arms[row])
         other_arms = np.flatnonzero(available[row])
         other_arms = other_arms[other_arms != arm]
-        probabilities[row] = _largest_draw_probability(mean[row], deviation[row], arm, other_arms)
+        probabilities[row] = _integrate_row(mean[row], deviation[row], arm, other_arms)
     return probabilities
 
 
-def _largest_draw_probability(mean: FloatArray, deviation: FloatArray, arm: int, other_arms: IntArray) -> float:
+def _integrate_row(mean: FloatArray, deviation: FloatArray, arm: int, other_arms: IntArray) -> float:
     """Return the probability that the draw of ``arm`` is larger than those of ``other_arms``, for one row (K,)."""
     if len(other_arms) == 0:
         return 1.0
     min_deviation = _MIN_RELATIVE_DEVIATION * (1.0 + np.abs(mean).max())
-    unit = max(float(deviation[arm]), min_deviation)
+    arm_deviation = max(float(deviation[arm]), min_deviation)
     other_deviations = np.maximum(deviation[other_arms], min_deviation)
     # In units of the arm's standard deviation: another arm's draw is centre + deviation * N(0, 1).
-    centres, deviations = (mean[other_arms] - mean[arm]) / unit, other_deviations / unit
+    centres, deviations = (mean[other_arms] - mean[arm]) / arm_deviation, other_deviations / arm_deviation
     # If the arm's draw is below this value, another draw is certainly larger.
     lowest = max(-_MAX_DEVIATIONS, float((centres - _MAX_DEVIATIONS * deviations).max()))
     if lowest >= _MAX_DEVIATIONS:
@@ -90,8 +90,8 @@ def _normal_cdf(x: FloatArray) -> FloatArray:
     scipy is used only if it is already imported, because importing it takes long.
     """
     if (special := sys.modules.get("scipy.special")) is not None:
-        values: FloatArray = special.ndtr(x)
-        return values
+        probabilities: FloatArray = special.ndtr(x)
+        return probabilities
     return 0.5 * np.asarray(_erfc(-x / math.sqrt(2.0)), np.float64)
 
 
@@ -268,11 +268,11 @@ def _find_tied(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
 
     Arms are the first axis, because sums over the first axis are fast.
     """
-    columns = np.array(scores.T, order="C")
+    arm_scores = np.array(scores.T, order="C")
     if available is not None:
-        columns[~available.T] = -np.inf
-    best = columns.max(axis=0)
-    is_tied: BoolArray = columns >= best - TIE_TOLERANCE * (unit[1] + np.abs(best - unit[0]))
+        arm_scores[~available.T] = -np.inf
+    best = arm_scores.max(axis=0)
+    is_tied: BoolArray = arm_scores >= best - TIE_TOLERANCE * (unit[1] + np.abs(best - unit[0]))
     return is_tied if available is None else is_tied & available.T
 
 
@@ -301,9 +301,9 @@ class Decision:
 AnyDecision = TypeVar("AnyDecision", bound=Decision)
 
 
-def join_decisions(parts: Sequence[AnyDecision]) -> AnyDecision:
-    """Return one decision with the rounds of all parts, in order."""
-    if len(parts) == 1:
-        return parts[0]
-    cls = type(parts[0])
-    return cls(*[np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)])
+def join_decisions(decisions: Sequence[AnyDecision]) -> AnyDecision:
+    """Return one decision with the rounds of all decisions, in order."""
+    if len(decisions) == 1:
+        return decisions[0]
+    cls = type(decisions[0])
+    return cls(*[np.concatenate([getattr(decision, field.name) for decision in decisions]) for field in fields(cls)])

@@ -14,7 +14,8 @@ likelihood of the rewards (MacKay: "Bayesian interpolation", 1992). If arm featu
 coefficients shrink to 0, and the arms' effects do not.
 
 For a given arm the regression is linear in the context. It is therefore equivalent to one regression per arm
-(``arm_heads``), which decides quickly. A log can be learned from sums over the rounds of each arm (``joint_sums``).
+(``compute_arm_heads``), which decides quickly. A log can be learned from sums over the rounds of each arm
+(``compute_joint_sums``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_memory, restored_array, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_memory, read_array, unit_scale
 from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm, ridge_scores
 from daband.linear._reward_moments import RewardMoments
@@ -33,7 +34,7 @@ from daband.linear._reward_moments import RewardMoments
 #: The prior standard deviation of an arm's effect, in standard deviations of rewards, before penalties are fitted.
 _EFFECT_SCALE = 0.3
 #: The number of iterations of ``fit_penalties``.
-_FIT_STEPS = 10
+_N_FIT_ITERATIONS = 10
 #: The smallest and the largest fitted penalty, as multiples of the ridge.
 _PENALTY_RANGE = (1e-3, 1e6)
 #: Maximum number of effects. With more arms, several arms share an effect, so that the regression stays small.
@@ -64,7 +65,7 @@ def _effect_indices(indices: IntArray, n_products: int) -> IntArray:
     return n_products + indices % _MAX_EFFECTS
 
 
-def arm_heads(
+def compute_arm_heads(
     theta: FloatArray, inverse: FloatArray | None, vectors: FloatArray, indices: IntArray, dim: int
 ) -> tuple[FloatArray, FloatArray | None]:
     """Return a regression on ``with_constant(x)`` for each arm: theta (K, d + 1), inverse (K, d + 1, d + 1) or None.
@@ -78,19 +79,19 @@ def arm_heads(
     """
     c, m, is_known = dim + 1, vectors.shape[1], indices >= 0
     p = c * m  # the number of products of c context columns and m arm features
-    heads = vectors @ theta[:p].reshape(c, m).T
+    arm_theta = vectors @ theta[:p].reshape(c, m).T
     effects = _effect_indices(indices[is_known], p)
-    heads[is_known, -1] += _EFFECT_SCALE * theta[effects]
+    arm_theta[is_known, -1] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
-        return heads, None
-    products = inverse[:p, :p].reshape(c, m, c, m).transpose(0, 2, 1, 3).reshape(c * c, -1)
-    squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(len(vectors), -1)
-    matrices = (squares @ products.T).reshape(-1, c, c)
+        return arm_theta, None
+    inverse_blocks = inverse[:p, :p].reshape(c, m, c, m).transpose(0, 2, 1, 3).reshape(c * c, -1)
+    vector_products = (vectors[:, :, None] * vectors[:, None, :]).reshape(len(vectors), -1)
+    arm_inverses = (vector_products @ inverse_blocks.T).reshape(-1, c, c)
     covariances = _EFFECT_SCALE * np.einsum("ijk,kj->ki", inverse[:p, effects].reshape(c, m, -1), vectors[is_known])
-    matrices[is_known, :, -1] += covariances
-    matrices[is_known, -1, :] += covariances
-    matrices[is_known, -1, -1] += _EFFECT_SCALE**2 * inverse[effects, effects]
-    return heads, matrices
+    arm_inverses[is_known, :, -1] += covariances
+    arm_inverses[is_known, -1, :] += covariances
+    arm_inverses[is_known, -1, -1] += _EFFECT_SCALE**2 * inverse[effects, effects]
+    return arm_theta, arm_inverses
 
 
 def score_one(
@@ -101,9 +102,10 @@ def score_one(
     indices: IntArray,
     new_variance: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return means and variances (K,) for one row of ``with_constant``, (d + 1,). Other arguments as in ``arm_heads``.
+    """Return means and variances (K,) for one row of ``with_constant``, (d + 1,).
 
-    ``new_variance`` is the prior variance of the effect of an arm without rounds.
+    ``new_variance`` is the prior variance of the effect of an arm without rounds. Other arguments are as in
+    ``compute_arm_heads``.
     """
     c, m, is_known = len(context), vectors.shape[1], indices >= 0
     p = c * m  # the number of products of c context columns and m arm features
@@ -121,7 +123,7 @@ def score_one(
     return mean, np.maximum(variance, 0.0, out=variance)
 
 
-def joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
+def compute_joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
     """Return the sums of the joint regression, computed from ``sums`` over each arm's rounds on ``with_constant(x)``.
 
     ``vectors`` (K, m) are the vectors of the arms.
@@ -129,8 +131,8 @@ def joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
     (n_arms, m), c = vectors.shape, sums.dim
     p = c * m  # the number of products of c context columns and m arm features
     joint = RidgeSums(1, p + count_effects(n_arms))
-    squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(n_arms, -1)
-    products = (sums.gram.reshape(n_arms, -1).T @ squares).reshape(c, c, m, m).transpose(0, 2, 1, 3)
+    vector_products = (vectors[:, :, None] * vectors[:, None, :]).reshape(n_arms, -1)
+    products = (sums.gram.reshape(n_arms, -1).T @ vector_products).reshape(c, c, m, m).transpose(0, 2, 1, 3)
     joint.gram[0, :p, :p] = products.reshape(p, p)
     effects = _effect_indices(np.arange(n_arms), p)
     effect_rows = _EFFECT_SCALE * (sums.gram[:, :, -1:] * vectors[:, None, :]).reshape(n_arms, p)
@@ -155,7 +157,7 @@ class JointHead:
             that their numbers have about the size of standardised ones.
     """
 
-    #: The regression is equivalent to one regression per arm; see ``arm_heads``.
+    #: The regression is equivalent to one regression per arm; see ``compute_arm_heads``.
     arms = "disjoint"
     form = "primal"
 
@@ -192,15 +194,15 @@ class JointHead:
         gram[np.diag_indices(ridge.dim)] -= self.penalties[groups]
         squares = (moments.squared_differences + n_rounds * (moments.mean - moments.centre) ** 2) / moments.scale**2
         group_sizes = np.bincount(groups, minlength=3)
-        for _ in range(_FIT_STEPS):
+        for _ in range(_N_FIT_ITERATIONS):
             inverse = np.linalg.inv(gram + np.diag(self.penalties[groups]))
             theta = inverse @ moment
-            freedom = group_sizes - self.penalties * np.bincount(groups, inverse.diagonal(), minlength=3)
+            degrees_of_freedom = group_sizes - self.penalties * np.bincount(groups, inverse.diagonal(), minlength=3)
             theta_squares = np.bincount(groups, theta * theta, minlength=3)
             residual_squares = max(squares - 2.0 * theta @ moment + theta @ gram @ theta, 1e-6 * squares, 1e-12)
-            self.noise = float(residual_squares / max(n_rounds - freedom.sum(), 1.0))
-            optimum = self.noise * np.maximum(freedom, 1e-9) / np.maximum(theta_squares, 1e-12)
-            old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optimum / self.ridge, *_PENALTY_RANGE)
+            self.noise = float(residual_squares / max(n_rounds - degrees_of_freedom.sum(), 1.0))
+            optimal = self.noise * np.maximum(degrees_of_freedom, 1e-9) / np.maximum(theta_squares, 1e-12)
+            old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optimal / self.ridge, *_PENALTY_RANGE)
             if np.abs(np.log(self.penalties / old_penalties)).max() < 0.05:
                 break
         ridge._gram[0], ridge._n_pending[0] = gram + np.diag(self.penalties[groups]), 0
@@ -236,16 +238,16 @@ class JointHead:
         if len(contexts) <= _MAX_SINGLE_ROWS:
             indices = np.arange(len(self.vectors))
             theta, inverse = self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if bonuses else None
-            rows = [score_one(theta, inverse, row, self.vectors, indices) for row in contexts]
-            mean, variance = (np.stack(part) for part in zip(*rows, strict=True))
+            scores = [score_one(theta, inverse, row, self.vectors, indices) for row in contexts]
+            mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
         else:
             mean, variance = ridge_scores(*self.arm_regressions(centre, bonuses), contexts)
         return centre + mean, scale * np.sqrt(np.maximum(variance, 0.0))
 
     def arm_regressions(self, centre: float, bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
-        """Return the equivalent regression of each arm on the rows of ``_context_rows``, as ``arm_heads`` does."""
+        """Return the regression of each arm on the rows of ``_context_rows``, as ``compute_arm_heads`` does."""
         theta, inverse = self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if bonuses else None
-        return arm_heads(theta, inverse, self.vectors, np.arange(len(self.vectors)), self.dim)
+        return compute_arm_heads(theta, inverse, self.vectors, np.arange(len(self.vectors)), self.dim)
 
     def _context_rows(self, features: AnyArray) -> FloatArray:
         """Return contexts (B, d) as ``with_constant`` does, (B, d + 1), multiplied by ``_scale``."""
@@ -268,8 +270,8 @@ class JointHead:
         rows, targets = self._joint_features(features, arms), np.stack([rewards, np.ones(len(rewards))], axis=1)
         check_norm(rows, self.ridge)
         if weights is not None:
-            root = np.sqrt(weights)[:, None]
-            rows, targets = rows * root, targets * root
+            weight_roots = np.sqrt(weights)[:, None]
+            rows, targets = rows * weight_roots, targets * weight_roots
         self.statistics.update(rows, np.zeros(len(rows), np.int64), targets)
 
     def play(
@@ -288,7 +290,7 @@ class JointHead:
         for row in range(len(features)):
             row_slice = slice(row, row + 1)
             unit = (moments.centre, moments.scale)
-            mean, bonus = self.score(features[row_slice], centre=unit[0], scale=unit[1])
+            mean, bonus = self.score(features[row_slice], centre=moments.centre, scale=moments.scale)
             mask = None if available is None else available[row_slice]
             weight = None if weights is None else weights[row_slice]
             decisions.append(exploration.decide(mean, bonus, draws(row), mask, unit=unit))
@@ -324,7 +326,7 @@ class JointHead:
     def with_sums(self, sums: RidgeSums) -> PrimalRidge:
         """Return new statistics that have also learned the rounds of these sums."""
         statistics = copy.deepcopy(self.statistics)
-        statistics.add_sums(joint_sums(sums, self.vectors))
+        statistics.add_sums(compute_joint_sums(sums, self.vectors))
         return statistics
 
     def add_vectors(self, vectors: FloatArray) -> None:
@@ -348,9 +350,9 @@ class JointHead:
         ``folds`` are the folds of the rounds (n,) and of the arms (K,). The regression for fold f has seen neither its
         rounds nor a round of its arms, which are thus new arms for it.
         """
-        predicted = np.zeros((len(arms), len(self.vectors)))
-        for fold in np.unique(folds[0]):
-            held_out, training = folds[0] == fold, (folds[0] != fold) & (folds[1][arms] != fold)
+        predicted, (round_folds, arm_folds) = np.zeros((len(arms), len(self.vectors))), folds
+        for fold in np.unique(round_folds):
+            held_out, training = round_folds == fold, (round_folds != fold) & (arm_folds[arms] != fold)
             head, sums = self.without_rounds(), self.empty_sums()
             sums.add(*self.chosen_features(features[training], arms[training]), rewards[training], weights[training])
             head.statistics = head.with_sums(sums)
@@ -366,7 +368,7 @@ class JointHead:
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
-        fitted = restored_array(state, "fitted", np.empty(5))
+        fitted = read_array(state, "fitted", np.empty(5))
         statistics.restore({name.split(".", 1)[1]: array for name, array in state.items() if name != "fitted"})
         if not (np.isfinite(fitted).all() and (fitted[:4] > 0).all()):
             raise ValueError(f"penalties and noise must be positive, got {fitted[:4]}")

@@ -165,7 +165,7 @@ def learn_rounds(statistics, contexts, heads, targets, max_square):
     was computed from A. If the squared norm of a context exceeds ``max_square``, nothing changes, and the returned
     variance is -1. ``_kernels_numpy.learn_rounds`` documents the arguments.
     """
-    inverse, theta, gram, moment, pending, n_pending, counts, since_refresh = statistics
+    inverse, theta, gram, moment, pending, n_pending, counts, n_since_refresh = statistics
     n_rounds, d = contexts.shape
     if theta.shape[2] != d or heads.shape[0] != n_rounds or targets.shape[0] != n_rounds or targets.shape[1] != 2:
         raise ValueError("contexts, heads, targets and coefficients differ in length")
@@ -196,8 +196,8 @@ def learn_rounds(statistics, contexts, heads, targets, max_square):
             row[j] = z[j]
         n_pending[head] += 1
         counts[head] += 1
-        since_refresh[head] += 1
-        max_updates = max(max_updates, since_refresh[head])
+        n_since_refresh[head] += 1
+        max_updates = max(max_updates, n_since_refresh[head])
     return max_variance, max_updates
 
 
@@ -205,16 +205,16 @@ def learn_rounds(statistics, contexts, heads, targets, max_square):
 def _add_pending(gram, rows):
     """Add Z'Z of the rows Z (n, d) to ``gram`` (d, d). Z'Z is summed first, which keeps rounding errors small."""
     d = gram.shape[0]
-    line = np.empty(d)  # one row of Z'Z
+    gram_row = np.empty(d)  # one row of Z'Z
     for i in range(d):
         for j in range(d):
-            line[j] = 0.0
+            gram_row[j] = 0.0
         for r in range(rows.shape[0]):
             c = rows[r, i]
             for j in range(d):
-                line[j] += c * rows[r, j]
+                gram_row[j] += c * rows[r, j]
         for j in range(d):
-            gram[i, j] += line[j]
+            gram[i, j] += gram_row[j]
 
 
 @compiled(fastmath=_FASTMATH)
@@ -311,33 +311,33 @@ def play_episode(episode, is_shared, selection, rewards, moments, out):
         head = 0 if is_shared else arm
         context = i * contexts_per_round + arm if is_shared else i
         next_context = (i + 1) * contexts_per_round
-        row, product = covariances[i], products[head, context]
+        covariance, product = covariances[i], products[head, context]
         if has_covariances:
             for j in range(next_context, n_contexts):
-                row[j] = product[j]
+                covariance[j] = product[j]
         else:
             for j in range(next_context, n_contexts):
-                row[j] = _dot(product, contexts[j])
+                covariance[j] = _dot(product, contexts[j])
         for r in range(i):
             if is_shared or arms[r] == arm:
-                earlier_row = covariances[r]
-                c = earlier_row[context] * gains[r]
+                earlier_covariance = covariances[r]
+                c = earlier_covariance[context] * gains[r]
                 for j in range(next_context, n_contexts):
-                    row[j] -= c * earlier_row[j]
+                    covariance[j] -= c * earlier_covariance[j]
         gain = weights[i] / (1.0 + weights[i] * max(variance[i, arm], 0.0))
         gains[i] = gain
         reward = reward_table[i, arm]
         residual, residual_of_ones = (reward - mean[i, arm]) * gain, (1.0 - ones[i, arm]) * gain
         if is_shared:
             for j in range(next_context, n_contexts):
-                flat_mean[j] += row[j] * residual
-                flat_ones[j] += row[j] * residual_of_ones
-                flat_variance[j] = max(flat_variance[j] - row[j] * row[j] * gain, 0.0)
+                flat_mean[j] += covariance[j] * residual
+                flat_ones[j] += covariance[j] * residual_of_ones
+                flat_variance[j] = max(flat_variance[j] - covariance[j] * covariance[j] * gain, 0.0)
         else:
             for j in range(next_context, n):
-                mean[j, arm] += row[j] * residual
-                ones[j, arm] += row[j] * residual_of_ones
-                variance[j, arm] = max(variance[j, arm] - row[j] * row[j] * gain, 0.0)
+                mean[j, arm] += covariance[j] * residual
+                ones[j, arm] += covariance[j] * residual_of_ones
+                variance[j, arm] = max(variance[j, arm] - covariance[j] * covariance[j] * gain, 0.0)
         if weights[i] > 0.0:
             add_reward(reward_moments, reward, weights[i])
 

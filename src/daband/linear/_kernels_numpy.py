@@ -43,15 +43,15 @@ def choose(
     return draw_arm(candidates, find_tied_arms(scores.tolist(), candidates), epsilon, epsilon_draw, arm_draw)
 
 
-def find_tied_arms(scores: list[float], candidates: Sequence[int], zero: float = 0.0, unit: float = 1.0) -> list[int]:
+def find_tied_arms(scores: list[float], candidates: Sequence[int], mean: float = 0.0, unit: float = 1.0) -> list[int]:
     """Return the candidates whose score is tied with the best score of a candidate.
 
     ``scores`` are the scores of all arms, ``candidates`` the indices of arms that may be chosen. Scores are tied if
-    they differ by less than ``TIE_TOLERANCE`` times ``unit + |best - zero|``. ``zero`` and ``unit`` are the mean and
+    they differ by less than ``TIE_TOLERANCE`` times ``unit + |best - mean|``. ``mean`` and ``unit`` are the mean and
     the standard deviation of rewards.
     """
     best = max(scores) if len(candidates) == len(scores) else max([scores[arm] for arm in candidates])
-    tie_threshold = best - TIE_TOLERANCE * (unit + abs(best - zero))
+    tie_threshold = best - TIE_TOLERANCE * (unit + abs(best - mean))
     return [arm for arm in candidates if scores[arm] >= tie_threshold]
 
 
@@ -98,7 +98,7 @@ def learn_rounds(
 
     Contexts are collected in ``pending``. When it is full, they are added to ``gram`` in one matrix product.
     """
-    inverse, theta, gram, moment, pending, n_pending, counts, since_refresh = statistics
+    inverse, theta, gram, moment, pending, n_pending, counts, n_since_refresh = statistics
     if len(heads) and not (heads.min() >= 0 and heads.max() < len(theta)):
         raise IndexError("head out of range")
     if not ((n_pending[heads] >= 0) & (n_pending[heads] <= pending.shape[1])).all():
@@ -118,8 +118,8 @@ def learn_rounds(
         pending[head, n_pending[head]] = z
         n_pending[head] += 1
         counts[head] += 1
-        since_refresh[head] += 1
-    return max_variance, int(since_refresh[heads].max(initial=0))
+        n_since_refresh[head] += 1
+    return max_variance, int(n_since_refresh[heads].max(initial=0))
 
 
 def play_episode(episode: Any, is_shared: bool, selection: Any, rewards: Any, moments: Any, out: Any) -> None:
@@ -129,7 +129,8 @@ def play_episode(episode: Any, is_shared: bool, selection: Any, rewards: Any, mo
     rounds and K arms. Arguments are tuples of arrays:
 
     Args:
-        episode: the fields of an ``Episode``, with means of shape (2, H, K) and variances of shape (H, K). Both are
+        episode: the fields of an ``Episode``, with means of shape (2, H, K) and variances of shape (H, K). The
+            first means are predicted rewards, the second are predictions as if all rewards were 1. Both arrays are
             updated in place. At the end, row i has the predictions with which round i was decided. This is a plain
             tuple, because numba needs longer for a named one.
         is_shared: False if there are K regressions and one context per round. True if all arms share one regression,
@@ -159,15 +160,15 @@ def play_episode(episode: Any, is_shared: bool, selection: Any, rewards: Any, mo
         arms[i] = arm
         head, context = (0, i * n_arms + arm) if is_shared else (arm, i)
         later = slice((i + 1) * contexts_per_round, n * contexts_per_round)
-        row = products[head, context, later] if has_covariances else contexts[later] @ products[head, context]
+        covariance = products[head, context, later] if has_covariances else contexts[later] @ products[head, context]
         earlier = np.arange(i) if is_shared else np.flatnonzero(arms[:i] == arm)  # rounds learned by this head
-        row = row - (covariances[earlier, context] * gains[earlier]) @ covariances[earlier, later]
-        covariances[i, later] = row
+        covariance = covariance - (covariances[earlier, context] * gains[earlier]) @ covariances[earlier, later]
+        covariances[i, later] = covariance
         gain = gains[i] = weights[i] / (1.0 + weights[i] * max(variance[i, arm], 0.0))
         *predictions, variances = [table.reshape(-1) if is_shared else table[:, arm] for table in (*means, variance)]
         for prediction, target in zip(predictions, (reward_table[i, arm], 1.0), strict=True):
-            prediction[later] += row * ((target - prediction[context]) * gain)
-        variances[later] = np.maximum(variances[later] - row**2 * gain, 0.0)
+            prediction[later] += covariance * ((target - prediction[context]) * gain)
+        variances[later] = np.maximum(variances[later] - covariance**2 * gain, 0.0)
         if weights[i] > 0.0:
             add_reward(reward_moments, reward_table[i, arm], weights[i])
 

@@ -34,7 +34,7 @@ from itertools import combinations
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, restored_array
+from daband._arrays import AnyArray, FloatArray, IntArray, read_array
 
 #: The strength of the prior weights: the factor 100 of the formula above.
 _PRIOR_ROUNDS = 100.0
@@ -71,7 +71,7 @@ class MixtureWeights:
             return
         self._updated_at = self.n_rounds
         gram = self._error_products / (scale * scale) + _PRIOR_ROUNDS * np.eye(len(self.prior))
-        self.weights = simplex_least_squares(gram, _PRIOR_ROUNDS * self.prior)
+        self.weights = solve_on_simplex(gram, _PRIOR_ROUNDS * self.prior)
 
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
@@ -80,11 +80,9 @@ class MixtureWeights:
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        self.weights = restored_array(state, "weights", self.weights)
-        self._error_products = restored_array(state, "errors", self._error_products)
-        self.n_rounds, self._updated_at = (
-            int(count) for count in restored_array(state, "rounds", np.zeros(2, np.int64))
-        )
+        self.weights = read_array(state, "weights", self.weights)
+        self._error_products = read_array(state, "errors", self._error_products)
+        self.n_rounds, self._updated_at = (int(count) for count in read_array(state, "rounds", np.zeros(2, np.int64)))
         if not ((self.weights >= 0).all() and abs(self.weights.sum() - 1.0) < 1e-9):
             raise ValueError("weights must be >= 0 and sum to 1")
 
@@ -108,17 +106,19 @@ def revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray)
     return means[is_known], (is_chosen * rewards[:, None])[is_known]
 
 
-def simplex_least_squares(gram: FloatArray, moment: FloatArray) -> FloatArray:
-    """Return the minimiser w (M,) of w'G w - 2 m'w with w >= 0 and sum 1, for a positive definite G.
+def solve_on_simplex(gram: FloatArray, moment: FloatArray) -> FloatArray:
+    """Return the w (M,) >= 0 with sum 1 that minimises w'G w - 2 m'w, for ``gram`` G (M, M) and ``moment`` m (M,).
+
+    G must be positive definite.
 
     The result is exact: every set of non-zero weights is tried. There are 2^M - 1 sets, so M must be small.
     """
     n_weights = len(moment)
     best_weights, best_loss = np.full(n_weights, 1.0 / n_weights), np.inf
-    for size in range(1, n_weights + 1):
-        for subset in combinations(range(n_weights), size):
+    for n_nonzero in range(1, n_weights + 1):
+        for subset in combinations(range(n_weights), n_nonzero):
             nonzero = list(subset)
-            right_sides = np.stack([moment[nonzero], np.ones(size)], axis=1)
+            right_sides = np.stack([moment[nonzero], np.ones(n_nonzero)], axis=1)
             unconstrained, direction = np.linalg.solve(gram[np.ix_(nonzero, nonzero)], right_sides).T
             multiplier = (unconstrained.sum() - 1.0) / direction.sum()  # the Lagrange multiplier makes the sum 1
             solution = unconstrained - multiplier * direction

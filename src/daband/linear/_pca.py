@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daband._arguments import check_int
-from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
+from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy, read_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 
 
@@ -178,8 +178,8 @@ class PCA:
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         if state:
-            centre = np.atleast_2d(restored_array(state, "centre", np.zeros(state["centre"].shape)))
-            axes = restored_array(state, "axes", np.zeros((self.n_components, centre.shape[1])))
+            centre = np.atleast_2d(read_array(state, "centre", np.zeros(state["centre"].shape)))
+            axes = read_array(state, "axes", np.zeros((self.n_components, centre.shape[1])))
             self._centre, self._axes = centre, axes
 
     def _exact_axes(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, restored_array, unit_scale
+from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, read_array, unit_scale
 from daband.errors import NotFitted
 from daband.linear._pca import flatten_batches
 from daband.linear._standardise import Standardise, feature_scale
@@ -191,10 +191,10 @@ class Piecewise:
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         if state:
-            inputs = int(restored_array(state, "inputs", np.zeros(1, np.int64))[0])
+            inputs = int(read_array(state, "inputs", np.zeros(1, np.int64))[0])
             shape = (len(state["column"]), self.n_features((inputs,)) - 1)
-            column = restored_array(state, "column", np.zeros(shape, np.int64))
-            arrays = {name: restored_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAYS[1:]}
+            column = read_array(state, "column", np.zeros(shape, np.int64))
+            arrays = {name: read_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAYS[1:]}
             self._steps = [
                 PiecewiseStep(column=row, n_inputs=inputs, **{name: rows[domain] for name, rows in arrays.items()})
                 for domain, row in enumerate(column)

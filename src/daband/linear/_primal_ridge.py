@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, restored_array, thread_scratch, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, read_array, thread_scratch, unit_scale
 from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
 from daband.linear._kernels_numpy import compute_variances
@@ -208,7 +208,7 @@ class RidgeSums:
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         for name in ("gram", "moment", "counts"):
-            setattr(self, name, restored_array(state, name, getattr(self, name)))
+            setattr(self, name, read_array(state, name, getattr(self, name)))
         self.rewards.restore(state["rewards"])
 
     def __getstate__(self) -> dict[str, AnyArray]:
@@ -425,7 +425,7 @@ class PrimalRidge:
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         for name in self._empty_arrays(0):
-            setattr(self, name, restored_array(state, name.lstrip("_"), getattr(self, name)))
+            setattr(self, name, read_array(state, name.lstrip("_"), getattr(self, name)))
         if not ((self._n_pending >= 0) & (self._n_pending <= _MAX_PENDING) & (self.counts >= 0)).all():
             raise ValueError(f"n_pending must be in 0..{_MAX_PENDING} and counts >= 0")
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, Weights, restored_array
+from daband._arrays import AnyArray, FloatArray, Weights, read_array
 
 
 class RewardMoments:
@@ -92,7 +92,7 @@ class RewardMoments:
 
     def restore(self, state: AnyArray) -> None:
         """Restore the array that ``state`` returned."""
-        values = restored_array({"rewards": state}, "rewards", np.empty(5))
+        values = read_array({"rewards": state}, "rewards", np.empty(5))
         count, mean, squares, low, high = values.tolist()
         if count < 0.0 or squares < 0.0 or not low <= high:
             raise ValueError(f"rewards cannot have count {count}, squares {squares} and range {low} to {high}")

@@ -84,8 +84,8 @@ class RidgeHead:
         n_heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
         is_large = dim >= _MIN_DUAL_DIM or not self._primal_fits(n_heads, _SMALL_PRIMAL_BYTES)
-        use_dual = form == "dual" or (form == "auto" and is_large)
-        self.statistics = (DualRidge if use_dual else PrimalRidge)(n_heads, dim, ridge)
+        is_dual = form == "dual" or (form == "auto" and is_large)
+        self.statistics = (DualRidge if is_dual else PrimalRidge)(n_heads, dim, ridge)
 
     def score(
         self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, bonuses: bool = True
@@ -285,9 +285,9 @@ class RidgeHead:
         statistics.restore(arrays)
         self.statistics = statistics
 
-    def _primal_fits(self, n_heads: int, limit: int) -> bool:
-        """Return True if the primal matrices of this many heads have at most ``limit`` bytes."""
-        return 2 * n_heads * self.dim * self.dim * 8 <= limit
+    def _primal_fits(self, n_heads: int, max_bytes: int) -> bool:
+        """Return True if the primal matrices of this many heads have at most ``max_bytes`` bytes."""
+        return 2 * n_heads * self.dim * self.dim * 8 <= max_bytes
 
     def _convert_if_cheaper(self, n_rounds: int) -> None:
         """Convert dual statistics to the primal form if that is cheaper. The last update had ``n_rounds`` rounds."""
@@ -313,8 +313,8 @@ def _weight_rounds(
     targets = np.array([[rewards.item(), 1.0]]) if len(rewards) == 1 else np.stack([rewards, np.ones(len(rewards))], 1)
     if weights is None:
         return features, heads, targets
-    root = np.sqrt(weights)[:, None]
-    return unit_scale(features) * root, heads, targets * root
+    weight_roots = np.sqrt(weights)[:, None]
+    return unit_scale(features) * weight_roots, heads, targets * weight_roots
 
 
 class EpisodeScores:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daband._arguments import check_int
-from daband._arrays import AnyArray, ArrayLike, FloatArray, restored_array, unit_scale
+from daband._arrays import AnyArray, ArrayLike, FloatArray, read_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 from daband.linear._pca import PCA, flatten_batches
 
@@ -121,7 +121,7 @@ _TAIL_FRACTION = 0.001
 #: The smallest factor of standardised columns.
 _MIN_SCALE = 1.0 / 4.0
 #: The number of columns whose moments are computed at once.
-_COLUMNS_AT_ONCE = 64
+_N_BLOCK_COLUMNS = 64
 #: Approximate maximum size (rows times columns) of each domain's sample to which principal components are fitted.
 _MAX_PCA_NUMBERS = 1 << 23
 
@@ -176,38 +176,38 @@ class Standardise:
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
         """Fit on batches of contexts (n_i, *C), with ``by_domain`` one per domain in order, and return this object."""
-        flat, dim = flatten_batches(contexts)
-        if not any(len(batch) for batch in flat):
+        flat_batches, dim = flatten_batches(contexts)
+        if not any(len(batch) for batch in flat_batches):
             raise InvalidInput("Standardise needs at least one context to be fitted on, got none")
         is_separate = np.full(dim, self.by_domain is True)
         if not isinstance(self.by_domain, bool):
             if max(self.by_domain, default=0) >= dim:
                 raise InvalidInput(f"by_domain must have column indices in 0..{dim - 1}, got {max(self.by_domain)}")
             is_separate[list(self.by_domain)] = True
-        n_steps = len(flat) if is_separate.any() else 1
+        n_steps = len(flat_batches) if is_separate.any() else 1
         mean, deviation = np.empty((n_steps, dim)), np.empty((n_steps, dim))
-        for start in range(0, dim, _COLUMNS_AT_ONCE):  # a few columns at a time: quantiles sort a copy
-            block = slice(start, start + _COLUMNS_AT_ONCE)
-            columns = [unit_scale(batch[:, block]) for batch in flat]
-            if not all(np.isfinite(batch).all() for batch in columns):
+        for start in range(0, dim, _N_BLOCK_COLUMNS):  # a few columns at a time: quantiles sort a copy
+            block = slice(start, start + _N_BLOCK_COLUMNS)
+            block_batches = [unit_scale(batch[:, block]) for batch in flat_batches]
+            if not all(np.isfinite(batch).all() for batch in block_batches):
                 raise InvalidInput("contexts to fit Standardise on must be finite, but one has a NaN or infinite value")
-            mean[:, block], deviation[:, block] = _robust_moments(np.concatenate(columns))
+            mean[:, block], deviation[:, block] = _robust_moments(np.concatenate(block_batches))
             if is_separate[block].any():
-                first_batch = next(batch for batch in columns if len(batch))
-                for domain, batch in enumerate(columns):
+                first_batch = next(batch for batch in block_batches if len(batch))
+                for domain, batch in enumerate(block_batches):
                     moments = _robust_moments(batch if len(batch) else first_batch)
                     for statistics, values in zip((mean, deviation), moments, strict=True):
                         statistics[domain, block][is_separate[block]] = values[is_separate[block]]
         axes = None
         if self.components is not None:
-            steps = [_make_step(*rows) for rows in zip(mean, deviation, strict=True)]
+            steps = [_make_step(*moments) for moments in zip(mean, deviation, strict=True)]
             max_rows = max(self.components, _MAX_PCA_NUMBERS // dim)
-            steps_and_batches = [(steps[i % n_steps], batch) for i, batch in enumerate(flat) if len(batch)]
+            steps_and_batches = [(steps[i % n_steps], batch) for i, batch in enumerate(flat_batches) if len(batch)]
             samples = [(step, batch[:: -(-len(batch) // max_rows)]) for step, batch in steps_and_batches]
             n_components = min(self.components, max(1, sum(len(batch) for _, batch in samples)))
             axes = PCA(n_components).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in samples]).axes
             axes = np.pad(axes, ((0, self.components - n_components), (0, 0)))  # with fewer contexts than components
-        self._steps = [_make_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
+        self._steps = [_make_step(*moments, axes) for moments in zip(mean, deviation, strict=True)]
         return self
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
@@ -233,19 +233,19 @@ class Standardise:
         """Return the fitted arrays; empty before ``fit``."""
         if len(self._steps) < 2:  # with one domain, a file stores vectors
             return self._steps[0].arrays() if self._steps else {}
-        by_domain = [step.arrays() for step in self._steps]
-        stacked = {name: np.stack([arrays[name] for arrays in by_domain]) for name in ("mean", "deviation")}
-        return {**by_domain[0], **stacked}
+        step_arrays = [step.arrays() for step in self._steps]
+        stacked = {name: np.stack([arrays[name] for arrays in step_arrays]) for name in ("mean", "deviation")}
+        return {**step_arrays[0], **stacked}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         if state:
-            mean = np.atleast_2d(restored_array(state, "mean", np.zeros(state["mean"].shape)))
-            deviation = np.atleast_2d(restored_array(state, "deviation", np.zeros(state["mean"].shape)))
+            mean = np.atleast_2d(read_array(state, "mean", np.zeros(state["mean"].shape)))
+            deviation = np.atleast_2d(read_array(state, "deviation", np.zeros(state["mean"].shape)))
             axes = None
             if self.components is not None:
-                axes = restored_array(state, "axes", np.zeros((self.components, mean.shape[1])))
-            self._steps = [_make_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
+                axes = read_array(state, "axes", np.zeros((self.components, mean.shape[1])))
+            self._steps = [_make_step(*moments, axes) for moments in zip(mean, deviation, strict=True)]
 
 
 def _make_step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:

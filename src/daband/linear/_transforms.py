@@ -36,12 +36,12 @@ def load_step(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Tr
 #: A transform, fitted or not.
 Transform: TypeAlias = PCA | Standardise | Piecewise
 #: The transforms, by the name in a saved file.
-_KINDS: dict[str, Any] = {"pca": PCA, "standardise": Standardise, "piecewise": Piecewise}
+_TRANSFORM_CLASSES: dict[str, Any] = {"pca": PCA, "standardise": Standardise, "piecewise": Piecewise}
 
 
 def as_transform(transform: Any) -> Transform | None:
     """Return a copy of the argument ``transform`` of a policy. None stays None, and other types raise an error."""
-    if transform is not None and type(transform) not in _KINDS.values():
+    if transform is not None and type(transform) not in _TRANSFORM_CLASSES.values():
         name = f"the class {transform.__name__}" if isinstance(transform, type) else type(transform).__name__
         raise InvalidInput(
             f"transform must be daband.Standardise(...), daband.PCA(...) or daband.linear.Piecewise(...), got {name}; "
@@ -54,11 +54,11 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
     """Return the settings of a transform in JSON types. ``build_transform`` builds an unfitted copy from them."""
     if transform is None:
         return None
-    kind = next(name for name, transform_class in _KINDS.items() if type(transform) is transform_class)
+    kind = next(name for name, transform_class in _TRANSFORM_CLASSES.items() if type(transform) is transform_class)
     return {"kind": kind, **transform.settings()}
 
 
-def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
+def adapt_transform(transform: Any, shift: Shift, n_features: int) -> Any:
     """Return the transform that the argument ``transform`` becomes under a shift between the domains.
 
     It is an unfitted copy with separate statistics of each domain, for the columns that need them
@@ -80,5 +80,5 @@ def build_transform(settings: Mapping[str, Any] | None) -> Transform | None:
     if settings is None:
         return None
     arguments = dict(settings)
-    transform: Transform = _KINDS[arguments.pop("kind")](**arguments)
+    transform: Transform = _TRANSFORM_CLASSES[arguments.pop("kind")](**arguments)
     return transform

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arrays import AnyArray, restored_array, with_prefix
+from daband._arrays import AnyArray, read_array, with_prefix
 from daband._domain_names import DomainNames
 from daband._table_transform import TableTransform
 from daband._tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
@@ -111,7 +111,7 @@ def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     """Restore the state that ``collect_arrays`` returned; an error may leave the policy half restored."""
     if policy.transform is not None:
         policy.transform.restore(with_prefix("transform/", arrays))
-    rounds = restored_array(dict(arrays), "rounds", np.zeros(3, np.int64))
+    rounds = read_array(dict(arrays), "rounds", np.zeros(3, np.int64))
     if (rounds < 0).any():
         raise ValueError(f"rounds must not be negative, got {rounds.tolist()}")
     policy.rounds_decided, policy.rounds_learned, policy.version = (int(count) for count in rounds)

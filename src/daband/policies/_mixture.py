@@ -34,7 +34,7 @@ from daband._arrays import (
     Mask,
     Weights,
     check_number,
-    restored_array,
+    read_array,
     with_prefix,
 )
 from daband._domain_names import DomainNames
@@ -545,8 +545,8 @@ class Mixture(Policy):
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._mixture_weights.restore(with_prefix("weights/", state))
         self._seen_checksums = dict.fromkeys(state["seen"].tolist())
-        self._arm_counts = restored_array(state, "arm_counts", self._arm_counts)
-        self._batches_collapsed = restored_array(state, "batches_collapsed", self._batches_collapsed)
+        self._arm_counts = read_array(state, "arm_counts", self._arm_counts)
+        self._batches_collapsed = read_array(state, "batches_collapsed", self._batches_collapsed)
         for index, member in enumerate(self.members.values()):
             restore_arrays(member, with_prefix(f"member.{index}/", state))
 

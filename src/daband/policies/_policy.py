@@ -64,7 +64,7 @@ from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Decision, Exploration, join_decisions, seeded_draws
 from daband.linear._kernels import draw_key, kernels
 from daband.linear._reward_moments import RewardMoments
-from daband.linear._transforms import Transform, as_transform, shift_transform, transform_settings
+from daband.linear._transforms import Transform, adapt_transform, as_transform, transform_settings
 from daband.policies._checkpoints import check_notes, restore_arrays, save_policy
 from daband.policies._incoming_rounds import MAX_NORM, MAX_RAW_NORM, RoundIds, check_contexts, check_seed, check_shape
 from daband.policies._pair_defaults import build_policy_for_pair, get_setting_defaults
@@ -277,7 +277,7 @@ class Policy(ABC):
         self.shift = as_shift(shift, context_shape=self.context_shape)
         transform = as_transform(transform)  # a copy, fitted for this policy only
         if self.shift.stated:
-            transform = shift_transform(transform, self.shift, math.prod(self.context_shape))
+            transform = adapt_transform(transform, self.shift, math.prod(self.context_shape))
         self.transform: Transform | None = transform
         #: The shape of a context after the transform.
         self.feature_shape: tuple[int, ...] = self.context_shape

@@ -21,7 +21,7 @@ from daband._image_layout import ImageLayout, channels_first, channels_first_sha
 from daband._table_transform import TableTransform
 from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Exploration, UniformDraws, Unit, fresh_draws, seeded_draws
-from daband.linear._joint_ridge import arm_heads, count_effects, joint_dimension, score_one, with_constant
+from daband.linear._joint_ridge import compute_arm_heads, count_effects, joint_dimension, score_one, with_constant
 from daband.linear._kernels import draw_key
 from daband.linear._primal_ridge import mix_scores, ridge_scores
 from daband.linear._standardise import StandardiseStep
@@ -150,7 +150,7 @@ class Member:
         if n_arms * (dim + 1) ** 2 > _MAX_ARM_WEIGHTS:
             return None
         inverse = self.inverse[0] if self.inverse.size else None
-        theta, matrices = arm_heads(self.theta[0], inverse, self.vectors, np.arange(n_arms), dim)
+        theta, matrices = compute_arm_heads(self.theta[0], inverse, self.vectors, np.arange(n_arms), dim)
         if self.arm_factors is not None:
             theta *= self.arm_factors[0][:, None]
             matrices = None if matrices is None else matrices * self.arm_factors[1][:, None, None] ** 2
