@@ -139,7 +139,7 @@ def test_todays_choices_are_a_column_that_only_the_target_has(market):
     (market / "today-questions.csv").write_text(text.replace(",\n", ",1\n"))
     told = daband("audit", "today", "--answers", "today-questions.csv", cwd=market)
     assert "euros over the choices in column today" in told
-    assert "Verdict with all earlier results" in told
+    assert "Verdict of the assessment, by its one-sided 90% limit" in told
 
 
 def test_an_audit_against_another_incumbent_leaves_the_assessment(market):
