@@ -13,7 +13,7 @@ from daband.errors import InvalidInput
 from daband.neural._daband import DABand
 from daband.neural._neural_linucb import NeuralLinUCB
 from daband.neural._recipes import recipe_for, recipe_names, resolve_recipe
-from daband.neural.encoders._encoder import Features, encoders
+from daband.neural.encoders._encoder import FeatureNetwork, encoders
 from daband.neural.objectives._objective import Weight
 from daband.policies._checkpoints import load_policy
 from tests.registries import temporarily
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_named(changes, message):
         DABand(context_shape=(4,), n_arms=2, recipe=recipe, device="cpu")
 
 
-class Tanh(Features):
+class Tanh(FeatureNetwork):
     """One layer, with an option of its own and none of the built-in networks' options."""
 
     def __init__(self, *, context_shape, width=16):

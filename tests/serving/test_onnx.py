@@ -16,7 +16,7 @@ from torch import nn
 
 import daband
 from daband.errors import CheckpointError, InvalidInput
-from daband.neural import DenseSettings, Features
+from daband.neural import DenseSettings, FeatureNetwork
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder
 from daband.neural.encoders._frozen_encoder import freeze_encoder, to_onnx
@@ -187,7 +187,7 @@ def test_a_backbone_by_name_is_inside_a_policy_and_its_file(tmp_path):
 
 
 def test_a_network_with_norms_by_domain_takes_any_number_of_rows():
-    class Normed(Features):
+    class Normed(FeatureNetwork):
         def __init__(self):
             super().__init__()
             self.context_shape, self.width = (6,), 6

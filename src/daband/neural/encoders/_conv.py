@@ -17,7 +17,7 @@ from daband._arguments import check_one_of
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm, pool_relu, triton_kernels
-from daband.neural.encoders._encoder import Features, encoders
+from daband.neural.encoders._encoder import FeatureNetwork, encoders
 
 #: The allowed values of the argument ``pixels``.
 PIXEL_RULES = ("unit", "symmetric")
@@ -39,7 +39,7 @@ _MAX_IM2COL_VALUES = 1 << 27
 
 
 @encoders.register("conv")
-class ConvFeatures(Features):
+class ConvFeatures(FeatureNetwork):
     """Blocks of convolution, batch norm, ReLU and 2x2 max pooling for images (channels, height, width).
 
     Average pooling limits the side of the last map to 8, so that larger images do not have too many features.

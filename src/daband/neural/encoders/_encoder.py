@@ -1,11 +1,11 @@
 """Define the interface of encoders, which map contexts to features of unit norm.
 
-A registered network (``Features``) returns *penultimate features*. ``Encoder`` appends the two dense layers of the
-paper, whose output is the features for the head. By default the penultimate features are aligned between the domains.
-This improves target accuracy far more than aligning the features for the head, of which there are fewer.
+A registered network (``FeatureNetwork``) returns *penultimate features*. ``Encoder`` appends the two dense layers of
+the paper, whose output is the features for the head. By default the penultimate features are aligned between the
+domains. This improves target accuracy far more than aligning the features for the head, which are fewer.
 
-Read ``Features`` and ``Encoder`` first. ``InferenceEncoder`` is the copy that decides, and ``build_encoder`` builds
-encoders from settings.
+Read ``FeatureNetwork`` and ``Encoder`` first. ``InferenceEncoder`` is the copy that decides, and ``build_encoder``
+builds encoders from settings.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Encoded(NamedTuple):
     aligned: torch.Tensor
 
 
-class Features(nn.Module):
+class FeatureNetwork(nn.Module):
     """A network that maps contexts (B, *context_shape) to penultimate features (B, width)."""
 
     #: The shape of one context.
@@ -68,8 +68,8 @@ def apply_linear(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Te
         return layer(rows)
     weight = layer.weight.view(runs, -1, layer.weight.shape[-1])
     by_run = rows.view(len(rows), runs, -1).transpose(0, 1)
-    out = torch.baddbmm(layer.bias.view(runs, 1, -1), by_run, weight.transpose(1, 2))
-    return out.transpose(0, 1).reshape(len(rows), -1)
+    outputs = torch.baddbmm(layer.bias.view(runs, 1, -1), by_run, weight.transpose(1, 2))
+    return outputs.transpose(0, 1).reshape(len(rows), -1)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Encoder(nn.Module):
         dense: the settings of the dense layers.
     """
 
-    def __init__(self, *, features: Features, dense: DenseSettings) -> None:
+    def __init__(self, *, features: FeatureNetwork, dense: DenseSettings) -> None:
         super().__init__()
         self.features = features
         self.dense = dense
@@ -127,7 +127,7 @@ class Encoder(nn.Module):
             contexts: sorted by domain.
             domain_rows: the number of contexts of each domain; by default all come from the first domain.
             runs: above 1, contexts are (B, runs, *context_shape), the parameters and buffers are those of all runs (see
-                ``Features.stackable``), and outputs are (B, runs, ...).
+                ``FeatureNetwork.stackable``), and outputs are (B, runs, ...).
         """
         run_axis = () if runs == 1 else (runs,)
         if tuple(contexts.shape[1:]) != (*run_axis, *self.context_shape):
@@ -179,9 +179,9 @@ def to_unit_range(contexts: torch.Tensor) -> torch.Tensor:
 _MAX_BYTE = torch.tensor(255.0, dtype=torch.float32)
 
 #: A class or function that returns a network, with the keyword arguments ``context_shape`` and optionally ``domains``.
-BuildFeatures = Callable[..., Features]
+BuildNetwork = Callable[..., FeatureNetwork]
 #: The registry of networks: ``@encoders.register("mine")`` registers one by name.
-encoders: Registry[BuildFeatures] = Registry("encoder", "daband.neural.encoders")
+encoders: Registry[BuildNetwork] = Registry("encoder", "daband.neural.encoders")
 
 
 #: The maximum number of contexts that are encoded together.
@@ -263,7 +263,7 @@ def build_encoder(
         options: keyword arguments of the network.
     """
     if isinstance(network, nn.Module):
-        features: Features = CustomFeatures(module=network, context_shape=context_shape, **options)  # type: ignore[arg-type]
+        features: FeatureNetwork = CustomFeatures(module=network, context_shape=context_shape, **options)  # type: ignore[arg-type]
     else:
         if network == "auto":
             network = "conv" if image_layout(context_shape) == "channels_first" else "mlp"
@@ -280,7 +280,7 @@ def build_encoder(
     return Encoder(features=features, dense=DenseSettings() if dense is None else dense)
 
 
-class CustomFeatures(Features):
+class CustomFeatures(FeatureNetwork):
     """A copy of a custom module that maps contexts (B, *context_shape) to outputs (B, ...), which are flattened.
 
     With ``trainable=False`` the module stays in evaluation mode and is not trained. The module's batch norms always use

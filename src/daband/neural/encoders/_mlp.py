@@ -14,11 +14,11 @@ from daband._arrays import check_memory
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.encoders._encoder import Features, apply_linear, encoders
+from daband.neural.encoders._encoder import FeatureNetwork, apply_linear, encoders
 
 
 @encoders.register("mlp")
-class MlpFeatures(Features):
+class MlpFeatures(FeatureNetwork):
     """Dense layers with ReLU on flattened contexts.
 
     Args:

@@ -21,7 +21,7 @@ from torch import nn
 from daband._arguments import check_one_of
 from daband._input_encoders import TOKEN_ATTRIBUTES, InputEncoder, Pixels, encoder_builders, token_arrays
 from daband.errors import InvalidInput
-from daband.neural.encoders._encoder import CustomFeatures, Features, encoders
+from daband.neural.encoders._encoder import CustomFeatures, FeatureNetwork, encoders
 from daband.neural.encoders._frozen_encoder import to_onnx
 
 
@@ -220,7 +220,7 @@ def pretrained_features(
     backbone: str = "efficientnet_lite0",
     side: int | None = None,
     trainable: bool = False,
-) -> Features:
+) -> FeatureNetwork:
     """Return a pretrained network for images (3, height, width), by a name as in ``load_backbone``.
 
     Args:
