@@ -45,7 +45,7 @@ def add_plugins(modules: Iterable[str]) -> None:
 
     A module is given by its import name, which may be in the current folder, or by the path of its file.
     """
-    names = [*plugin_names(), *(str(Path(name).resolve()) if _is_file(name) else name for name in modules)]
+    names = [*plugin_names(), *(str(Path(name).resolve()) if _is_file_path(name) else name for name in modules)]
     if names:
         _add_to_path(Path.cwd())  # `python` searches there, scripts installed by pip do not
         for name in names:
@@ -62,8 +62,8 @@ def import_plugins() -> None:
 def unknown_name_error(kind: str, name: str, known_names: list[str], *, with_neural: bool) -> InvalidInput:
     """Return the error for a name that is not registered.
 
-    ``kind`` is the kind of member, e.g. "policy". With ``with_neural``, the message says that some names need torch, if
-    torch is not installed.
+    ``kind`` is the kind of member, e.g. "policy". If ``with_neural`` is True and torch is not installed, the message
+    says that some names need torch.
     """
     listed = ", ".join(known_names) or "none"
     if with_neural and importlib.util.find_spec("torch") is None:
@@ -73,11 +73,11 @@ def unknown_name_error(kind: str, name: str, known_names: list[str], *, with_neu
 
 
 def plugin_names() -> list[str]:
-    """Return the plugins given by ``--plugin`` or DABAND_PLUGINS. Processes on other machines need them too."""
+    """Return the plugins given by ``--plugin`` or DABAND_PLUGINS: import names, and paths of files."""
     return [name.strip() for name in os.environ.get(_PLUGINS_VARIABLE, "").split(",") if name.strip()]
 
 
-def _is_file(name: str) -> bool:
+def _is_file_path(name: str) -> bool:
     """Return True if ``name`` is the path of a file, not the import name of a module."""
     return name.endswith(".py")
 
@@ -92,10 +92,10 @@ def _import_plugin(name: str) -> None:
     """Import a plugin by its import name or the path of its file. Do nothing if it is already imported."""
     if name in _imported_plugins:
         return
-    if _is_file(name) and not Path(name).is_file():
+    if _is_file_path(name) and not Path(name).is_file():
         raise InvalidInput(f"plugin {name!r} cannot be imported: this file does not exist")
     try:
-        if _is_file(name):
+        if _is_file_path(name):
             _import_file(Path(name))
         else:
             importlib.import_module(name)

@@ -59,8 +59,8 @@ def write_tensor_file(
 ) -> None:
     """Write a file with this header and these arrays, completely or not at all."""
     path = check_path(path)
-    entries = json.dumps({"version": file_format.version, **header}, sort_keys=True, allow_nan=False)
-    text = f'{{"digest": "{_ZERO_DIGEST}", {entries[1:]}'
+    header_json = json.dumps({"version": file_format.version, **header}, sort_keys=True, allow_nan=False)
+    text = f'{{"digest": "{_ZERO_DIGEST}", {header_json[1:]}'
     # ``np.ascontiguousarray`` would add a dimension to an array without dimensions.
     tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     content = bytearray(safetensors.numpy.save(tensors, metadata={file_format.name: text}))
@@ -130,10 +130,9 @@ def _reject_other_formats(path: Path, first_nine: bytes, size: int) -> None:
 
 
 def _parse_header(path: Path, file_header: bytes, file_format: FileFormat) -> tuple[dict[str, Any], str]:
-    """Return daband's metadata entry as a dictionary, and the digest in it."""
+    """Return daband's header, parsed from the bytes of the file header, and the digest in it."""
     try:
-        entries = json.loads(file_header)
-        metadata = entries.get("__metadata__") or {}
+        metadata = json.loads(file_header).get("__metadata__") or {}
     except (ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from error
     if not isinstance(metadata, dict) or file_format.name not in metadata:

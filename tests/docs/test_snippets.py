@@ -283,5 +283,5 @@ def test_the_preset_of_the_page_on_experiments_is_one(tmp_path):
     (text,) = blocks("docs/guide/experiments.md", "toml")
     (tmp_path / "mine.toml").write_text(text)
     experiment = load_experiment(str(tmp_path / "mine.toml"))
-    assert experiment.pairs() == [tomllib.loads(text)["pair"]]
+    assert experiment.pair_names() == [tomllib.loads(text)["pair"]]
     assert {spec.method for spec in experiment.runs()} == set(tomllib.loads(text)["compare"])

@@ -113,7 +113,7 @@ def find_policy_folder(folder: str | Path) -> PolicyFolder:
     return policy_folder
 
 
-def name_unit(unit: str, pair_options: Mapping[str, Any]) -> str:
+def get_reward_unit(unit: str, pair_options: Mapping[str, Any]) -> str:
     """Return the stated unit of the rewards, or else the name of the reward column, or "" if the pair has none."""
     return unit or str(pair_options.get("reward") or "")
 
@@ -140,11 +140,11 @@ def start_audit(
         rule=policy_folder.rule,
         seed=seed,
         arm_names=pair.class_names,
-        unit=name_unit("" if assessment is None else assessment.unit, policy_folder.pair_options),
+        unit=get_reward_unit("" if assessment is None else assessment.unit, policy_folder.pair_options),
     )
 
 
-def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = False) -> tuple[Audit, Assessment | None]:
+def add_answers(folder: str | Path, answers: str | Path, *, replace: bool = False) -> tuple[Audit, Assessment | None]:
     """Add answers to the audit of a folder's policy, and update its assessment once the audit is finished.
 
     An assessment of the advantage over another incumbent is not changed.
@@ -246,7 +246,7 @@ def assess_runs(folder: str | Path, *, incumbent: Any = None, unit: str = "") ->
         except (InvalidInput, NotFitted) as error:
             errors_by_run[spec.label] = error
             continue
-        assessment = replace(assessment, unit=name_unit(unit or assessment.unit, spec.pair_options))
+        assessment = replace(assessment, unit=get_reward_unit(unit or assessment.unit, spec.pair_options))
         assessment.save(path / "assessment.json")
         assessed_runs.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
     if not assessed_runs:

@@ -40,7 +40,7 @@ class _StrictSettings(BaseModel):
 
 
 class RunSpec(_StrictSettings):
-    """All settings of one run, on which its result depends. ``Experiment`` describes the fields that both have."""
+    """All settings that determine the result of one run. ``Experiment`` describes the fields that both have."""
 
     pair: str
     #: Options of the pair, including the defaults that were determined from the data.
@@ -210,14 +210,15 @@ def _apply_override(settings: dict[str, Any], override: str) -> None:
     if text in ("True", "False", "None"):
         raise InvalidInput(f"--set {override}: write true or false, and omit settings that are None")
     *groups, name = key.split(".")
+    group_settings = settings
     for group in groups:
-        settings = settings.setdefault(group, {})
-        if not isinstance(settings, dict):
+        group_settings = group_settings.setdefault(group, {})
+        if not isinstance(group_settings, dict):
             raise InvalidInput(f"--set {override}: {group!r} is not a group of settings")
     try:
-        settings[name] = tomllib.loads(f"value = {text}")["value"]
+        group_settings[name] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        settings[name] = text
+        group_settings[name] = text
 
 
 def _parse_toml(content: bytes, name: str) -> dict[str, Any]:

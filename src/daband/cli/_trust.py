@@ -20,11 +20,11 @@ from daband._files import make_folder, read_json, write_bytes
 from daband.bench._policy_folders import (
     AUDIT_FOLDER,
     AssessedRun,
+    add_answers,
     assess_runs,
     find_policy_folder,
-    finish_audit,
     finish_choice,
-    name_unit,
+    get_reward_unit,
     start_audit,
 )
 from daband.bench._settings import load_experiment
@@ -109,7 +109,7 @@ def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str
             target=pair.target,
             incumbent=incumbent,
             arm_names=pair.class_names,
-            unit=name_unit(unit, options),
+            unit=get_reward_unit(unit, options),
         )
     print_line(str(assessment))
 
@@ -154,7 +154,7 @@ def audit_command(
     if answers is not None:
         if budget is not None or out is not None:
             raise InvalidInput("--answers cannot be combined with --budget and --out, which start an audit")
-        audit, assessment = finish_audit(folder, answers, replace=replace)
+        audit, assessment = add_answers(folder, answers, replace=replace)
         _print_audit(audit, folder, questions=answers)
         if assessment is not None:
             print_line(f"Verdict of the assessment, by its one-sided 90% limit: {assessment.verdict}.")
@@ -242,7 +242,7 @@ def choose_command(
                     device=device,
                     quick=quick,
                     directory=out_folder,
-                    unit=name_unit(unit, spec.pair_options),
+                    unit=get_reward_unit(unit, spec.pair_options),
                     progress=progress,
                 )
         except KeyboardInterrupt as stopped:

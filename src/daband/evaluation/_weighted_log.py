@@ -30,7 +30,7 @@ from daband.linear._doubly_robust import (
     sample_rows,
 )
 
-#: A function that is called with the fields of a progress report.
+#: A function that is called with a progress report: the fields "pass", "rows" and "rows_total".
 Progress = Callable[[dict[str, float]], None]
 #: A density ratio uses squares and products of features if the smaller sample has this many rows per coefficient.
 _ROWS_PER_COEFFICIENT = 20
@@ -58,14 +58,14 @@ class WeightedRounds(NamedTuple):
     weights: FloatArray
     #: Predicted rewards of the logged arms, (n,).
     predicted: FloatArray
-    #: Predicted reward of the policy for the logged contexts, (n,), or for the target contexts, (m,).
+    #: Predicted reward of the policy (the direct method) for the logged contexts, (n,), or the target contexts, (m,).
     direct: FloatArray
     #: The policy's probability of every arm, averaged over the contexts of the domain in which it is evaluated, (K,).
     probabilities: FloatArray
     #: Number of rounds with each arm in the log, (K,).
     arm_counts: IntArray
-    #: The density of target contexts divided by the density of the log's contexts, at the latter, (n,); None without a
-    #: target. It is scaled to a mean of 1.
+    #: The density of target contexts divided by the density of source contexts, at each context of the log, (n,); None
+    #: without a target. It is scaled to a mean of 1.
     ratio: FloatArray | None = None
     #: The mean of ``ratio`` before scaling. It is below 1 if the target has contexts that the log lacks.
     mean_ratio: float = 1.0

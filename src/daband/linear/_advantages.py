@@ -80,7 +80,10 @@ class LogEvidence:
 
 @dataclass(frozen=True)
 class Advantages:
-    """Predicted rewards of each arm, linear in piecewise features of contexts, with the evidence for them."""
+    """A model of each arm's reward, which is its advantage plus the mean of all arms, and the evidence for it.
+
+    Predicted rewards are linear in piecewise features of contexts.
+    """
 
     #: The transform of contexts to features.
     step: PiecewiseStep
@@ -135,17 +138,17 @@ def learn_advantages(
     estimates = [estimate_mean(gain) for gain in gains.T]
     quantile = _maximum_quantile(gains)
     lows = [_lower_limit(estimate, quantile) for estimate in estimates]
-    best_fit = int(np.argmax(lows))
-    contrasts = _fit_contrasts(designs[best_fit], scores, is_supported)
-    chosen_arms = _choose_arms(designs[best_fit] @ contrasts.T, is_supported, best_arm)
+    best_index = int(np.argmax(lows))
+    contrasts = _fit_contrasts(designs[best_index], scores, is_supported)
+    chosen_arms = _choose_arms(designs[best_index] @ contrasts.T, is_supported, best_arm)
     changed_fraction = float((chosen_arms != best_arm).mean())
-    evidence = _build_evidence(estimates[best_fit], lows[best_fit], scores[:, best_arm], best_arm, changed_fraction)
+    evidence = _build_evidence(estimates[best_index], lows[best_index], scores[:, best_arm], best_arm, changed_fraction)
     if not evidence.personalises:
         contrasts = _fit_constants(scores, contrasts.shape[1])
-    theta = contrasts + _fit_mean_score(designs[best_fit], scores)
+    theta = contrasts + _fit_mean_score(designs[best_index], scores)
     theta[~is_supported] = theta[best_arm]
     theta[~is_supported, 0] -= _UNSUPPORTED_GAP * (float(rewards.std()) or 1.0)
-    return Advantages(steps[best_fit], theta, evidence)
+    return Advantages(steps[best_index], theta, evidence)
 
 
 def assess_choices(scores: FloatArray, chosen_arms: IntArray, best_arm: int) -> LogEvidence:
@@ -238,9 +241,9 @@ def _fit_contrasts(design: FloatArray, scores: FloatArray, is_supported: BoolArr
     return theta
 
 
-def _fit_constants(scores: FloatArray, features: int) -> FloatArray:
-    """Return coefficients (K, features) of constant predictions: each arm's mean score minus the overall mean."""
-    theta = np.zeros((scores.shape[1], features))
+def _fit_constants(scores: FloatArray, n_features: int) -> FloatArray:
+    """Return coefficients (K, n_features) of constant predictions: each arm's mean score minus the overall mean."""
+    theta = np.zeros((scores.shape[1], n_features))
     theta[:, 0] = scores.mean(axis=0) - scores.mean()
     return theta
 
@@ -283,5 +286,5 @@ def _lower_limit(gain: MeanEstimate, quantile: float) -> float:
 
 
 def _build_evidence(gain: MeanEstimate, low: float, scores: FloatArray, best_arm: int, fraction: float) -> LogEvidence:
-    """Return the evidence from the gain, its lower limit, the scores (n,) of the best arm, and ``fraction``."""
+    """Return the evidence from a gain, its lower limit, the best arm's scores (n,), and the fraction of other arms."""
     return LogEvidence(best_arm, float(scores.mean()), gain.value, gain.error, low, len(scores), fraction)

@@ -144,8 +144,8 @@ class Catalogue:
             return list(arms), indices, None
         arm_types = set(map(type, arms))
         mapping_types = {arm_type for arm_type in arm_types if issubclass(arm_type, Mapping)}
-        has_features = arm_types == mapping_types and min(map(len, arms)) > 1  # True if all arms have features
-        names = [arm.get("id", arm) if has_features or type(arm) in mapping_types else arm for arm in arms]
+        all_have_features = arm_types == mapping_types and min(map(len, arms)) > 1
+        names = [arm.get("id", arm) if all_have_features or type(arm) in mapping_types else arm for arm in arms]
         if set(map(type, names)) != {str}:
             names = [
                 str(name) if type(arm) in mapping_types and name is not arm else name
@@ -157,7 +157,7 @@ class Catalogue:
         if len(set(names)) < len(names):
             raise InvalidInput("arms must have different ids, but one is given twice")
         indices = list(map(self.index.get, names, itertools.repeat(-1)))
-        if has_features:
+        if all_have_features:
             return names, indices, self._request_vectors(arms)
         featured = [position for position, arm in enumerate(arms) if type(arm) in mapping_types and len(arm) > 1]
         unknown_positions = {position for position, index in enumerate(indices) if index < 0}.difference(featured)
@@ -194,12 +194,12 @@ class Catalogue:
             squares[squares < _MIN_SQUARED_DISTANCE] = 0.0
             nearest_squares.append(squares.min())
             other_squares.append(squares[squares > 0.0].min(initial=np.inf))  # to the nearest arm with other features
-        known_squares = np.array(other_squares)[is_known]
-        is_finite = np.isfinite(known_squares)
-        unit = np.median(known_squares[is_finite]) if is_finite.any() else 1.0
+        known_other_squares = np.array(other_squares)[is_known]
+        is_finite = np.isfinite(known_other_squares)
+        squared_unit = np.median(known_other_squares[is_finite]) if is_finite.any() else 1.0
         differs = np.square(self.vectors - known_vectors[0]) > _MIN_SQUARED_DISTANCE
         has_unknown_effect = differs[:, ~differs[is_known].any(axis=0)].any(axis=1)
-        return np.where(has_unknown_effect, np.inf, np.sqrt(np.array(nearest_squares) / unit))
+        return np.where(has_unknown_effect, np.inf, np.sqrt(np.array(nearest_squares) / squared_unit))
 
     def state(self) -> dict[str, Any]:
         """Return the catalogue in JSON types. ``from_state`` reads them."""

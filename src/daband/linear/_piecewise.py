@@ -31,7 +31,7 @@ _MAX_PIECES = 8
 _MAX_ROWS = 4096
 #: Knots are rounded to a grid with this many points per standard deviation. So files do not contain training values,
 #: and pieces have a minimum length.
-_KNOTS_PER_DEVIATION = 1024.0
+_GRID_POINTS_PER_DEVIATION = 1024.0
 #: The names of the arrays of a ``PiecewiseStep``.
 PIECEWISE_ARRAYS = "column", "start", "width", "centre", "scale"
 
@@ -109,7 +109,8 @@ class Piecewise:
     Columns are standardised first, with common statistics of all domains, or by domain as in ``Standardise``. Knots are
     quantiles of the contexts of all domains. A column with two values has one piece. Other columns have at most eight
     pieces, and fewer if there would be more than 128 features, but at least one. Together, the features of a column
-    have the same variance as the column after ``Standardise``. Unused features are 0.
+    have the same variance as the column after ``Standardise``. The number of features depends only on the number of
+    columns; features that no piece uses are 0.
 
     Args:
         by_domain: True, or the indices of columns, to standardise by domain; see ``Standardise``.
@@ -148,11 +149,11 @@ class Piecewise:
         steps = [standardise.frozen(domain) for domain in range(len(flat) if standardise.by_domain else 1)]
         steps_and_batches = [(steps[min(i, len(steps) - 1)], batch) for i, batch in enumerate(flat) if len(batch)]
         rows = np.concatenate([step(batch)[:, :-1] / step.scale for step, batch in steps_and_batches])
-        is_numeric = ((rows > rows.min(axis=0)) & (rows < rows.max(axis=0))).any(axis=0)
+        has_many_values = ((rows > rows.min(axis=0)) & (rows < rows.max(axis=0))).any(axis=0)
         n_features = self.n_features((dim,)) - 1
-        n_available = n_features - int((~is_numeric).sum())
-        max_pieces = max(1, min(_MAX_PIECES, n_available // max(1, int(is_numeric.sum()))))
-        pieces = [_fit_pieces(rows[:, column], max_pieces if is_numeric[column] else 1) for column in range(dim)]
+        n_available = n_features - int((~has_many_values).sum())
+        max_pieces = max(1, min(_MAX_PIECES, n_available // max(1, int(has_many_values.sum()))))
+        pieces = [_fit_pieces(rows[:, column], max_pieces if has_many_values[column] else 1) for column in range(dim)]
         column = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
         start, width, centre, scale = np.concatenate(pieces, axis=1)
         n_unused = n_features - len(column)  # features without a ramp are 0
@@ -213,10 +214,10 @@ def fit_ramps(rows: FloatArray, max_pieces: int, *, trim: float = 0.0) -> Piecew
     scaled = (sample - mean) / deviation
     low, high = np.quantile(scaled, [trim, 1.0 - trim], axis=0)
     scaled = np.where(low < high, np.clip(scaled, low, high), scaled)
-    is_numeric = ((scaled > scaled.min(axis=0)) & (scaled < scaled.max(axis=0))).any(axis=0)
-    n_available = max(dim, _MAX_FEATURES) - int((~is_numeric).sum())
-    max_pieces = max(1, min(max_pieces, n_available // max(1, int(is_numeric.sum()))))
-    pieces = [_fit_pieces(scaled[:, column], max_pieces if is_numeric[column] else 1) for column in range(dim)]
+    has_many_values = ((scaled > scaled.min(axis=0)) & (scaled < scaled.max(axis=0))).any(axis=0)
+    n_available = max(dim, _MAX_FEATURES) - int((~has_many_values).sum())
+    max_pieces = max(1, min(max_pieces, n_available // max(1, int(has_many_values.sum()))))
+    pieces = [_fit_pieces(scaled[:, column], max_pieces if has_many_values[column] else 1) for column in range(dim)]
     columns = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
     start, width, centre, scale = np.concatenate(pieces, axis=1)
     return PiecewiseStep(
@@ -227,7 +228,7 @@ def fit_ramps(rows: FloatArray, max_pieces: int, *, trim: float = 0.0) -> Piecew
 def _fit_pieces(values: FloatArray, max_pieces: int) -> FloatArray:
     """Return start, width, centre and scale (4, m) of the ramps of a column (n,). Their total variance is 1."""
     quantiles = np.quantile(values, np.linspace(0.0, 1.0, max_pieces + 1))
-    knots = np.unique(np.round(_KNOTS_PER_DEVIATION * quantiles) / _KNOTS_PER_DEVIATION)
+    knots = np.unique(np.round(_GRID_POINTS_PER_DEVIATION * quantiles) / _GRID_POINTS_PER_DEVIATION)
     start, width = knots[:-1], np.diff(knots)
     ramps = np.clip((values[:, None] - start) / width, 0.0, 1.0)
     variance = float(ramps.var(axis=0).sum())

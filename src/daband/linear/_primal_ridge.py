@@ -26,8 +26,8 @@ _MIN_SINGLE_DIM = 16
 _MIN_SINGLE_ROWS = 1024
 #: The largest estimated rounding error of a bonus in single precision.
 _MAX_ROUNDING_ERROR = 1e-4
-#: The number of products that are computed at once: about 1 MB, which fits in the cache.
-_BLOCK_NUMBERS = 131_072
+#: The number of products that are computed at once. They take 1 MB, which fits in the cache.
+_BLOCK_VALUES = 131_072
 
 
 def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -50,7 +50,7 @@ def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -
         if single_variance is not None:
             return z @ theta.T, single_variance
     mean, variance = np.empty((len(z), n_heads)), np.zeros((len(z), n_heads))
-    block_rows = max(64, _BLOCK_NUMBERS // (dim * n_heads))
+    block_rows = max(64, _BLOCK_VALUES // (dim * n_heads))
     for start in range(0, len(z), block_rows):
         block = slice(start, start + block_rows)
         mean[block] = z[block] @ theta.T
@@ -84,7 +84,7 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
         for first in range(0, dim, block_columns)
     ]
     variance = np.zeros((len(z), n_heads))
-    block_rows = max(64, 2 * _BLOCK_NUMBERS // (n_heads * block_columns))
+    block_rows = max(64, 2 * _BLOCK_VALUES // (n_heads * block_columns))
     for start in range(0, len(z), block_rows):
         rows = z[start : start + block_rows].astype(np.float32)
         for first, factor_block in factor_blocks:
@@ -170,7 +170,7 @@ class RidgeSums:
     """Sums over rounds, from which ridge regressions can be computed.
 
     Attributes:
-        gram: Z'Z of each head, (heads, d, d).
+        gram: Z'Z of each head, (heads, d, d). Unlike A, it does not include the ridge.
         moment: Z'r and Z'1 of each head, (heads, 2, d).
         counts: the number of rounds of each head, (heads,).
         rewards: the moments of all rewards.
@@ -460,7 +460,7 @@ class PrimalRidge:
             self._invert(head)
 
     def _add_rows(self, head: int, z: FloatArray, targets: FloatArray) -> None:
-        """Add the pending rows and the rows ``z`` (n, d) to A, and ``z`` also to Z'[r, 1] and the count."""
+        """Add the pending rows and the rows ``z`` (n, d) to A. Add ``z`` also to Z'[r, 1], and n to the counts."""
         rows = np.concatenate([self._pending[head, : self._n_pending[head]], z])
         self._gram[head] += rows.T @ rows
         self._n_pending[head] = 0

@@ -57,7 +57,8 @@ class Trees(Policy):
 
     The score of an arm is its predicted reward. With ``explore="ucb"`` it also has a bonus: ``alpha / sqrt(1 + n)``
     standard deviations of the rewards after n rounds of the arm. With probability ``epsilon`` the arm is drawn
-    uniformly. At most 131,072 rounds are stored; of more rounds, a sample that does not depend on their order.
+    uniformly. At most 131,072 rounds are stored. If there are more, a sample is stored, which does not depend on their
+    order.
 
     Args:
         context_shape: the shape of one context.
@@ -124,8 +125,8 @@ class Trees(Policy):
 
     def _build_network(self) -> TreeNetwork:
         """Return a network that predicts by trees, or by the shrunk mean reward for an arm without trees."""
-        means = (self.reward_moments.centre + self._sums[1]) / (1.0 + self._sums[0])
-        base = np.where(self._trees["roots"].any(axis=1), self._trees["base"], means)
+        shrunk_means = (self.reward_moments.centre + self._sums[1]) / (1.0 + self._sums[0])
+        base = np.where(self._trees["roots"].any(axis=1), self._trees["base"], shrunk_means)
         return TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base})
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:

@@ -6,7 +6,8 @@ reference contexts, the smoothed conformal p-values of their bins are independen
 p-values by their past frequencies. Under uniformity, the capital of the gambler is a martingale. The probability that
 it ever exceeds ``1 / level`` is therefore at most ``level`` (Ville's inequality), however often it is checked. To
 detect a late change soon, part of the capital is reserved for gamblers who start later. Half of the false-alarm
-probability is used for the scores of contexts, the other half for arms.
+probability is used for the scores of contexts, the other half for arms. Without a test of arms, all of it is used for
+the scores.
 
 ``export`` builds the ``Reference`` and writes it to the file. ``Monitor`` runs the tests, and returns a
 ``MonitorReport``.
@@ -247,23 +248,25 @@ class Monitor:
         else:
             levels = [2 * level for level in levels]
         self._names = tuple(names)
-        #: The logarithm of the capital at which each test raises an alarm.
+        #: The logarithm of the capital at which each test raises an alarm, (tests,). There is a test for each of the J
+        #: scores, and one for the arms if ``_has_arm_score``.
         self._log_threshold = -np.log(levels)
         #: The number of contexts in each bin so far, with the reference contexts, (tests, bins).
         self._counts: IntArray = np.concatenate(counts)
         self._rounds = 0
-        #: The round of each test's alarm; 0 without an alarm.
-        self._since: IntArray = np.zeros(len(names), np.int64)
-        self._indices = np.arange(len(names))
+        #: The round of each test's alarm, (tests,); 0 without an alarm.
+        self._alarm_rounds: IntArray = np.zeros(len(names), np.int64)
+        #: The index of each test, (tests,).
+        self._tests = np.arange(len(names))
         self._totals: IntArray = self._counts.sum(axis=1)
         #: The number of rounds since each gambler started, (gamblers, 1).
         self._rounds_played: FloatArray = np.zeros((1, 1))
         #: The number of p-values in each bin since each gambler started, (gamblers, tests, bins).
-        self._bin_counts: IntArray = np.zeros((1, len(names), _P_VALUE_BINS), np.int64)
+        self._p_value_counts: IntArray = np.zeros((1, len(names), _P_VALUE_BINS), np.int64)
         #: The logarithm of each gambler's capital, (gamblers, tests).
         self._log_capital: FloatArray = np.zeros((1, len(names)))
-        #: The largest evidence so far of each test.
-        self._max_evidence: FloatArray = np.zeros(len(names))
+        #: The maximum so far of the logarithm of each test's capital, (tests,).
+        self._max_log_capital: FloatArray = np.zeros(len(names))
         self._arm_counts: Counter[str] = Counter(dict.fromkeys(deployed.arm_names, 0))
         self._warnings: Counter[str] = Counter()
 
@@ -290,20 +293,19 @@ class Monitor:
     def report(self) -> MonitorReport:
         """Return the state of the tests and the counts so far."""
         with self._lock:
-            evidence = self._evidence() / self._log_threshold
-            changed: BoolArray = self._since > 0
+            evidence = self._compute_log_capital() / self._log_threshold
+            changed: BoolArray = self._alarm_rounds > 0
             scores = tuple(
                 ScoreReport(
                     name=name,
                     changed=bool(changed[index]),
-                    since=int(self._since[index]) or None,
+                    since=int(self._alarm_rounds[index]) or None,
                     evidence=float(evidence[index]),
                 )
                 for index, name in enumerate(self._names)
             )
-            order = sorted(
-                np.flatnonzero(changed), key=lambda index: -self._max_evidence[index] / self._log_threshold[index]
-            )
+            max_evidence = self._max_log_capital / self._log_threshold
+            order = sorted(np.flatnonzero(changed), key=lambda index: -max_evidence[index])
             arms_changed = self._has_arm_score and bool(changed[-1])
             return MonitorReport(
                 rounds=self._rounds,
@@ -318,7 +320,7 @@ class Monitor:
     @property
     def alarm(self) -> bool:
         """True if any test has raised an alarm."""
-        return bool(self._since.any())
+        return bool(self._alarm_rounds.any())
 
     def _observe(self, scores: FloatArray, preferred: IntArray) -> None:
         """Update the tests with the scores (n, J) and preferred arms (n,) of contexts."""
@@ -330,33 +332,33 @@ class Monitor:
             self._update_tests(round_bins, round_uniforms)
 
     def _update_tests(self, bins: IntArray, uniforms: FloatArray) -> None:
-        """Update the tests with one round: the bin of every score, (J,), and uniform random numbers, (J,)."""
+        """Update the tests with one round: the bin of each test, (tests,), and uniform random numbers, (tests,)."""
         # The smoothed conformal p-value is the fraction of contexts so far, including this one, in higher bins, plus a
         # uniform random part of the fraction in the same bin.
-        n_same = self._counts[self._indices, bins]
-        n_higher = self._totals - self._counts.cumsum(axis=1)[self._indices, bins]
-        self._counts[self._indices, bins] = n_same + 1
+        n_same = self._counts[self._tests, bins]
+        n_higher = self._totals - self._counts.cumsum(axis=1)[self._tests, bins]
+        self._counts[self._tests, bins] = n_same + 1
         self._totals += 1
         p_values = (n_higher + uniforms * (n_same + 1)) / self._totals
         p_value_bins = np.minimum((p_values * _P_VALUE_BINS).astype(np.int64), _P_VALUE_BINS - 1)
-        bin_counts = self._bin_counts[:, self._indices, p_value_bins]
+        p_value_counts = self._p_value_counts[:, self._tests, p_value_bins]
         total_counts = self._rounds_played + _P_VALUE_BINS * _PRIOR_COUNT
-        self._log_capital += np.log((bin_counts + _PRIOR_COUNT) * _P_VALUE_BINS / total_counts)
-        self._bin_counts[:, self._indices, p_value_bins] = bin_counts + 1
+        self._log_capital += np.log((p_value_counts + _PRIOR_COUNT) * _P_VALUE_BINS / total_counts)
+        self._p_value_counts[:, self._tests, p_value_bins] = p_value_counts + 1
         self._rounds_played += 1
         self._rounds += 1
-        evidence = self._evidence()
-        np.maximum(self._max_evidence, evidence, out=self._max_evidence)
-        is_alarm = evidence >= self._log_threshold
+        log_capital = self._compute_log_capital()
+        np.maximum(self._max_log_capital, log_capital, out=self._max_log_capital)
+        is_alarm = log_capital >= self._log_threshold
         if is_alarm.any():
-            self._since[is_alarm & (self._since == 0)] = self._rounds
+            self._alarm_rounds[is_alarm & (self._alarm_rounds == 0)] = self._rounds
         if self._rounds >= _FIRST_RESTART_ROUND and self._rounds & (self._rounds - 1) == 0:  # a power of two
             self._rounds_played = np.concatenate([self._rounds_played, [[0.0]]])
-            self._bin_counts = np.concatenate([self._bin_counts, np.zeros((1, *self._bin_counts.shape[1:]), np.int64)])
+            self._p_value_counts = np.concatenate([self._p_value_counts, np.zeros_like(self._p_value_counts[:1])])
             self._log_capital = np.concatenate([self._log_capital, np.zeros((1, len(bins)))])
 
-    def _evidence(self) -> FloatArray:
-        """Return the evidence of every test, (tests,): the logarithm of the weighted mean of all gamblers' capital."""
+    def _compute_log_capital(self) -> FloatArray:
+        """Return the logarithm of each test's capital, (tests,): the weighted mean of all gamblers' capital."""
         gamblers = np.arange(1.0, len(self._log_capital) + 1.0)
         weights = 1.0 / (gamblers * (gamblers + 1.0))
         reserved_weight = 1.0 / (len(gamblers) + 1.0)  # of gamblers who have not started, whose capital is 1

@@ -260,13 +260,13 @@ class TreeNetwork:
             rows = rows / 255.0
         output = np.ones((len(rows), self.dimension))
         for start in range(0, len(rows), _BATCH_ROWS):
-            part = rows[start : start + _BATCH_ROWS]
-            row_indices = np.arange(len(part))[:, None]
-            nodes = np.broadcast_to(self._roots.ravel(), (len(part), self._roots.size))
+            batch = rows[start : start + _BATCH_ROWS]
+            row_indices = np.arange(len(batch))[:, None]
+            nodes = np.broadcast_to(self._roots.ravel(), (len(batch), self._roots.size))
             for _ in range(self._depth):
-                goes_right = part[row_indices, self._feature[nodes]] > self._threshold[nodes]
+                goes_right = batch[row_indices, self._feature[nodes]] > self._threshold[nodes]
                 nodes = self._children[goes_right.astype(np.int64), nodes]
-            sums = self._value[nodes].reshape(len(part), *self._roots.shape).sum(axis=2)
+            sums = self._value[nodes].reshape(len(batch), *self._roots.shape).sum(axis=2)
             output[start : start + _BATCH_ROWS, :-1] = self._base + sums
         return output
 
@@ -322,9 +322,10 @@ def _check_float32(name: str, *arrays: AnyArray) -> None:
 
 @functools.cache
 def _toom_cook_matrices(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return matrices S (t, n), G (n, side) and B (n, n) for t = _TILE_ROWS and n = side + t - 1.
+    """Return the output matrix S (t, n), the kernel matrix G (n, side) and the input matrix B (n, n).
 
-    The t outputs of a convolution of x (n,) by a kernel g (side,) are S (G g * B x).
+    t is _TILE_ROWS, and n is side + t - 1. The t outputs of a convolution of x (n,) by a kernel g (side,) are
+    S (G g * B x), where * multiplies element by element.
     """
     n = side + _TILE_ROWS - 1
     if not 1 <= side <= len(_POINTS) - _TILE_ROWS + 2:
@@ -340,10 +341,9 @@ def _toom_cook_matrices(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 @functools.lru_cache(maxsize=64)
 def _row_transforms(side: int, height: int) -> tuple[Float32Array, Float32Array]:
-    """Return the matrices that all tiles of maps with this height are multiplied by, before and after the products.
+    """Return the input matrix for all tiles of maps with this height, (n * tiles, height), and the output matrix.
 
-    They are the matrix B for each tile, (n * tiles, height), and the matrix S, (_TILE_ROWS, n); see
-    ``_toom_cook_matrices``.
+    The input matrix has the matrix B of ``_toom_cook_matrices`` for each tile. The output matrix is S, (_TILE_ROWS, n).
     """
     output_matrix, _, tile_matrix = _toom_cook_matrices(side)
     n_tiles = -(-(height - side + 1) // _TILE_ROWS)
@@ -354,7 +354,10 @@ def _row_transforms(side: int, height: int) -> tuple[Float32Array, Float32Array]
 
 
 def _evaluate_kernel(weight: Float32Array) -> Float32Array:
-    """Return the columns of a kernel (K, C, side, side), as polynomials evaluated at all n points, (n, side * C, K)."""
+    """Return the values (n, side * C, K) of a kernel (K, C, side, side) at all n points.
+
+    The numbers in a column of the kernel are the coefficients of a polynomial.
+    """
     n_outputs, _, side, _ = weight.shape
     kernel = np.tensordot(_toom_cook_matrices(side)[1], weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
     return np.ascontiguousarray(kernel.reshape(len(kernel), -1, n_outputs), np.float32)

@@ -4,8 +4,8 @@
 
 On a cluster (extra ``ray``) every part is a task. Its worker reads the rows and returns their sums, so that no rows are
 sent. (Ray Data would first read the rows into its object store, for a result of a few hundred kilobytes.) A task whose
-worker or node is lost is submitted again. The driver gets the sums in the order of the parts, so that it adds them up
-in the same order as one process would.
+worker or node is lost is submitted again. This process gets the sums in the order of the parts, so that it adds them
+up in the same order as without a cluster.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import daband
 from daband.bench._bench import bench
-from daband.bench._policy_folders import assess_runs, find_policy_folder, finish_audit, finish_choice, start_audit
+from daband.bench._policy_folders import add_answers, assess_runs, find_policy_folder, finish_choice, start_audit
 from daband.bench._run import continue_run
 from daband.bench._settings import RunSpec, load_experiment
 from daband.bench.report._page import build_content, write_report
@@ -100,7 +100,7 @@ def test_an_audit_brings_the_assessment_up_to_date(chosen, tmp_path_factory):
     def answer(value_of, **options):
         lines = [f"{row['id']},{value_of(int(row['context']), int(row['arm']))}" for row in rows]
         path.write_text("\n".join(["id,reward", *lines]))
-        return finish_audit(place, path, **options)
+        return add_answers(place, path, **options)
 
     audit, assessment = answer(lambda context, arm: rewards[context, arm])
     assert assessment == read_assessment(place / "assessment.json")

@@ -34,7 +34,7 @@ def test_no_gradient_goes_through_rows_that_only_norms_look_at(monkeypatch):
     (sources, has_gradient), (targets, target_has) = rows
     assert has_gradient
     assert not target_has
-    monkeypatch.setattr(Batches, "count_labelled_apart", lambda _: 0)
+    monkeypatch.setattr(Batches, "count_splittable_rows", lambda _: 0)
     at_once.adapt(steps=1)
     assert rows[2:] == [(sources + targets, True)]
     assert_same_step(apart, at_once)
@@ -45,7 +45,7 @@ def test_target_rows_of_a_term_have_a_gradient(monkeypatch):
     policy = daband.DABand(context_shape=(20,), n_arms=3, feedback="one_hot", device="cpu", seed=0, shift="style")
     policy.play(draw.normal(size=(48, 20)), np.eye(3)[draw.integers(0, 3, 48)])
     policy.observe_target(draw.normal(size=(48, 20)))
-    monkeypatch.setattr(Batches, "count_labelled_apart", lambda _: pytest.fail("the batch was split"))
+    monkeypatch.setattr(Batches, "count_splittable_rows", lambda _: pytest.fail("the batch was split"))
     policy.adapt(steps=1)
 
 

@@ -38,7 +38,7 @@ _STYLES = {
 def get_style(method: str, variant: str = "default") -> tuple[str, str]:
     """Return the colour and the line style of a method in all figures.
 
-    Methods and variants without an entry in ``_STYLES`` get them by a hash of their name.
+    Methods and variants without an entry in ``_STYLES`` get a colour and a style by a hash of their name.
     """
     if method in _STYLES and variant == "default":
         return _STYLES[method]

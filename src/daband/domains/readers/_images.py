@@ -103,7 +103,7 @@ class ImageContexts(Contexts):
             return np.stack([image.transpose(2, 0, 1) for image in images])
 
 
-class ImageSource(ImageContexts, RewardDomain):
+class LabelledImages(ImageContexts, RewardDomain):
     """Image files with labels. The reward of the arm equal to the label is 1, and those of the others are 0."""
 
     def __init__(self, images: ImageList, framing: tuple[int, int], *, n_arms: int, passes: int = 1) -> None:
@@ -122,7 +122,7 @@ class ImageList:
 
     #: The n image files.
     paths: tuple[Path, ...]
-    #: Class of each file, (n,), or empty.
+    #: Class of each file, (n,); empty if the files have none.
     labels: IntArray
 
     def take(self, rows: IntArray) -> ImageList:
@@ -288,14 +288,14 @@ def build_image_pair(
     target_contexts = ImageContexts([target[row] for row in rows], framing, passes=target_passes)
     labelled_rounds = None
     if target_labelled is not None:
-        labelled_rounds = ImageSource(target_labelled.take(rows), passes=target_passes, **options)
-    source_rounds: RewardDomain = ImageSource(source, passes=passes, **options)
+        labelled_rounds = LabelledImages(target_labelled.take(rows), passes=target_passes, **options)
+    source_rounds: RewardDomain = LabelledImages(source, passes=passes, **options)
     held_out_rounds: EvaluationDomain | None
     if isinstance(source_test, ImageList):
-        held_out_rounds = RewardEvaluation(ImageSource(source_test, **options))
+        held_out_rounds = RewardEvaluation(LabelledImages(source_test, **options))
     else:
         source_rounds, held_out_rounds = hold_out(source_rounds, fraction=source_test, name=name)
-    test_rounds = None if target_test is None else RewardEvaluation(ImageSource(target_test, **options))
+    test_rounds = None if target_test is None else RewardEvaluation(LabelledImages(target_test, **options))
     return Pair(
         name=name,
         context_shape=target_contexts.context_shape,

@@ -90,7 +90,7 @@ class Batches:
         self._generators = generators
         self._units = units
         device = self._device = generators[0].device
-        runs, rows = len(buffers), shape.segment_rounds
+        runs, rounds = len(buffers), shape.segment_rounds
         #: The segments of every batch, sorted by domain. Empty buffers have no segment.
         self.segments = [
             segment
@@ -113,25 +113,26 @@ class Batches:
         #: The indices of source segments.
         self.source_indices = [index for index, segment in indexed if not buffers[0].domains.is_target(segment.domain)]
         #: The number of contexts of each segment.
-        self.segment_rows = rows * shape.contexts_per_round
+        self.segment_rows = rounds * shape.contexts_per_round
         #: The number of contexts of a batch.
         self.n_contexts = self.segment_rows * len(self.segments)
-        n_rounds = rows * len(self.labelled_indices)
-        #: The number of stored contexts, (runs, segments, 1).
+        labelled_rounds = rounds * len(self.labelled_indices)
+        #: The number of stored contexts in each buffer, (runs, segments, 1).
         self._buffer_lengths = torch.zeros(runs, len(self.segments), 1, dtype=torch.int64, device=device)
         #: The rows to read from the buffers, for each step, run and segment.
-        self._drawn_rows = torch.zeros(BLOCK_STEPS, runs, len(self.segments), rows, dtype=torch.int64, device=device)
+        self._drawn_rows = torch.zeros(BLOCK_STEPS, runs, len(self.segments), rounds, dtype=torch.int64, device=device)
         #: The random numbers that augment each context.
         self._draws = torch.zeros(
             BLOCK_STEPS, runs, self.n_contexts, shape.n_augmentation_draws, dtype=torch.float32, device=device
         )
-        #: The played arms and, in the next tensor, their rewards.
-        self._arms = torch.zeros(BLOCK_STEPS, runs, n_rounds, dtype=torch.int64, device=device)
-        self._rewards = torch.zeros(BLOCK_STEPS, runs, n_rounds, dtype=torch.float32, device=device)
+        #: The played arms of each step and run.
+        self._arms = torch.zeros(BLOCK_STEPS, runs, labelled_rounds, dtype=torch.int64, device=device)
+        #: The rewards of the played arms.
+        self._rewards = torch.zeros(BLOCK_STEPS, runs, labelled_rounds, dtype=torch.float32, device=device)
         all_buffers = [buffer for run_buffers in self._buffers for buffer in run_buffers]
         dtypes = {buffer.contexts.dtype for buffer in all_buffers}
         self._dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
-        stored_shape = (runs, len(self.segments) * rows, *self._buffers[0][0].context_shape)
+        stored_shape = (runs, len(self.segments) * rounds, *self._buffers[0][0].context_shape)
         self._on_host = device.type == "cuda" and any(buffer.on_host for buffer in all_buffers)
         fitting_steps = max(1, min(BLOCK_STEPS, _MAX_GATHERED_VALUES // math.prod(stored_shape)))
         #: The maximum number of steps that are drawn together; fewer if contexts on the host are large.
@@ -189,9 +190,9 @@ class Batches:
             for index, buffer in enumerate(run_buffers):
                 if n_rows and buffer.has_weights:
                     rows[:, run, index] = _draw_weighted_rows(buffer, row_draws[:, run, index])
-            for index, segment in enumerate(self.labelled_indices):
-                stored, chosen_rows = run_buffers[segment].columns, rows[:, run, segment]
-                positions = slice(index * segment_rounds, (index + 1) * segment_rounds)
+            for place, index in enumerate(self.labelled_indices):
+                stored, chosen_rows = run_buffers[index].columns, rows[:, run, index]
+                positions = slice(place * segment_rounds, (place + 1) * segment_rounds)
                 self._arms[:steps, run, positions] = stored["arms"][chosen_rows]
                 rewards = stored["rewards"][chosen_rows]
                 if self.shape.standardised:
@@ -223,7 +224,7 @@ class Batches:
         domains = [self.segments[index].domain for index in (range(len(self.segments)) if indices is None else indices)]
         return tuple(self.segment_rows * domains.count(domain) for domain in range(max(domains, default=0) + 1))
 
-    def count_labelled_apart(self) -> int:
+    def count_splittable_rows(self) -> int:
         """Return the number of contexts in labelled segments if the batch can be split after them, else 0.
 
         The batch can be split if the labelled segments come first, and no domain has segments of both kinds.

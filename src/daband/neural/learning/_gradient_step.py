@@ -164,7 +164,7 @@ class GradientStep:
 
     def _encode(self, parameters: Parameters, contexts: torch.Tensor, batches: Batches) -> TensorPair:
         """Return features and aligned features of all contexts. Contexts that only norms use have no gradient."""
-        rows = batches.count_labelled_apart() if self._only_norms_use_target else 0
+        rows = batches.count_splittable_rows() if self._only_norms_use_target else 0
         encode = self.stack.encode
         if not rows:
             return encode(parameters, contexts, batches.count_rows())

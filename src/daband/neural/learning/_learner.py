@@ -213,7 +213,7 @@ class Learner:
         sizes.append(self.intercept)
         return json.dumps([recipe, *sizes, self.feedback, str(self.device)], default=str)
 
-    def move_to(
+    def use_tensors(
         self,
         *,
         parameter_vector: torch.Tensor,

@@ -29,15 +29,17 @@ TensorPair = tuple[torch.Tensor, torch.Tensor]
 class RunInputs(NamedTuple):
     """The inputs of one run's objective. For a stack, every tensor has the runs as an additional first dimension.
 
-    In the shapes, N is the number of contexts of a batch, B its rounds, T its unlabelled target contexts, and K the
-    number of arms. There is one head per arm, or one for shared arms.
+    In the shapes, N is the number of contexts of a batch, B its rounds, T its unlabelled target contexts, d the number
+    of features for the head, w the number of aligned features, and K the number of arms. There is one head per arm, or
+    one for shared arms.
     """
 
     #: (N, d): the features of all contexts.
     features: torch.Tensor
     #: (N, w): the aligned features of all contexts.
     aligned: torch.Tensor
-    #: (T, K): the EMA encoder's predictions for the target contexts; empty if no term needs them.
+    #: (T, K): predictions for the target contexts by the teacher, which is the EMA encoder (exponential moving
+    #: average); empty if no term needs them.
     teacher: torch.Tensor
     #: (B,): the indices of the played arms.
     arm: torch.Tensor
@@ -89,7 +91,7 @@ class Stack:
         ema_vectors = [learner.ema_vector for learner in self.learners if learner.ema_vector is not None]
         self.ema_parameters = torch.stack(ema_vectors) if ema_vectors else None
         for run, learner in enumerate(self.learners):
-            learner.move_to(
+            learner.use_tensors(
                 parameter_vector=self.parameters[run],
                 ema_vector=None if self.ema_parameters is None else self.ema_parameters[run],
                 moments={name: rows[run] for name, rows in self.moments.items()},
@@ -97,7 +99,8 @@ class Stack:
                 skip_counts=self.skip_counts[run],
             )
         self.parameters.requires_grad_(True)
-        #: Other tensors (runs, ...) that a step may change: buffers of networks and terms, and arm frequencies.
+        #: Tensors (runs, ...) other than parameters and statistics that a step may change: buffers of networks and
+        #: terms, and arm frequencies.
         self.other_buffers = [buffer[None] for buffer in (*first.other_buffers, *first.objective.buffers())]
         if first.recipe.learning.match_arm_frequencies:
             self.other_buffers.append(self.loss_inputs["arm_frequencies"])
@@ -164,7 +167,7 @@ class Stack:
         """Restore the statistics and buffers from before the step, for runs whose ``skip`` (runs,) is 1."""
         torch.where(self._repeat_per_statistic(skip) > 0, statistics, self.statistics, out=self.statistics)
         for buffer, old_buffer in zip(self.other_buffers, buffers, strict=True):
-            buffer.copy_(torch.where(_broadcast(skip, buffer) > 0, old_buffer, buffer))
+            buffer.copy_(torch.where(_add_dimensions(skip, buffer) > 0, old_buffer, buffer))
 
     def _repeat_per_statistic(self, values: torch.Tensor) -> torch.Tensor:
         """Return, for each statistic, the value of the run that it belongs to, from ``values`` (runs,)."""
@@ -177,7 +180,7 @@ class Stack:
         self.ema_parameters.lerp_(self.parameters.detach()[:, : self.ema_parameters.shape[1]], fraction[:, None])
         self.ema_statistics.lerp_(self.statistics, self._repeat_per_statistic(fraction))
         for ema, buffer in zip(self.ema_other_buffers, self.other_buffers, strict=False):
-            ema.lerp_(buffer, _broadcast(fraction, ema)) if ema.is_floating_point() else ema.copy_(buffer)
+            ema.lerp_(buffer, _add_dimensions(fraction, ema)) if ema.is_floating_point() else ema.copy_(buffer)
 
 
 def _squeeze_run(parameters: Parameters) -> dict[str, torch.Tensor]:
@@ -188,6 +191,6 @@ def _squeeze_run(parameters: Parameters) -> dict[str, torch.Tensor]:
     return {name: parameter.squeeze(0) for name, parameter in parameters.items()}
 
 
-def _broadcast(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _add_dimensions(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Return ``values`` (runs,) with as many dimensions as ``rows`` (runs, ...), for arithmetic with ``rows``."""
     return values.view(-1, *[1] * (rows.ndim - 1))
