@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daband.linear._exploration import to_gaussians, probability_of_best
+from daband.linear._exploration import probability_of_best, to_gaussians
 
 
 def by_brute_force(mean, deviation, arm):

@@ -143,9 +143,9 @@ class Contexts(ABC):
             start = pass_number * len(self) + end
         return np.concatenate(index_blocks) if index_blocks else np.empty(0, dtype=np.int64)
 
-    def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
+    def order_of_pass(self, pass_number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1`` of one pass."""
-        return _draw_permutation(len(self), seed, number, self._order_key)[start:stop]
+        return _draw_permutation(len(self), seed, pass_number, self._order_key)[start:stop]
 
     def read_rounds(self, indices: IntArray) -> Any:
         """Return all data of the rounds at these indices: contexts, and in a subclass also rewards."""
@@ -247,10 +247,10 @@ class EvaluationDomain(ABC):
         """The component domains by name; a domain that is not a mixture has the name None."""
         return {None: self}
 
-    def batches(self, size: int) -> Iterator[tuple[AnyArray, FloatArray]]:
-        """Yield all contexts and expected rewards, at most ``size`` at a time."""
-        for start in range(0, len(self), size):
-            stop = min(start + size, len(self))
+    def batches(self, batch_size: int) -> Iterator[tuple[AnyArray, FloatArray]]:
+        """Yield all contexts and expected rewards, at most ``batch_size`` at a time."""
+        for start in range(0, len(self), batch_size):
+            stop = min(start + batch_size, len(self))
             yield self.read(start, stop), self.read_expected(start, stop)
 
 
@@ -318,32 +318,32 @@ class Pair:
 
     def __repr__(self) -> str:
         max_names = 6
-        names = [*self.class_names[:max_names], *(["..."] if len(self.class_names) > max_names else [])]
-        arms = f"{self.n_arms} arms" + (f" ({', '.join(names)})" if names else "")
+        shown_names = [*self.class_names[:max_names], *(["..."] if len(self.class_names) > max_names else [])]
+        arms_text = f"{self.n_arms} arms" + (f" ({', '.join(shown_names)})" if shown_names else "")
         n_held_out = 0 if self.source_test is None else len(self.source_test)
-        labels = "no target labels"
+        labels_text = "no target labels"
         if self.target_test is not None:
-            labels = f"{len(self.target_test):,} for the evaluator"
+            labels_text = f"{len(self.target_test):,} for the evaluator"
         domain_names = f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
         domain_names = "" if len(self.domains) == 2 else domain_names
         return (
-            f"<Pair {self.name!r}: contexts {self.context_shape}, {arms}, feedback {self.feedback}; "
+            f"<Pair {self.name!r}: contexts {self.context_shape}, {arms_text}, feedback {self.feedback}; "
             f"{len(self.source):,} source contexts and {n_held_out:,} held out, {len(self.target):,} "
-            f"target contexts, {labels}; shift {self.shift}{domain_names}>"
+            f"target contexts, {labels_text}; shift {self.shift}{domain_names}>"
         )
 
 
-def gather_rows(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
+def gather_rows(part_of_row: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
     """Return arrays (B, ...) whose rows are read from several parts.
 
     Args:
-        parts: the index of the part from which each row is read, (B,).
+        part_of_row: the index of the part from which each row is read, (B,).
         read: ``read(part, rows)`` returns a list of arrays from one part, for these rows of the result. If a part has
             fewer arrays than the others, only the first arrays of the others are used.
     """
-    part_indices = np.unique(parts) if len(parts) else [0]
-    arrays_by_part = [read(int(part), np.flatnonzero(parts == part)) for part in part_indices]
-    order = np.argsort(np.argsort(parts, kind="stable"), kind="stable")
+    part_indices = np.unique(part_of_row) if len(part_of_row) else [0]
+    arrays_by_part = [read(int(part), np.flatnonzero(part_of_row == part)) for part in part_indices]
+    order = np.argsort(np.argsort(part_of_row, kind="stable"), kind="stable")
     return [np.concatenate(arrays)[order] for arrays in zip(*arrays_by_part, strict=False)]
 
 

@@ -35,15 +35,15 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
     held_out_blocks: list[IntArray] = []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        groups_of_class = [
+        class_groups = [
             rows[group_ids[rows] == group_id] for group_id in generator.permutation(np.unique(group_ids[rows]))
         ]
         sides: tuple[list[IntArray], list[IntArray]] = ([], [])
-        counts = [0, 0]
-        for group_rows in groups_of_class:  # each group goes to the side that has fewer rows so far
-            side = 0 if counts[0] <= counts[1] else 1
+        side_sizes = [0, 0]
+        for group_rows in class_groups:  # each group goes to the side that has fewer rows so far
+            side = 0 if side_sizes[0] <= side_sizes[1] else 1
             sides[side].append(group_rows)
-            counts[side] += len(group_rows)
+            side_sizes[side] += len(group_rows)
         training_blocks += sides[0]
         held_out_blocks += sides[1]
     # Files are listed class by class. Both parts are shuffled, so that an index does not reveal the class.
@@ -62,15 +62,15 @@ def split_fraction(labels: IntArray, *, fraction: float | None, name: str) -> tu
     """
     fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
     generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
-    classes, class_indices, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    classes, class_indices, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
     shuffled_rows = generator.permutation(len(labels))
-    splittable_rows = shuffled_rows[sizes[class_indices[shuffled_rows]] > 1]
+    splittable_rows = shuffled_rows[class_sizes[class_indices[shuffled_rows]] > 1]
     rows_by_class = splittable_rows[np.argsort(labels[splittable_rows], kind="stable")]
     # Every (1 / fraction)-th row is held out. Rows are sorted by class, so each class loses this fraction, up to a row.
     cumulative_counts = np.floor(np.arange(len(rows_by_class) + 1) * fraction + 0.5)
     is_held_out = np.zeros(len(labels), np.bool_)
     is_held_out[rows_by_class[np.diff(cumulative_counts) > 0]] = True
-    for label in classes[np.bincount(class_indices[is_held_out], minlength=len(classes)) == sizes]:
+    for label in classes[np.bincount(class_indices[is_held_out], minlength=len(classes)) == class_sizes]:
         is_held_out[np.flatnonzero(labels == label)[0]] = False  # a fraction near 1 would hold out all of a small class
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
@@ -83,10 +83,10 @@ def _shuffle(generator: np.random.Generator, blocks: list[IntArray]) -> IntArray
 def require_classes(labels: IntArray, class_names: Sequence[str], *, data_name: str) -> None:
     """Raise an error if a class has no example. ``data_name`` is the name of the data in the error message."""
     counts = np.bincount(labels, minlength=len(class_names))
-    missing = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
-    if missing:
+    absent = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
+    if absent:
         raise DataError(
-            f"{data_name} has no example of class {missing[0]!r} ({len(missing)} of {len(class_names)} classes missing)"
+            f"{data_name} has no example of class {absent[0]!r} ({len(absent)} of {len(class_names)} classes missing)"
             "; source and target need the same classes"
         )
 
@@ -94,32 +94,32 @@ def require_classes(labels: IntArray, class_names: Sequence[str], *, data_name: 
 class _Subset(Contexts):
     """A subset of the contexts of a domain, by their indices."""
 
-    def __init__(self, domain: Any, rows: IntArray) -> None:
-        self._domain, self._rows = domain, rows
+    def __init__(self, domain: Any, indices: IntArray) -> None:
+        self._domain, self._indices = domain, indices
         self.n_arms, self.context_shape, self.passes = domain.n_arms, domain.context_shape, domain.passes
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._indices)
 
     def read(self, indices: IntArray) -> AnyArray:
-        return self._domain.read(self._rows[indices])
+        return self._domain.read(self._indices[indices])
 
 
 class RewardSubset(_Subset, RewardDomain):
     """A subset of the rounds of a reward domain."""
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        return self._domain.read_rewards(self._rows[indices])
+        return self._domain.read_rewards(self._indices[indices])
 
 
 class LogSubset(_Subset, LoggedDomain):
     """A subset of the rounds of a log."""
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        return self._domain.read_log(self._rows[indices])
+        return self._domain.read_log(self._indices[indices])
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:
-        return self._domain.read_offered(self._rows[indices])
+        return self._domain.read_offered(self._indices[indices])
 
 
 class RewardEvaluation(EvaluationDomain):
@@ -128,19 +128,19 @@ class RewardEvaluation(EvaluationDomain):
     Realised rewards, which are unbiased but noisy, are used if expected rewards are not known.
     """
 
-    def __init__(self, rounds: RewardDomain, rows: IntArray | None = None) -> None:
-        self._rounds = rounds
-        self._rows = np.arange(len(rounds)) if rows is None else rows
-        self.n_arms, self.context_shape = rounds.n_arms, rounds.context_shape
+    def __init__(self, domain: RewardDomain, indices: IntArray | None = None) -> None:
+        self._domain = domain
+        self._indices = np.arange(len(domain)) if indices is None else indices
+        self.n_arms, self.context_shape = domain.n_arms, domain.context_shape
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._indices)
 
     def read(self, start: int, stop: int) -> AnyArray:
-        return self._rounds.read(self._rows[start:stop])
+        return self._domain.read(self._indices[start:stop])
 
     def read_expected(self, start: int, stop: int) -> FloatArray:
-        rewards, expected = self._rounds.read_rewards(self._rows[start:stop])
+        rewards, expected = self._domain.read_rewards(self._indices[start:stop])
         return rewards if expected is None else expected
 
 
@@ -156,10 +156,10 @@ def hold_out(domain: RewardDomain | LoggedDomain, *, fraction: float | None, nam
     """
     blocks = [np.arange(start, min(start + _BLOCK_ROWS, len(domain))) for start in range(0, len(domain), _BLOCK_ROWS)]
     if isinstance(domain, LoggedDomain):
-        classes = [domain.read_log(rows)[0] for rows in blocks]
+        class_blocks = [domain.read_log(rows)[0] for rows in blocks]
     else:
-        classes = [domain.read_rewards(rows)[0].argmax(axis=1) for rows in blocks]
-    training_rows, held_out_rows = split_fraction(np.concatenate(classes), fraction=fraction, name=name)
+        class_blocks = [domain.read_rewards(rows)[0].argmax(axis=1) for rows in blocks]
+    training_rows, held_out_rows = split_fraction(np.concatenate(class_blocks), fraction=fraction, name=name)
     if not len(held_out_rows):
         return domain, None
     if isinstance(domain, LoggedDomain):

@@ -150,8 +150,8 @@ def _expand_resource(entry: Mapping[str, Any], descriptions: Mapping[str, str]) 
     fields = {**entry, "paths": tuple(entry.get("paths", ()))}
     if template_family := fields.pop("like", ""):
         del fields["paths"]
-        entries = load_catalogue()[template_family]["resources"]
-        return [replace(resource, **fields) for item in entries for resource in _expand_resource(item, {})]
+        templates = load_catalogue()[template_family]["resources"]
+        return [replace(resource, **fields) for template in templates for resource in _expand_resource(template, {})]
     if fields.get("domain") != "{domain}":
         return [Resource(**fields)]
     return [
@@ -233,8 +233,8 @@ def load_matlab(path: Path, *, n_features: int, n_classes: int, first_label: int
     from scipy.io import loadmat
 
     try:
-        content = loadmat(path, variable_names=["fts", "labels"])
-        features, labels = np.asarray(content["fts"], np.float64), np.asarray(content["labels"], np.int64)
+        variables = loadmat(path, variable_names=["fts", "labels"])
+        features, labels = np.asarray(variables["fts"], np.float64), np.asarray(variables["labels"], np.int64)
     except Exception as error:  # loadmat raises many types of errors for damaged files
         raise DataError(f"{path} is not a MATLAB file with the variables fts and labels ({error})") from None
     labels = labels.reshape(-1) - first_label
@@ -248,8 +248,8 @@ def _check_arrays(
     if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
         sizes, of_type = ", ".join(map(str, shape)), "" if dtype is None else f" of {np.dtype(dtype)}"
         raise DataError(f"{path} should hold contexts (n, {sizes}){of_type}, got {contexts.shape} of {contexts.dtype}")
-    are_labels = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
-    if not are_labels or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
+    has_labels = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
+    if not has_labels or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
         raise DataError(
             f"{path} should hold {len(contexts)} labels of {n_classes} classes, got {labels.shape} of {labels.dtype}"
         )

@@ -50,7 +50,7 @@ def _read_market(
     Contexts have numbers, a category and missing values.
 
     Training sees half of the new market's customers. The other half is kept for the evaluator, with the expected
-    reward of every offer. Every ``data_seed`` is another market with other tastes.
+    reward of every offer. Every ``data_seed`` gives another market with other tastes.
 
     Args:
         kind: the difference of the new market: covariate, units, inverted, moved or labels.
@@ -76,7 +76,7 @@ def _read_market(
     expected = tastes.compute_mean_rewards(habits)
     if kind == "moved":
         expected = expected[:, np.roll(np.arange(len(_OFFERS)), 1 + rng.integers(len(_OFFERS) - 1))]
-    customers = _build_table(rng, habits, channels=(0.6, 0.1, 0.3), currency=_PER_EURO if kind == "units" else 1.0)
+    customers = _build_table(rng, habits, channels=(0.6, 0.1, 0.3), per_euro=_PER_EURO if kind == "units" else 1.0)
     if kind == "inverted":
         customers = customers.with_columns(11.0 - customers["satisfaction"], 11.0 - customers["price_score"])
     columns = Columns(
@@ -100,7 +100,7 @@ class _Tastes:
         self.slopes = self.slopes + 0.3 * rng.standard_normal(self.slopes.shape)
         self.slopes[:, :4] *= 1.4  # amounts and scores are the most informative
         self.curvatures = 0.35 * rng.standard_normal((len(_OFFERS), _N_HABITS))
-        self.base = 0.3 * rng.standard_normal(len(_OFFERS))
+        self.intercepts = 0.3 * rng.standard_normal(len(_OFFERS))
         unscaled = self._compute_unscaled(self.draw_habits(rng, 20_000, np.full(len(_OFFERS), 1.0 / len(_OFFERS))))
         constant_value, best_value = unscaled.mean(axis=0).max(), unscaled.max(axis=1).mean()
         self.scale = (_BEST_VALUE - _CONSTANT_VALUE) / (best_value - constant_value)
@@ -120,25 +120,25 @@ class _Tastes:
 
     def _compute_unscaled(self, habits: FloatArray) -> FloatArray:
         """Return the reward of each offer before scaling to euros, (n, 5)."""
-        unscaled: FloatArray = habits @ self.slopes.T + self.base
+        unscaled: FloatArray = habits @ self.slopes.T + self.intercepts
         unscaled += np.abs(habits) @ self.curvatures.T  # so that a linear policy is good, but not optimal
         return unscaled
 
 
 def _build_table(
-    rng: np.random.Generator, habits: FloatArray, *, channels: tuple[float, ...], currency: float = 1.0
+    rng: np.random.Generator, habits: FloatArray, *, channels: tuple[float, ...], per_euro: float = 1.0
 ) -> pl.DataFrame:
     """Return the table of customers from their habits (n, 6), with a category and missing values.
 
-    ``channels`` are the probabilities of the channels, and ``currency`` is the number of its units per euro.
+    ``channels`` are the probabilities of the channels, and ``per_euro`` is the number of currency units per euro.
     """
     spending, order, satisfaction, price_score, age, visits = habits.T
     n = len(habits)
     last_order = np.where(rng.random(n) < 0.12, np.nan, 30.0 + 9.0 * order + 3.0 * spending + rng.normal(0.0, 2.0, n))
     columns = {
-        "basket": currency * (40.0 + 12.0 * order + rng.normal(0.0, 2.0, n)),
-        "spent_last_year": currency * (500.0 + 160.0 * spending + rng.normal(0.0, 30.0, n)),
-        "last_order": currency * last_order,
+        "basket": per_euro * (40.0 + 12.0 * order + rng.normal(0.0, 2.0, n)),
+        "spent_last_year": per_euro * (500.0 + 160.0 * spending + rng.normal(0.0, 30.0, n)),
+        "last_order": per_euro * last_order,
         "satisfaction": 5.5 + 1.2 * satisfaction, "price_score": 5.5 + 1.2 * price_score,
         "age": 44.0 + 9.0 * age, "visits": 8.0 + 2.0 * visits, "channel": rng.choice(_CHANNELS, size=n, p=channels),
     }  # fmt: skip

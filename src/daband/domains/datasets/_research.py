@@ -120,8 +120,8 @@ def _read_visda17() -> PairData:
     """
     root = find_data_file("visda17").parent
     source, target = (scan_classes(root / folder, _VISDA17_CLASSES) for folder in ("train", "validation"))
-    train, test = split_half(target.labels, name="visda17")
-    return _build_image_data(source, target.take(train), target.take(test))
+    training_rows, test_rows = split_half(target.labels, name="visda17")
+    return _build_image_data(source, target.take(training_rows), target.take(test_rows))
 
 
 def _build_image_data(source: ImageList, target: ImageList, target_test: ImageList) -> PairData:
@@ -149,18 +149,18 @@ def _read_s2rda49() -> PairData:
     resized to 256x256, then cropped to the centre 224x224.
     """
     root = find_data_file("s2rda49").parent
-    lists = [find_data([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
-    if lists[0] is not None and lists[1] is not None:
-        train, test = (_read_split_list(path, root) for path in lists if path is not None)
+    paths = [find_data([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
+    if paths[0] is not None and paths[1] is not None:
+        train, test = (_read_split_list(path, root) for path in paths if path is not None)
         in_both = set(train.paths) & set(test.paths)
         if in_both:
             raise DataError(
-                f"{lists[0]} and {lists[1]} both list {min(in_both)}; training would see data of the evaluator"
+                f"{paths[0]} and {paths[1]} both list {min(in_both)}; training would see data of the evaluator"
             )
     else:
-        real = scan_classes(root / "real", _S2RDA49_FOLDERS)
-        training_rows, test_rows = split_half(real.labels, name="s2rda49")
-        train, test = real.take(training_rows), real.take(test_rows)
+        photographs = scan_classes(root / "real", _S2RDA49_FOLDERS)
+        training_rows, test_rows = split_half(photographs.labels, name="s2rda49")
+        train, test = photographs.take(training_rows), photographs.take(test_rows)
     return _build_image_data(scan_classes(root / "synthetic", _S2RDA49_FOLDERS), train, test)
 
 
@@ -261,10 +261,10 @@ def _read_vendor(vendor: str, side: int) -> tuple[AnyArray, IntArray, list[str]]
     return contexts[rows], labels[rows], [_get_motif(codes[row]) for row in rows]
 
 
-def _get_motif(codes: str) -> str:
+def _get_motif(unified_code: str) -> str:
     """Return the code points of an emoji, such as "1F9D1-1F3C3", without modifiers and in neutral form."""
-    code_points = [_EMOJI_PEOPLE.get(code, code) for code in codes.split("-") if code not in _EMOJI_MODIFIERS]
-    return "-".join(code_points) or codes
+    code_points = [_EMOJI_PEOPLE.get(code, code) for code in unified_code.split("-") if code not in _EMOJI_MODIFIERS]
+    return "-".join(code_points) or unified_code
 
 
 declare("emoji", read=_read_emoji)
@@ -369,8 +369,8 @@ def _generate_patients() -> pl.DataFrame:
     n = 600
     race = np.repeat(list(_RACES.values()), n // 4)
     decades, answers, genotypes = (
-        np.array(values, dtype=object)
-        for values in (["50 - 59", "60 - 69", "90+", None], ["0", "1", None], ["C/C", "C/T", None])
+        np.array(options, dtype=object)
+        for options in (["50 - 59", "60 - 69", "90+", None], ["0", "1", None], ["C/C", "C/T", None])
     )
     is_asian = race == "Asian"
     genotype = np.where(generator.random(n) < np.where(is_asian, 0.6, 0.3), "A/A", "G/G")
@@ -434,9 +434,9 @@ def _build_sat12_data(*domains: tuple[Any, ...]) -> PairData:
         columns |= {f"{features[column]} is missing": np.isnan(x[:, column]).astype(np.float64) for column in flagged}
         rewards = 1.0 - np.log1p(np.minimum(seconds, cutoff)) / np.log1p(cutoff)
         frames.append(pl.DataFrame(columns | dict(zip(arms, rewards.astype(np.float64).T, strict=True))))
-    context = tuple(name for name in frames[0].columns if name not in arms)
-    roles = Columns(context=context, rewards=tuple(arms))
-    return PairData({"source": frames[0], "target": frames[1], "columns": roles}, reader=from_table)
+    context_columns = tuple(name for name in frames[0].columns if name not in arms)
+    column_roles = Columns(context=context_columns, rewards=tuple(arms))
+    return PairData({"source": frames[0], "target": frames[1], "columns": column_roles}, reader=from_table)
 
 
 declare("sat12", read=_read_sat12)

@@ -79,12 +79,12 @@ def synthetic(
     # Each part has its own random generator, so that an option of one part does not change the draws of others.
     part_names = ("world", "source", "target", "test", "source_test")
     rngs = dict(zip(part_names, np.random.default_rng(data_seed).spawn(len(part_names)), strict=True))
-    world = _World(rngs["world"], rewards=rewards, shared=arms == "shared", n_arms=n_arms, dimension=dimension)
+    per_arm = arms == "shared"
+    world = _World(rngs["world"], rewards=rewards, per_arm=per_arm, n_arms=n_arms, dimension=dimension)
     source_frequencies = np.full(n_arms, 1.0 / n_arms)
     target_frequencies = np.exp(-frequency * np.linspace(0.0, 1.0, n_arms))
     target_frequencies /= target_frequencies.sum()
 
-    per_arm = arms == "shared"
     vectors, expected = world.draw_rounds(rngs["source"], n_contexts, source_frequencies)
     drawn_rewards = _draw_rewards(rngs["source"], expected, 0.0 if rewards == "labels" else noise)
     source = ArraySource(vectors, drawn_rewards, n_arms=n_arms, expected=expected, per_arm=per_arm)
@@ -127,9 +127,9 @@ def synthetic(
 class _World:
     """The parameters that both domains share: the prototypes, and the directions of the shift."""
 
-    def __init__(self, rng: np.random.Generator, *, rewards: str, shared: bool, n_arms: int, dimension: int) -> None:
+    def __init__(self, rng: np.random.Generator, *, rewards: str, per_arm: bool, n_arms: int, dimension: int) -> None:
         self.rewards = rewards
-        self.shared = shared
+        self.per_arm = per_arm
         self.prototypes = np.ascontiguousarray(np.linalg.qr(rng.standard_normal((dimension, n_arms)))[0].T)
         self.basis = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
         self.direction = _normalise(rng.standard_normal(dimension))
@@ -139,7 +139,7 @@ class _World:
         n_arms, dimension = self.prototypes.shape
         best_arms = rng.choice(n_arms, size=n, p=frequencies)
         # Shared arms: the context of the best arm is near prototype 0, which is rewarded; those of other arms are not.
-        prototype_indices = (np.arange(n_arms)[None, :] - best_arms[:, None]) % n_arms if self.shared else best_arms
+        prototype_indices = (np.arange(n_arms)[None, :] - best_arms[:, None]) % n_arms if self.per_arm else best_arms
         centres = self.prototypes[prototype_indices]
         noise = rng.standard_normal(centres.shape) * (_NOISE_NORM / np.sqrt(dimension))
         projection = noise @ self.prototypes.T
@@ -152,19 +152,19 @@ class _World:
         """Return the expected rewards (n, K) of rounds with these hidden vectors and best arms."""
         if self.rewards == "labels":
             return np.eye(len(self.prototypes))[best_arms]
-        products = vectors @ (self.prototypes[0] if self.shared else self.prototypes.T)
+        products = vectors @ (self.prototypes[0] if self.per_arm else self.prototypes.T)
         return np.clip(products, 0.0, 1.0)  # rounding may leave -1e-17
 
     def shift(self, vectors: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:
         """Return the target contexts: hidden vectors, rotated, scaled and translated."""
         angle = np.deg2rad(rotation)
-        rotations = np.eye(self.basis.shape[0])
-        for row in range(0, len(rotations) - 1, 2):
-            rotations[row : row + 2, row : row + 2] = [
+        block_rotation = np.eye(self.basis.shape[0])
+        for row in range(0, len(block_rotation) - 1, 2):
+            block_rotation[row : row + 2, row : row + 2] = [
                 [np.cos(angle), -np.sin(angle)],
                 [np.sin(angle), np.cos(angle)],
             ]
-        rotated_vectors = vectors @ (self.basis @ rotations @ self.basis.T).T
+        rotated_vectors = vectors @ (self.basis @ block_rotation @ self.basis.T).T
         return scale * rotated_vectors + translation * self.direction
 
 

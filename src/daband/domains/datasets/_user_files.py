@@ -86,9 +86,9 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
     return UserTables(source_rows, target_rows, columns, types)
 
 
-def _split_values(target: str) -> list[str]:
+def _split_values(comma_separated: str) -> list[str]:
     """Return the values in a comma-separated text."""
-    return [name.strip() for name in target.split(",")]
+    return [value.strip() for value in comma_separated.split(",")]
 
 
 def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
@@ -184,15 +184,15 @@ def _load_files(
         roles = ColumnRoles(
             label, arm, reward, propensity, offered, id, category, number, date, drop, text=text, encoder=encoder
         )
-        frames = read_files(source, target, roles, domain=domain)
+        user_tables = read_files(source, target, roles, domain=domain)
         if not digest:  # with a digest, the command line has printed these notices
-            notices = [f"{column.name}: {column.reason}" for column in frames.types if column.notable]
+            notices = [f"{column.name}: {column.reason}" for column in user_tables.types if column.notable]
             for notice in notices + find_notices(
-                frames.source, frames.target, frames.types, units=units or (), domain=domain
+                user_tables.source, user_tables.target, user_tables.types, units=units or (), domain=domain
             ):
                 warnings.warn(str(notice), stacklevel=4)
-        columns = frames.columns if transform is None else _select_columns(transform, frames.columns)
-        tables: dict[str, Any] = {"source": frames.source, "target": frames.target}
+        columns = user_tables.columns if transform is None else _select_columns(transform, user_tables.columns)
+        tables: dict[str, Any] = {"source": user_tables.source, "target": user_tables.target}
         if domain:
             tables = {"source": pl.concat(tables.values()), "domain": domain, "targets": _split_values(target)}
         pair = from_table(

@@ -283,9 +283,9 @@ def _check_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray:
     return array
 
 
-def _check_reward_table(table: ArrayLike, n: int, name: str) -> FloatArray:
+def _check_reward_table(rewards: ArrayLike, n: int, name: str) -> FloatArray:
     """Return rewards (n, K). Raise an error for a wrong shape or a value that is not finite."""
-    array = as_numpy(table, name).astype(np.float64)
+    array = as_numpy(rewards, name).astype(np.float64)
     if array.ndim != 2 or len(array) != n or array.shape[1] < 1:
         raise InvalidInput(f"{name} must have shape ({n}, K), got {array.shape}")
     if not np.isfinite(array).all():
@@ -298,10 +298,9 @@ def _as_rewards_or_labels(outcomes: ArrayLike, name: str) -> AnyArray:
 
     Integers (n, 1) are labels, because a bandit has at least two arms.
     """
-    values = outcomes
-    if hasattr(values, "to_numpy"):  # a column or a frame
-        values = values.to_numpy()
-    first_value: Any = values
+    if hasattr(outcomes, "to_numpy"):  # a column or a frame
+        outcomes = outcomes.to_numpy()
+    first_value: Any = outcomes
     while isinstance(first_value, Sequence | np.ndarray) and not isinstance(first_value, str) and len(first_value):
         first_value = first_value[0]
     if isinstance(first_value, str):
@@ -309,7 +308,7 @@ def _as_rewards_or_labels(outcomes: ArrayLike, name: str) -> AnyArray:
             f"{name} labels must be integers, got names such as {str(first_value)!r}; convert them with names, labels "
             "= numpy.unique(labels, return_inverse=True) and class_names=names, or use from_table"
         )
-    array = as_numpy(values, f"{name} rewards")
+    array = as_numpy(outcomes, f"{name} rewards")
     if array.ndim != 2 or array.shape[1] != 1:
         return array
     if array.dtype.kind == "f":

@@ -206,11 +206,11 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
     outcomes = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity", "offered")}
     stated_roles |= {name: (role, "as stated") for role, name in outcomes.items() if name is not None}
     if roles.arm is not None and roles.propensity is None:
-        names = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in stated_roles]
-        if len(names) == 1 and source[names[0]].dtype.is_numeric():
-            outcomes["propensity"] = names[0]
-            reason = f"by its name; --number {names[0]} makes it a context, --drop ignores it"
-            stated_roles[names[0]] = ("propensity", reason)
+        candidates = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in stated_roles]
+        if len(candidates) == 1 and source[candidates[0]].dtype.is_numeric():
+            outcomes["propensity"] = candidates[0]
+            reason = f"by its name; --number {candidates[0]} makes it a context, --drop ignores it"
+            stated_roles[candidates[0]] = ("propensity", reason)
     for name in stated_roles:
         if name not in source.columns and not (name in roles.id and name in target.columns):
             hint = did_you_mean(name, source.columns)
@@ -393,7 +393,7 @@ def find_notices(
                 notices.append(
                     Notice(name, f"{spelling!r} and {text!r} are two values; if they mean the same, use one spelling")
                 )
-        rare = sorted(text for text, rows in counts[0].items() if rows < _MIN_ROWS_PER_ARM)
+        rare = sorted(text for text, count in counts[0].items() if count < _MIN_ROWS_PER_ARM)
         if column.role != "category" and rare:
             listed = ", ".join(f"{text!r}: {counts[0][text]}" for text in rare[:3]) + (", ..." if rare[3:] else "")
             text = f"arms with fewer than {_MIN_ROWS_PER_ARM} rows ({listed}). They may be chosen, although little is "
@@ -416,8 +416,8 @@ def _find_unit_change(name: str, source: Any, target: Any) -> list[Notice]:
     )
     if not (std > 0 and target_std > 0):
         return []
-    shift = abs(median - target_median)
-    if shift <= _MAX_SHIFT * min(std, target_std) and abs(math.log2(target_std / std)) <= _MAX_SHIFT:
+    difference = abs(median - target_median)
+    if difference <= _MAX_SHIFT * min(std, target_std) and abs(math.log2(target_std / std)) <= _MAX_SHIFT:
         return []
     text = (
         f"its median is {median:.4g} in the source and {target_median:.4g} in the target, its standard deviation "
@@ -491,14 +491,14 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
     words = [
         column.name for column in types if column.role in ("category", "ignored") and _has_words(column.name, frame)
     ]
-    columns = [column.name for column in types if column.role in roles and column.name not in words]
+    context = [column.name for column in types if column.role in roles and column.name not in words]
     unique_columns = [name for name in roles["category"] if not frame[name].drop_nulls().is_duplicated().any()]
-    columns = [column for column in columns if column not in unique_columns]
-    columns += words
-    if not columns:
+    context = [name for name in context if name not in unique_columns]
+    context += words
+    if not context:
         raise InvalidInput(f"arms has no column that can be used as a feature: {_list_reasons(types)}")
-    typed = {role: [name for name in roles[role] if name in columns and name not in words] for role in roles}
-    table = TableTransform.fit(frame, context=columns, categorical=typed["category"], dates=typed["date"], words=words)
+    typed = {role: [name for name in roles[role] if name in context and name not in words] for role in roles}
+    table = TableTransform.fit(frame, context=context, categorical=typed["category"], dates=typed["date"], words=words)
     offered = np.stack([np.isin(all_ids, domain_ids) for domain_ids in (ids_by_table[0], ids_by_table[-1])])
     return Catalogue.fit(all_ids, table.apply(frame), table=table, offered=offered)
 

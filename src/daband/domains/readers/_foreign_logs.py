@@ -26,7 +26,7 @@ from daband._lazy_polars import pl
 from daband.errors import DataError, InvalidInput
 
 #: Names of the columns of a log that are not part of the context.
-_ROLES = ("arm", "reward", "propensity", "offered")
+_ROLE_COLUMNS = ("arm", "reward", "propensity", "offered")
 #: Regular expression of characters that names in Vowpal Wabbit cannot contain; underscores replace them.
 _FORBIDDEN = re.compile(r"[\s|:]+")
 
@@ -67,7 +67,7 @@ def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
     offered_names: list[list[str]] = []
     with open(path, encoding="utf-8") as file:
         for event in readers[kind](file):
-            reserved_name = next((name for name in event.context if name in _ROLES), None)
+            reserved_name = next((name for name in event.context if name in _ROLE_COLUMNS), None)
             if reserved_name is not None:
                 raise DataError(f"{path}: the context feature {reserved_name!r} has a reserved name; rename it")
             rows.append({**event.context, "arm": event.arm, "reward": event.reward, "propensity": event.propensity})
@@ -76,23 +76,23 @@ def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
                 features_by_arm.setdefault(name, {"id": name, **features})
     if not rows:
         raise DataError(f"{path}: no event in the format {kind!r} has a chosen action with its probability")
-    log = _build_frame(rows, sparse=kind == "vw")
+    log = _build_frame(rows, is_sparse=kind == "vw")
     if any(len(names) < len(features_by_arm) for names in offered_names):
         log = log.with_columns(offered=pl.Series(["|".join(names) for names in offered_names]))
-    return log, _build_frame(list(features_by_arm.values()), sparse=kind == "vw")
+    return log, _build_frame(list(features_by_arm.values()), is_sparse=kind == "vw")
 
 
-def _build_frame(rows: list[dict[str, Any]], *, sparse: bool) -> Any:
-    """Return a frame with all columns of the rows. Numbers that a row lacks are 0 if ``sparse``, otherwise missing."""
+def _build_frame(rows: list[dict[str, Any]], *, is_sparse: bool) -> Any:
+    """Return a frame with all columns of the rows. Numbers that a row lacks are 0 if ``is_sparse``, else missing."""
     columns = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row.get(name) for row in rows]
         if any(isinstance(value, str) for value in values):
             columns[name] = pl.Series(name, [None if value is None else str(value) for value in values], pl.String)
         else:
-            numbers = [float(value) if value is not None else 0.0 if sparse else None for value in values]
+            numbers = [float(value) if value is not None else 0.0 if is_sparse else None for value in values]
             columns[name] = pl.Series(name, numbers, pl.Float64)
-    roles = [name for name in _ROLES if name in columns]
+    roles = [name for name in _ROLE_COLUMNS if name in columns]
     return pl.DataFrame(columns).select(pl.exclude(roles), *roles)
 
 
@@ -106,10 +106,10 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
         context: dict[str, Any] = {}
         actions: dict[str, dict[str, Any]] = {}
         outcome = None
-        for line_number, text in event_lines:
-            head, bar, features = text.partition("|")
+        for line_number, event_line in event_lines:
+            head, bar, features = event_line.partition("|")
             if not bar:
-                raise DataError(f"line {line_number} must have a | before the features, got {text[:60]!r}")
+                raise DataError(f"line {line_number} must have a | before the features, got {event_line[:60]!r}")
             words = head.split()
             if words and words[0] == "shared":
                 context = _parse_vw_features("|" + features, line_number)
@@ -129,10 +129,10 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
         event_lines = []
 
 
-def _parse_vw_features(text: str, line_number: int) -> dict[str, Any]:
-    """Return the features of all namespaces in the text of a line from its first | on."""
+def _parse_vw_features(sections: str, line_number: int) -> dict[str, Any]:
+    """Return the features of all namespaces in ``sections``, the text of a line from its first | on."""
     features: dict[str, Any] = {}
-    for namespace in text.split("|")[1:]:
+    for namespace in sections.split("|")[1:]:
         words, prefix, scale = namespace.split(), "", 1.0
         if words and not namespace[:1].isspace():
             name, _, factor = words.pop(0).partition(":")
@@ -155,15 +155,15 @@ def _parse_vw_features(text: str, line_number: int) -> dict[str, Any]:
 
 def _read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the JSON objects of a file with their line numbers."""
-    for number, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 value = json.loads(line)
             except ValueError as error:
-                raise DataError(f"line {number} is not a JSON object: {error}") from None
+                raise DataError(f"line {line_number} is not a JSON object: {error}") from None
             if not isinstance(value, dict):
-                raise DataError(f"line {number} is not a JSON object: {line[:60]!r}")
-            yield number, value
+                raise DataError(f"line {line_number} is not a JSON object: {line[:60]!r}")
+            yield line_number, value
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -199,9 +199,9 @@ def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
 def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
     """Yield the events of a log of Personalizer's calls, which are joined by ``eventId``."""
     events: dict[str, dict[str, Any]] = {}
-    for number, call in _read_json_lines(lines):
+    for line_number, call in _read_json_lines(lines):
         if not isinstance(call.get("eventId"), str):
-            raise DataError(f"line {number}: a call of Personalizer must have a text as eventId")
+            raise DataError(f"line {line_number}: a call of Personalizer must have a text as eventId")
         events.setdefault(call["eventId"], {}).update(call)
     for event_id, event in events.items():
         if "rewardActionId" not in event or "actions" not in event:
@@ -219,7 +219,7 @@ def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
 
 def write_foreign_log(log: Any, arms: Any, path: Path, kind: str) -> None:
     """Write a log with ``arm``, ``reward`` and ``propensity``, and its catalogue, in the format ``kind``."""
-    missing = [name for name in _ROLES[:3] if name not in log.columns]
+    missing = [name for name in _ROLE_COLUMNS[:3] if name not in log.columns]
     if missing or "id" not in arms.columns:
         problem = f"the log has no column {', '.join(missing)}" if missing else "the catalogue has no column id"
         raise InvalidInput(f"{problem}: a log needs arm, reward and propensity, and a catalogue needs id")
@@ -262,24 +262,24 @@ def _format_vw(event: _Event, _: int) -> str:
     return "\n".join(lines) + "\n\n"
 
 
-def _format_dsjson(event: _Event, number: int) -> str:
+def _format_dsjson(event: _Event, event_number: int) -> str:
     """Return an event as a line of dsjson."""
     actions = [{"_tag": name, **features} for name, features in event.actions.items()]
     index = list(event.actions).index(event.arm)
-    line = {
+    event_object = {
         "_label_cost": 0.0 - event.reward, "_label_probability": event.propensity, "_label_Action": index + 1,
-        "_labelIndex": index, "Version": "1", "EventId": str(number), "a": [index + 1], "p": [event.propensity],
+        "_labelIndex": index, "Version": "1", "EventId": str(event_number), "a": [index + 1], "p": [event.propensity],
         "c": {**event.context, "_multi": actions},
     }  # fmt: skip
-    return json.dumps(line) + "\n"
+    return json.dumps(event_object) + "\n"
 
 
-def _format_personalizer(event: _Event, number: int) -> str:
+def _format_personalizer(event: _Event, event_number: int) -> str:
     """Return an event as a line of Personalizer's calls."""
-    line = {
-        "eventId": str(number), "contextFeatures": [event.context],
+    event_object = {
+        "eventId": str(event_number), "contextFeatures": [event.context],
         "actions": [{"id": name, "features": [features]} for name, features in event.actions.items()],
         "ranking": [{"id": event.arm, "probability": event.propensity}], "rewardActionId": event.arm,
         "value": event.reward,
     }  # fmt: skip
-    return json.dumps(line) + "\n"
+    return json.dumps(event_object) + "\n"

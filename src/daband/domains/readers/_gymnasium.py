@@ -50,14 +50,14 @@ def from_gymnasium(
     check_one_of("feedback", feedback, ("all_arms", "log"))
     simulator, n_arms = _open_environment(env, "env")
     if hasattr(target_contexts, "reset") or isinstance(target_contexts, str):
-        real_env, _ = _open_environment(target_contexts, "target_contexts")
+        target_env, _ = _open_environment(target_contexts, "target_contexts")
         seeds = range(seed + rounds, seed + 2 * rounds)
-        target_contexts = np.stack([_as_context(real_env, real_env.reset(seed=number)[0]) for number in seeds])
+        target_contexts = np.stack([_as_context(target_env, target_env.reset(seed=number)[0]) for number in seeds])
     if hasattr(target_test, "reset") or isinstance(target_test, str):
-        real_env, n_test_arms = _open_environment(target_test, "target_test")
+        target_env, n_test_arms = _open_environment(target_test, "target_test")
         if n_test_arms != n_arms:
             raise InvalidInput(f"target_test has {n_test_arms} actions, but env has {n_arms}")
-        target_test = _try_every_arm(real_env, n_arms, range(seed + 2 * rounds, seed + 3 * rounds))
+        target_test = _try_every_arm(target_env, n_arms, range(seed + 2 * rounds, seed + 3 * rounds))
     options = {"target": target_contexts, "target_test": target_test, "n_arms": n_arms, "name": name, **settings}
     if feedback == "log":
         return from_log(source=_draw_steps(simulator, n_arms, rounds, seed), **options)
@@ -99,14 +99,14 @@ def _try_every_arm(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, Float
     return contexts, rewards
 
 
-def _draw_steps(env: Any, n_arms: int, rounds: int, seed: int) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
+def _draw_steps(env: Any, n_arms: int, n_rounds: int, seed: int) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
     """Return a log of steps with uniformly drawn arms: contexts (n, *C), arms, rewards and propensities (n,)."""
-    arms, rewards, contexts = np.random.default_rng(seed).integers(0, n_arms, rounds), np.empty(rounds), []
+    arms, rewards, contexts = np.random.default_rng(seed).integers(0, n_arms, n_rounds), np.empty(n_rounds), []
     observation, has_ended = None, True
-    for step in range(rounds):
+    for row in range(n_rounds):
         if has_ended:
-            observation, _ = env.reset(seed=seed + step)
+            observation, _ = env.reset(seed=seed + row)
         contexts.append(_as_context(env, observation))
-        observation, rewards[step], terminated, truncated, _ = env.step(int(env.action_space.start) + int(arms[step]))
+        observation, rewards[row], terminated, truncated, _ = env.step(int(env.action_space.start) + int(arms[row]))
         has_ended = terminated or truncated
-    return np.stack(contexts), arms, rewards, np.full(rounds, 1.0 / n_arms)
+    return np.stack(contexts), arms, rewards, np.full(n_rounds, 1.0 / n_arms)

@@ -40,7 +40,7 @@ _COMMA_NUMBER = rf"[+-]?(?:0|[1-9]\d*)(?:,\d+)?|{_THOUSANDS}"
 #: Suffixes of files that are read as CSV.
 _CSV_SUFFIXES = (".csv", ".tsv")
 #: Number of evenly spaced samples of a file from which its digest is computed.
-_DIGEST_SAMPLES = 16
+_N_DIGEST_SAMPLES = 16
 #: The number of bytes of each sample.
 _DIGEST_BYTES = 1 << 16
 
@@ -112,43 +112,43 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
     Amounts such as 3,854 or 12% stay text, because they are ambiguous. With decimal commas 3.854,17 is a number.
     """
     csv_format, n_skipped = _infer_csv_format(path)
-    rows = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped, separator=csv_format["separator"])
-    names = [name.strip() for name in rows.collect_schema()]
+    query = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped, separator=csv_format["separator"])
+    names = [name.strip() for name in query.collect_schema()]
     _check_unique([name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name])
-    rows = rows.rename(dict(zip(rows.collect_schema(), names, strict=True)))
-    rows = tidy_columns(rows, decimal_comma=csv_format["decimal_comma"])
-    return rows.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else rows  # drop blank lines
+    query = query.rename(dict(zip(query.collect_schema(), names, strict=True)))
+    query = tidy_columns(query, decimal_comma=csv_format["decimal_comma"])
+    return query.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else query  # drop blank lines
 
 
-def tidy_columns(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
+def tidy_columns(query: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
     """Return rows with stripped texts, None for texts that mean a missing value, and converted text columns.
 
     A text column becomes a column of integers, floats or booleans if all its texts can be converted. A column with
     leading zeros stays text. With ``decimal_comma``, numbers are written as 3.854,17.
     """
-    text_columns = [name for name, dtype in rows.collect_schema().items() if dtype == pl.String]
+    text_columns = [name for name, dtype in query.collect_schema().items() if dtype == pl.String]
     if not text_columns:
-        return rows
+        return query
     stripped = pl.col(text_columns).str.strip_chars()
-    rows = rows.with_columns(pl.when(stripped.is_in(MISSING_TEXTS)).then(None).otherwise(stripped).name.keep())
+    query = query.with_columns(pl.when(stripped.is_in(MISSING_TEXTS)).then(None).otherwise(stripped).name.keep())
     patterns = (_INTEGER, _COMMA_NUMBER if decimal_comma else NUMBER_TEXT, "(?i:true|false)")
     for pattern, dtype in zip(patterns, (pl.Int64, pl.Float64, pl.Boolean), strict=True):
         column = pl.col(text_columns)
-        all_match = rows.select(column.str.contains(f"^(?:{pattern})$").all() & (column.count() > 0)).collect()
+        all_match = query.select(column.str.contains(f"^(?:{pattern})$").all() & (column.count() > 0)).collect()
         converted_columns = [name for name in text_columns if all_match[name].item()]
         text_columns = [name for name in text_columns if name not in converted_columns]
-        values = pl.col(converted_columns)
+        expression = pl.col(converted_columns)
         if dtype == pl.Boolean:
-            rows = rows.with_columns(values.str.to_lowercase() == "true")
+            query = query.with_columns(expression.str.to_lowercase() == "true")
             continue
         if decimal_comma:
-            values = values.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-        rows = rows.with_columns(values.cast(dtype))
+            expression = expression.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+        query = query.with_columns(expression.cast(dtype))
     if decimal_comma:  # numbers in text columns get a decimal point, as in other files
         texts = pl.col(text_columns)
         is_number = texts.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
-        rows = rows.with_columns(pl.when(is_number).then(texts.str.replace(",", ".")).otherwise(texts).name.keep())
-    return rows
+        query = query.with_columns(pl.when(is_number).then(texts.str.replace(",", ".")).otherwise(texts).name.keep())
+    return query
 
 
 def _infer_csv_format(path: Path) -> tuple[dict[str, Any], int]:
@@ -249,7 +249,7 @@ def compute_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
             size = os.path.getsize(part.path)
             digest = hashlib.sha256(str(size).encode())
             with open(part.path, "rb") as file:
-                for start in np.linspace(0, max(0, size - _DIGEST_BYTES), _DIGEST_SAMPLES).astype(np.int64):
+                for start in np.linspace(0, max(0, size - _DIGEST_BYTES), _N_DIGEST_SAMPLES).astype(np.int64):
                     file.seek(int(start))
                     digest.update(file.read(_DIGEST_BYTES))
             digest_by_path[part.path] = digest.hexdigest()[:32]
@@ -294,9 +294,9 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
         with convert_polars_errors(f"{path} cannot be read as CSV", path):
             return scan_file(path).collect().lazy()
     with convert_polars_errors(f"{path} cannot be read as Parquet"):
-        rows = pl.scan_parquet(path)
-        rows.collect_schema()
-    return rows
+        query = pl.scan_parquet(path)
+        query.collect_schema()
+    return query
 
 
 def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
@@ -304,8 +304,8 @@ def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | N
 
     ``path`` is the file, for error messages.
     """
-    index_of = {arm: index for index, arm in enumerate(arm_names or ())}
-    index_by_value = {value: find_arm(value, index_of) for value in column.drop_nulls().to_list()}
+    index_by_arm = {arm: index for index, arm in enumerate(arm_names or ())}
+    index_by_value = {value: find_arm(value, index_by_arm) for value in column.drop_nulls().to_list()}
     unknown_arm = next((format_value(value) for value, index in index_by_value.items() if index is None), None)
     if unknown_arm is None:
         return None if all(value == index for value, index in index_by_value.items()) else index_by_value
@@ -314,19 +314,19 @@ def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | N
     problem = f"{path} has {unknown_arm!r} in the arm's column {column.name!r}"
     if arm_names is None:
         raise DataError(f"{problem}, and the policy has no arm names: set policy.arm_names = [...], or log arm indices")
-    raise DataError(f"{problem}, which is not an arm{did_you_mean(unknown_arm, index_of)} ({', '.join(index_of)})")
+    raise DataError(f"{problem}, which is not an arm{did_you_mean(unknown_arm, arm_names)} ({', '.join(arm_names)})")
 
 
-def find_arm(value: Any, index_of: Mapping[str, int]) -> int | None:
+def find_arm(value: Any, index_by_arm: Mapping[str, int]) -> int | None:
     """Return the index of the arm with this name, or None. True also matches "true", and 1.0 also matches "1"."""
     text = value.strip() if isinstance(value, str) else format_value(value)
     integer = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, int | float | str) else None
     spellings = (text, str(value), *((integer[1], f"{integer[1]}.0") if integer else ()))
-    matches = list(dict.fromkeys(name for name in spellings if name in index_of))
+    matches = list(dict.fromkeys(name for name in spellings if name in index_by_arm))
     # Two arm names that differ as texts may be equal as numbers or booleans.
     if len(matches) > 1 and isinstance(value, bool | float):
         raise DataError(f"{value!r} may be {matches[0]!r} or {matches[1]!r}, which are two arms; rename one")
-    return index_of[matches[0]] if matches else None
+    return index_by_arm[matches[0]] if matches else None
 
 
 def read_offered_arms(
@@ -346,27 +346,27 @@ def read_offered_arms(
     """
     if column not in frame.columns:
         raise InvalidInput(f"{table_name} has no column {column!r} (its columns: {', '.join(frame.columns)})")
-    index_of, code_of = {name: index for index, name in enumerate(arm_names)}, dict[Any, int]()
+    index_by_arm, code_by_value = {name: index for index, name in enumerate(arm_names)}, dict[Any, int]()
     values = [tuple(value) if isinstance(value, list) else value for value in frame[column].to_list()]
-    codes = [code_of.setdefault(value, len(code_of)) for value in values]
-    masks = np.zeros((len(code_of), len(arm_names)), np.bool_)
-    for value, code in code_of.items():
+    codes = [code_by_value.setdefault(value, len(code_by_value)) for value in values]
+    masks = np.zeros((len(code_by_value), len(arm_names)), np.bool_)
+    for value, code in code_by_value.items():
         if value is None and not isinstance(frame[column].dtype, pl.List):
             row = row_number(frame, codes.index(code))
             raise DataError(f"{table_name}: column {column!r} has no value in row {row}; drop such rows first")
         masks[code] = value is None
         names = value if isinstance(value, tuple) else format_value(value).split("|") if value is not None else ()
         for name in names:
-            index = find_arm(name, index_of)
+            index = find_arm(name, index_by_arm)
             if index is None and isinstance(name, int) and 0 <= name < len(arm_names):
                 index = name
             if index is None:
                 problem = f"{table_name} has {name!r} in column {column!r}, row {row_number(frame, codes.index(code))}"
-                raise DataError(f"{problem}, which is not an arm ({', '.join(index_of)})")
+                raise DataError(f"{problem}, which is not an arm ({', '.join(index_by_arm)})")
             masks[code, index] = True
     offered = masks[codes]
-    invalid = np.flatnonzero(~offered[np.arange(len(arms)), arms])
-    if len(invalid):
-        row = row_number(frame, int(invalid[0]))
-        raise DataError(f"{table_name}: row {row} has chosen {arm_names[arms[invalid[0]]]!r}, which {column!r} lacks")
+    bad_rows = np.flatnonzero(~offered[np.arange(len(arms)), arms])
+    if len(bad_rows):
+        row = row_number(frame, int(bad_rows[0]))
+        raise DataError(f"{table_name}: row {row} has chosen {arm_names[arms[bad_rows[0]]]!r}, which {column!r} lacks")
     return offered

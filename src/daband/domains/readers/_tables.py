@@ -100,7 +100,7 @@ def from_table(
         return _from_domains(read_table(source), domain, targets, **options)
     if target is None:
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
-    source_frame, target_frame = _with_row_numbers(read_table(source)), _with_row_numbers(read_table(target))
+    source_frame, target_frame = _add_row_numbers(read_table(source)), _add_row_numbers(read_table(target))
     catalogue = None
     if arms is not None:
         if class_names is not None:
@@ -166,7 +166,7 @@ def from_table(
         """
         if columns.arm is None:
             return source_transform.apply(frame), _read_outcomes(frame, columns, arm_names, table_name)
-        arms = _find_arm_indices(_read_values(frame, columns.arm), arm_names, columns.arm, table_name)
+        arm_indices = _find_arm_indices(_read_values(frame, columns.arm), arm_names, columns.arm, table_name)
         reward_and_propensity = [
             _read_column(frame, name, table_name) for name in (columns.reward, columns.propensity) if name is not None
         ]
@@ -176,9 +176,9 @@ def from_table(
             except InvalidInput as error:
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:
-            return source_transform.apply(frame), arms, *reward_and_propensity
-        offered = read_offered_arms(frame, columns.offered, arm_names, arms, table_name)
-        return source_transform.apply(frame), arms, *(*reward_and_propensity, None)[:2], offered
+            return source_transform.apply(frame), arm_indices, *reward_and_propensity
+        offered = read_offered_arms(frame, columns.offered, arm_names, arm_indices, table_name)
+        return source_transform.apply(frame), arm_indices, *(*reward_and_propensity, None)[:2], offered
 
     rounds: dict[str, Any] = {"source": read_rounds(source_frame, "source"), "source_test": None}
     if held_out_frame is not None:
@@ -246,8 +246,8 @@ def _from_domains(
         raise InvalidInput('domain and a list of targets must be given together: domain="country", targets=["pl"]')
     if domain in columns.context:
         raise InvalidInput(f"columns.context has {domain!r}, which names the domain: no policy may see it")
-    values = np.array([str(value) for value in _read_values(frame, domain)])
-    domains = _sort_values(values.tolist())
+    row_domains = np.array([str(value) for value in _read_values(frame, domain)])
+    domains = _sort_values(row_domains.tolist())
     unknown_target = next((str(name) for name in targets if str(name) not in domains), None)
     if unknown_target is not None:
         raise InvalidInput(f"targets has {unknown_target!r}, which is not in column {domain!r} ({', '.join(domains)})")
@@ -255,7 +255,7 @@ def _from_domains(
     sources = [name for name in domains if name not in target_names]
     if not sources:
         raise InvalidInput(f"every value of {domain!r} is a target; at least one must be a source")
-    is_target = np.isin(values, target_names)
+    is_target = np.isin(row_domains, target_names)
     options |= {"columns": columns, "name": name}
     pooled_pair = from_table(source=frame.filter(~is_target), target=frame.filter(is_target), **options)
     if columns.label is not None and pooled_pair.target_test is None:  # if only some targets have labels, none are used
@@ -264,26 +264,26 @@ def _from_domains(
     if columns.rewards == () and options["arms"] is None:
         options["class_names"] = pooled_pair.class_names
     frames_by_role = {
-        f"{role}s": {name: frame.filter(values == name) for name in names}
+        f"{role}s": {name: frame.filter(row_domains == name) for name in names}
         for role, names in (("source", sources), ("target", target_names))
     }
     arguments = {"source": None, "target": None, **frames_by_role, **options}
     return read_several(from_table, {**arguments, "transform": pooled_pair.table}, by_target=())
 
 
-def _with_row_numbers(frame: pl.DataFrame) -> pl.DataFrame:
+def _add_row_numbers(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the frame with a column of row numbers, so that errors name the right row after rows are dropped."""
     return frame if ROW_COLUMN in frame.columns else frame.with_row_index(ROW_COLUMN)
 
 
-def _list_arm_names(source: pl.DataFrame, columns: Columns, names: Sequence[str] | None) -> list[str]:
-    """Return the arm names: ``names``, or the reward columns, or the sorted values of the arm or label column."""
-    if isinstance(names, str):
-        raise InvalidInput(f"class_names must be a sequence of names, got the text {names!r}")
-    if names is not None and columns.rewards:
+def _list_arm_names(source: pl.DataFrame, columns: Columns, class_names: Sequence[str] | None) -> list[str]:
+    """Return the arm names: ``class_names``, or the reward columns, or the sorted values of the arm or label column."""
+    if isinstance(class_names, str):
+        raise InvalidInput(f"class_names must be a sequence of names, got the text {class_names!r}")
+    if class_names is not None and columns.rewards:
         raise InvalidInput("class_names cannot be given with columns.rewards, whose names are the arm names")
-    if names is not None:
-        return list(check_class_names([_format_name(name) for name in names], max(2, len(names))))
+    if class_names is not None:
+        return list(check_class_names([_format_name(name) for name in class_names], max(2, len(class_names))))
     return list(columns.rewards) or _sort_values(_read_values(source, str(columns.arm or columns.label)))
 
 
@@ -320,13 +320,13 @@ def _get_strata(frame: pl.DataFrame, columns: Columns, table_name: str, arm: str
     return np.unique([str(value) for value in _read_values(frame, name)], return_inverse=True)[1]
 
 
-def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
-    """Return True if all target rows have a label. Warn if only some have, with ``advice`` at the end."""
+def _has_labels(target: pl.DataFrame, columns: Columns, remedy: str) -> bool:
+    """Return True if all target rows have a label. Warn if only some have, with ``remedy`` at the end."""
     n_missing = 0 if columns.label is None else target[columns.label].null_count()
     if 0 < n_missing < len(target):
         warnings.warn(
             f"{n_missing:,} of {len(target):,} target rows have no {columns.label}, so the labels of the others are "
-            f"not used.{advice}",
+            f"not used.{remedy}",
             stacklevel=3,
         )
     return n_missing == 0
@@ -335,13 +335,13 @@ def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
 def _read_outcomes(frame: pl.DataFrame, columns: Columns, arm_names: Sequence[str], table_name: str) -> AnyArray:
     """Return the labels (n,) or rewards (n, K) of all rows. ``table_name`` is for error messages."""
     if columns.rewards:
-        table = _read_reward_table(frame, columns, table_name)
+        reward_table = _read_reward_table(frame, columns, table_name)
         if list(columns.rewards) == list(arm_names):
-            return table
+            return reward_table
         indices = _find_arm_indices(list(columns.rewards), arm_names, "arms", "columns.rewards")
         # Arms without a column have the smallest reward of the row.
-        rewards = np.repeat(table.min(axis=1, keepdims=True), len(arm_names), axis=1)
-        rewards[:, indices] = table
+        rewards = np.repeat(reward_table.min(axis=1, keepdims=True), len(arm_names), axis=1)
+        rewards[:, indices] = reward_table
         return rewards
     assert columns.label is not None
     return _find_arm_indices(_read_values(frame, columns.label), arm_names, columns.label, table_name)
