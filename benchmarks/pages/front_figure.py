@@ -1,4 +1,4 @@
-"""The figure of the front page, as SVG text from the records of DIGIT: ``results_pages.py`` writes and checks it."""
+"""The figure of the front page, as SVG text from records: ``results_pages.py`` writes and checks it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-
 GROUPS = {
     "Linear": {"linucb-normalised": ("LinUCB, images normalised", PLAIN)},
     "The paper's network and settings": {"paper-nlinucb": ("Neural-LinUCB", PLAIN), "paper": ("DABand (paper)", PAPER)},
-    "Network and settings of daband 0.3": {"nlinucb": ("Neural-LinUCB", PLAIN), "daband": ("DABand, default", OURS)},
+    "Five networks, settings of daband": {"nlinucb": ("Neural-LinUCB", PLAIN), "daband": ("DABand, default", OURS)},
 }  # fmt: skip
 """For each group the bars: the name in ``runs``, the label and the colour."""
 
