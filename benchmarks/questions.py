@@ -54,7 +54,7 @@ def measure(path: Path) -> list[dict[str, Any]]:
     common = {"set": path.stem.rpartition("__")[0], "default": float((best - values[default]) / span)}
     rows = []
     for draw in range(DRAWS):
-        asked = Questions(every, predicted, scale=float(earned.std(axis=1).max()), seed=draw)
+        asked = Questions(every, predicted, deviation=float(earned.std(axis=1).max()), seed=draw)
         for budget in BUDGETS:
             evidence = asked.compute_evidence({question: rewards[question] for question in asked.draw_first(budget)})
             chosen = evidence.choose(default, earned.mean(axis=1))
@@ -92,7 +92,7 @@ def verdicts(path: Path) -> list[dict[str, Any]]:
     for target, rewards in targets.items():
         values = rewards[np.arange(len(rewards)), every].mean(axis=1)
         for draw in range(DRAWS):
-            asked = Questions(every, means.mean(axis=0), scale=scale, seed=draw)
+            asked = Questions(every, means.mean(axis=0), deviation=scale, seed=draw)
             evidence = asked.compute_evidence({question: rewards[question] for question in asked.draw_first(50)})
             chosen = evidence.choose(default, earned.mean(axis=1))
             verdict = _verdict(evidence.intervals(len(kept), budget=50)[chosen])

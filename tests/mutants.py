@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant(
         "terms of the target stay where nothing is aligned",
         "neural/_recipes.py",
-        "    if not shift.aligns:\n",
+        "    if not shift.aligns_features:\n",
         "    if False:\n",
         RECIPES,
     ),

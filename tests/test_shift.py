@@ -9,10 +9,10 @@ from daband._shift import Shift, as_shift, default_shift
 
 def test_images_default_to_style_and_vectors_to_covariate_and_neither_is_stated():
     assert default_shift((3, 28, 28)) == Shift(("style",))
-    assert default_shift((28, 28)).aligns
+    assert default_shift((28, 28)).aligns_features
     assert default_shift((7,)) == Shift(("covariate",))
     assert not default_shift((7,)).stated
-    assert default_shift((1280,)).aligns  # features of a pretrained network
+    assert default_shift((1280,)).aligns_features  # features of a pretrained network
     assert default_shift((1280,), is_table=True) == Shift(("covariate",))  # categories, one-hot
     named = [f"city = {place}" for place in range(600)]
     assert as_shift(None, context_shape=(600,), feature_names=named) == Shift(("covariate",))
@@ -23,8 +23,8 @@ def test_images_default_to_style_and_vectors_to_covariate_and_neither_is_stated(
 def test_several_kinds_are_read_alike_in_any_order(given):
     shift = as_shift(given, context_shape=(4,))
     assert shift == Shift(("units", "labels"), None, stated=True)
-    assert shift.moves_labels
-    assert not shift.aligns
+    assert shift.has_label_shift
+    assert not shift.aligns_features
 
 
 def test_own_statistics_by_kind_and_column():

@@ -65,7 +65,7 @@ def channels_first(contexts: AnyArray, layout: ImageLayout | None) -> AnyArray:
 
 
 def to_eight_bits(image: Any) -> Any:
-    """Return a Pillow image with 8 bits per channel.
+    """Return a Pillow image, converted to 8 bits per channel.
 
     Grey images with 16 bits are scaled. Pillow's ``convert`` would clip them at 255.
     """
@@ -130,7 +130,7 @@ def image_bytes(value: Any, *, allow_paths: bool = True) -> bytes:
 
 
 @contextlib.contextmanager
-def image_errors(name: str) -> Iterator[None]:
+def convert_image_errors(name: str) -> Iterator[None]:
     """Convert errors of Pillow within this block to ``InvalidInput``. Messages call the image ``name``."""
     try:
         yield

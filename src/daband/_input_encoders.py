@@ -29,12 +29,12 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray
 from daband._files import cache_directory
-from daband._image_layout import image_bytes, image_errors, open_rgb
+from daband._image_layout import convert_image_errors, image_bytes, open_rgb
 from daband.errors import DataError, InvalidInput
 
 #: The number of rows that are encoded together.
 _BATCH_ROWS = 64
-#: The inputs of text encoders, and the attribute of a tokenized text that has the values of each.
+#: For each input of a text encoder, the attribute of a tokenized text that has the values of this input.
 TOKEN_ATTRIBUTES = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 #: Seconds after which the progress of a column is shown on a terminal.
 _PROGRESS_SECONDS = 2.0
@@ -202,7 +202,7 @@ class InputEncoder:
         """Return the input for the bytes of an image or text: an array (3, crop, crop), or a string."""
         if self.pixels is None:
             return content.decode()
-        with image_errors("this"):
+        with convert_image_errors("this"):
             return self.pixels.read(content)
 
     def _encode_inputs(self, inputs: list[Any]) -> FloatArray:
@@ -249,9 +249,9 @@ class InputEncoder:
         if not self._cache_path.is_file():
             return {}
         try:
-            with contextlib.closing(sqlite3.connect(self._cache_path)) as store:
+            with contextlib.closing(sqlite3.connect(self._cache_path)) as connection:
                 for key in keys:
-                    for (features,) in store.execute("SELECT value FROM features WHERE key = ?", (key,)):
+                    for (features,) in connection.execute("SELECT value FROM features WHERE key = ?", (key,)):
                         cached[key] = np.frombuffer(features, np.float32).astype(np.float64)
         except (OSError, sqlite3.Error):
             return {}  # if the cache is damaged or locked, features are computed again
@@ -261,10 +261,10 @@ class InputEncoder:
         """Add features to the cache. Do nothing if the cache cannot be written."""
         try:
             self._cache_path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.closing(sqlite3.connect(self._cache_path, timeout=30)) as store, store:
-                store.execute("CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB)")
+            with contextlib.closing(sqlite3.connect(self._cache_path, timeout=30)) as connection, connection:
+                connection.execute("CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB)")
                 rows = [(key, row_features.astype(np.float32).tobytes()) for key, row_features in features.items()]
-                store.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
+                connection.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
         except (OSError, sqlite3.Error):
             return
 

@@ -66,18 +66,18 @@ class Shift:
         return cls(tuple(kinds), None if units is None else tuple(units), stated=True)
 
     @property
-    def aligns(self) -> bool:
+    def aligns_features(self) -> bool:
         """True if neural methods align the features of the domains."""
         return "style" in self.kinds
 
     @property
-    def moves_labels(self) -> bool:
+    def has_label_shift(self) -> bool:
         """True if the frequencies of the best arms may differ."""
         return "labels" in self.kinds
 
     def own_statistics(self, n_features: int) -> tuple[bool, ...]:
         """Return a boolean per column: True if the column is standardised by the statistics of each domain."""
-        if self.aligns or ("units" in self.kinds and self.units is None):
+        if self.aligns_features or ("units" in self.kinds and self.units is None):
             return (True,) * n_features
         indices = set(self.units or ())
         return tuple(index in indices for index in range(n_features))
@@ -92,6 +92,7 @@ class Shift:
         return ", ".join(kind + (columns if kind == "units" else "") for kind in self.kinds)
 
 
+#: A shift as users state it; see ``as_shift``.
 ShiftLike: TypeAlias = Shift | str | Sequence[str] | Mapping[str, Any] | None
 
 

@@ -49,7 +49,7 @@ def test_contexts_are_the_features_of_a_module(folders):
     assert pair.context_shape == (4,)
     assert pair.class_names == ("cat", "dog")
     assert (len(pair.target), len(pair.target_test)) == (6, 6)
-    assert pair.shift.aligns  # as for pixels
+    assert pair.shift.aligns_features  # as for pixels
     contexts = pair.target.read(np.arange(6))
     for path, context in zip(pair.target.row_names["image"], contexts, strict=True):
         with torch.no_grad():

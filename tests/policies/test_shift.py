@@ -59,7 +59,7 @@ def test_only_a_difference_of_style_is_aligned():
     aligned = daband.DABand(context_shape=(3,), n_arms=2, recipe="small", shift="style", device="cpu")
     assert "adversarial" in aligned.alignment_summary
     for kind in (daband.Constant, daband.Random):
-        assert kind(context_shape=(3,), n_arms=2, shift="style").shift.aligns
+        assert kind(context_shape=(3,), n_arms=2, shift="style").shift.aligns_features
 
 
 def test_a_candidate_of_other_units_is_another_policy():

@@ -81,7 +81,7 @@ def bench(
 def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener | None = None) -> list[Record]:
     """Continue every finished run of a bench on target rewards, and return the records of ``continue_run``.
 
-    Finished continuations are read, not repeated.
+    Each run plays ``rounds`` rounds. Finished continuations are read, not repeated.
     """
     listener = on_event or (lambda _: None)
     runs = [(read_spec(path), path) for path in find_finished_runs(folder)]
@@ -113,21 +113,21 @@ def _make_results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mappi
     The file gets the given records, and the records of other finished runs of the same experiment.
     """
     settings_by_method = {_get_method_key(spec): spec.key_without_seed for spec in specs}
-    budgets = {_get_budget_key(spec) for spec in specs}
+    experiment_keys = {_get_experiment_key(spec) for spec in specs}
     folder_names = [spec.folder_name for spec in specs]
 
     @cache
     def read_comparable(folder: Path) -> Record | None:
         """Return the record of a finished run if it belongs to the same experiment, else None.
 
-        The run must have the same budget, and the same settings if its method was settings_by_method.
+        The run must have an experiment key of ``specs``, and the same settings if its method is one of ``specs``.
         """
         try:
             spec, record = read_spec(folder), read_json(folder / "result.json")
         except DataError:  # not a run of an experiment
             return None
         settings = settings_by_method.get(_get_method_key(spec), spec.key_without_seed)
-        is_comparable = _get_budget_key(spec) in budgets and settings == spec.key_without_seed
+        is_comparable = _get_experiment_key(spec) in experiment_keys and settings == spec.key_without_seed
         return record if is_comparable else None
 
     def write_results(records: Mapping[str, Record]) -> None:
@@ -147,7 +147,7 @@ def _get_method_key(spec: RunSpec) -> tuple[str, str, str]:
     return spec.pair, spec.method, spec.variant
 
 
-def _get_budget_key(spec: RunSpec) -> str:
+def _get_experiment_key(spec: RunSpec) -> str:
     """Return a key that is equal for runs that may be compared."""
     fields = {"pair", "pair_options", "components", "episodes", "episode_length", "rule", "selection"}
     return spec.model_dump_json(include=fields)

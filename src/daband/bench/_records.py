@@ -101,9 +101,7 @@ class PairedTest:
 
 
 def compare_paired(first: Sequence[float], second: Sequence[float]) -> PairedTest:
-    """Return the mean of ``first - second`` with a paired t test.
-
-    The i-th results of both lists, (n,), must have the same seed.
+    """Return the mean of ``first - second`` with a paired t test. The i-th results must have the same seed.
 
     If all differences are equal, the interval is this difference. The p-value is then 1 if the difference is 0, else 0.
     """
@@ -116,14 +114,14 @@ def compare_paired(first: Sequence[float], second: Sequence[float]) -> PairedTes
     mean = float(differences.mean())
     if n == 1:
         return PairedTest(1, mean, math.nan, math.nan, math.nan)
-    rounding = 8 * np.finfo(np.float64).eps * max(float(np.abs(firsts).max()), float(np.abs(seconds).max()))
-    error = float(differences.std(ddof=1)) / math.sqrt(n)
-    if error <= rounding:
-        return PairedTest(n, mean, mean, mean, 1.0 if abs(mean) <= rounding else 0.0)
+    rounding_error = 8 * np.finfo(np.float64).eps * max(float(np.abs(firsts).max()), float(np.abs(seconds).max()))
+    standard_error = float(differences.std(ddof=1)) / math.sqrt(n)
+    if standard_error <= rounding_error:
+        return PairedTest(n, mean, mean, mean, 1.0 if abs(mean) <= rounding_error else 0.0)
     from scipy.special import stdtr, stdtrit
 
-    half_width = float(stdtrit(n - 1, 0.975)) * error
-    p_value = 2.0 * float(stdtr(n - 1, -abs(mean) / error))
+    half_width = float(stdtrit(n - 1, 0.975)) * standard_error
+    p_value = 2.0 * float(stdtr(n - 1, -abs(mean) / standard_error))
     return PairedTest(n, mean, mean - half_width, mean + half_width, p_value)
 
 

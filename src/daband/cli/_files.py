@@ -116,19 +116,19 @@ def accept_files(command: Callable[..., None]) -> Callable[..., None]:
     return with_files
 
 
-def write_table_as_log(path: str, file: Path, roles: dict[str, Any]) -> tuple[Pair, Columns]:
-    """Write the table at ``path`` as a log to the Parquet file ``file``, and print the roles of its columns.
+def write_table_as_log(table_path: str, log_path: Path, roles: dict[str, Any]) -> tuple[Pair, Columns]:
+    """Write the table at ``table_path`` as a log to the Parquet file ``log_path``, and print the roles of its columns.
 
     Return the pair that is read from the table, and the roles of the columns in the Parquet file.
     """
-    tables = read_files(path, path, ColumnRoles(**roles))
-    _print_columns(tables, {"source": path, "target": None, "shift": "covariate", "units": []})
+    tables = read_files(table_path, table_path, ColumnRoles(**roles))
+    _print_columns(tables, {"source": table_path, "target": None, "shift": "covariate", "units": []})
     pair = from_table(source=tables.source, target=tables.target, columns=tables.columns, source_test=None)
     assert isinstance(pair.source, LoggedDomain)
     rounds = pair.source.read_log(np.arange(len(pair.source)))
     names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # names that no column of the table has
     frame = tables.source.select(tables.columns.context).with_columns(**dict(zip(names, rounds, strict=True)))
-    frame.write_parquet(file)
+    frame.write_parquet(log_path)
     return pair, Columns(tables.columns.context, arm=names[0], reward=names[1], propensity=names[2])
 
 
@@ -140,7 +140,7 @@ def _run_name(source: str, target: str) -> str:
 def _write_settings(file_options: dict[str, Any], out: Path, command: str) -> tuple[Path, list[str]]:
     """Print the roles of columns, and write the options to a TOML file.
 
-    Return the path of this file, and the notices that the user should decide on.
+    Return the path of this file, and the notices on which the user must decide.
     """
     options: dict[str, Any] = {}
     open_questions: list[str] = []
@@ -190,8 +190,8 @@ def _write_settings(file_options: dict[str, Any], out: Path, command: str) -> tu
             "remove the folder"
         )
     write_text(settings, text)
-    quoted = shlex.quote(str(settings))
-    next_command = f"assess POLICY --on {quoted}" if command == "assess" else f"{command} {quoted}"
+    quoted_path = shlex.quote(str(settings))
+    next_command = f"assess POLICY --on {quoted_path}" if command == "assess" else f"{command} {quoted_path}"
     print_line(f"Settings: {settings} (edit the file and continue with `daband {next_command}`)")
     return Path(settings), open_questions
 

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from daband.bench.report._sections import Table as ReportTable
 
 T = TypeVar("T")
-#: The console of all commands; it writes to the present ``sys.stdout``.
+#: The console of all commands; it writes to the current ``sys.stdout``.
 console = Console()
-#: The console of error messages; it writes to the present ``sys.stderr``.
+#: The console of error messages; it writes to the current ``sys.stderr``.
 error_console = Console(stderr=True)
 #: Seconds between two printed lines of one run, if the output is not a terminal.
 _LINE_INTERVAL_SECONDS = 60.0
@@ -80,15 +80,15 @@ def print_line(text: str, *, style: str | None = None, markup: bool = False, to:
     (to or console).print(text, style=style, markup=markup, highlight=False, soft_wrap=True)
 
 
-def make_table(title: str, *, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
-    """Return an empty table with these headings.
+def make_table(title: str, *, text_headings: Sequence[str], number_headings: Sequence[str] = ()) -> Table:
+    """Return an empty table with columns of texts and of numbers.
 
-    On a narrow terminal, the columns of ``texts`` wrap, and the columns of ``numbers`` do not.
+    On a narrow terminal, columns of texts wrap, and columns of numbers do not.
     """
     table = Table(title=escape(title))
-    for heading in texts:
+    for heading in text_headings:
         table.add_column(heading, overflow="fold")
-    for heading in numbers:
+    for heading in number_headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
 

@@ -117,7 +117,7 @@ def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str
 def _make_assessment_table(runs: list[AssessedRun]) -> Table:
     """Return a table with the advantage and the verdict of each run."""
     numbers = ("advantage", "at least", "in the source")
-    table = make_table("advantage over the incumbent in the target", texts=["run"], numbers=numbers)
+    table = make_table("advantage over the incumbent in the target", text_headings=["run"], number_headings=numbers)
     table.add_column("verdict")
     for run in runs:
         assessment = run.assessment
@@ -320,7 +320,7 @@ def _make_candidate_table(pair: str, choice: Choice) -> Table:
     if choice.rewards:
         columns |= {"advantage": "in the target", "low": "at least", "high": "at most"}
         title += f"; {choice.rewards} target rewards"
-    table = make_table(title, texts=["candidate"], numbers=list(columns.values()))
+    table = make_table(title, text_headings=["candidate"], number_headings=list(columns.values()))
     for row in choice.table:
         cells = (as_text(row[column], sign=column != "source_error") for column in columns)
         table.add_row(escape(row["candidate"]), *cells, style="bold" if row["chosen"] else "")

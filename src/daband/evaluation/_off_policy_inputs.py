@@ -21,7 +21,7 @@ _BATCH_CONTEXTS = 1024
 #: The largest accepted difference between 1 and the sum of a context's probabilities.
 _SUM_TOLERANCE = 1e-6
 
-#: The types of a log. Strings and paths name Parquet files.
+#: The types of a log. Strings and paths name Parquet files, which ``evaluate_log`` reads in batches.
 Log: TypeAlias = LoggedDomain | LoggedRounds | tuple[ArrayLike | None, ...] | str | Path | Sequence[str | Path]
 #: A policy, an exported policy, or a function from contexts (B, *C) to probabilities of arms (B, K).
 PolicyLike: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]
@@ -30,7 +30,7 @@ PolicyLike: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike
 def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
     """Return a log in memory as a domain of checked rounds.
 
-    ``n_arms`` is the policy's number of arms, which the log must have. If it is None, the log determines the number.
+    The log must have ``n_arms`` arms, as the policy. If ``n_arms`` is None, the log determines the number of arms.
     """
     if isinstance(log, LoggedRounds):
         log = (log.contexts, log.arms, log.rewards, log.propensities, log.offered)

@@ -16,9 +16,9 @@ from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
-#: Arms are tied with the best arm if their expected rewards differ by at most this fraction of the range over arms.
+#: Arms are tied if their expected rewards differ by at most this fraction of the range over arms plus a rounding error.
 _TIE_FRACTION = 1e-9
-#: Arms are also tied if they differ by at most this fraction of the largest reward, which is a rounding error.
+#: The rounding error, as a fraction of the largest absolute reward.
 _ROUNDING_FRACTION = 8 * float(np.finfo(np.float64).eps)
 #: Maximum number of contexts on which the arms of a policy are counted.
 _MAX_COUNTED_CONTEXTS = 2000
@@ -97,12 +97,8 @@ def evaluate(
             "target_test=(contexts, labels or rewards) to the reader of the pair if you have some"
         )
     if not isinstance(domain, EvaluationDomain):
-        is_logged = isinstance(domain, LoggedDomain)
-        hint = (
-            ": a log has only the reward of the logged arm; daband.evaluate_log(policy, log) estimates from it"
-            if is_logged
-            else ""
-        )
+        hint = ": a log has only the reward of the logged arm; daband.evaluate_log(policy, log) estimates from it"
+        hint = hint if isinstance(domain, LoggedDomain) else ""
         raise InvalidInput(
             f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{hint}"
         )
@@ -146,8 +142,8 @@ def evaluate(
 def find_best_arms(expected: FloatArray) -> BoolArray:
     """Return a mask (B, K) of the best arms by expected rewards (B, K). Arms that differ by rounding only are tied."""
     highest, lowest = expected.max(axis=1, keepdims=True), expected.min(axis=1, keepdims=True)
-    slack = _TIE_FRACTION * (highest - lowest) + _ROUNDING_FRACTION * np.maximum(np.abs(highest), np.abs(lowest))
-    return expected >= highest - slack
+    tolerance = _TIE_FRACTION * (highest - lowest) + _ROUNDING_FRACTION * np.maximum(np.abs(highest), np.abs(lowest))
+    return expected >= highest - tolerance
 
 
 def count_chosen_arms(policy: Policy, target: Contexts, *, rule: str, seed: int) -> list[int]:

@@ -32,29 +32,31 @@ def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
     """Return the inner products (m, n) of the rows of ``left`` (m, d) and ``right`` (n, d).
 
     Bytes are scaled from 0..255 to [0, 1]. Values are converted tile by tile, in one small buffer. Unsigned integers
-    (bytes, or sums of bytes on the left) are multiplied exactly in float32. For this, tiles have so few columns that
-    their sums are exact, and 128 is subtracted from bytes on the right. Tiles are summed in float64 and scaled last.
-    This is also faster than float64 products.
+    (bytes, or sums of bytes on the left) are multiplied exactly in float32, which is also faster than float64. To keep
+    sums exact, 128 is subtracted from bytes on the right, and tiles have few columns. Tiles are summed in float64 and
+    scaled last.
     """
     is_exact = left.dtype.kind == right.dtype.kind == "u"
     dtype: type[np.floating[Any]] = np.float32 if is_exact else np.float64
     left_values = left.astype(dtype)
     total = np.zeros((len(left), len(right)))
-    columns = _TILE_COLUMNS
+    tile_columns = _TILE_COLUMNS
     if is_exact:
-        columns = _MAX_EXACT_INTEGER // (128 * int(left.max(initial=1)))
+        tile_columns = _MAX_EXACT_INTEGER // (128 * int(left.max(initial=1)))
         total += 128.0 * left_values.sum(axis=1, dtype=np.float64)[:, None]
     dim = left.shape[1]
-    rows, columns = min(_TILE_ROWS, len(right)), min(columns, dim)
-    buffer = np.empty((rows, columns), dtype)
-    for first_row in range(0, len(right), rows):
-        for first_column in range(0, dim, columns):
-            right_part = right[first_row : first_row + rows, first_column : first_column + columns]
+    tile_rows, tile_columns = min(_TILE_ROWS, len(right)), min(tile_columns, dim)
+    buffer = np.empty((tile_rows, tile_columns), dtype)
+    for first_row in range(0, len(right), tile_rows):
+        rows = slice(first_row, first_row + tile_rows)
+        for first_column in range(0, dim, tile_columns):
+            columns = slice(first_column, first_column + tile_columns)
+            right_part = right[rows, columns]
             tile = buffer[: right_part.shape[0], : right_part.shape[1]]
             np.copyto(tile, right_part)
             if is_exact:
                 tile -= 128.0
-            total[:, first_row : first_row + rows] += left_values[:, first_column : first_column + columns] @ tile.T
+            total[:, rows] += left_values[:, columns] @ tile.T
     for side in (left, right):
         if side.dtype.kind == "u":
             total /= 255.0
@@ -234,7 +236,7 @@ class DualRidge:
         self.store = ContextStore(dim)
         #: The head of each stored round.
         self._heads: list[int] = []
-        #: The reward of each stored round and 1, (n, 2).
+        #: The targets of each stored round: its reward and 1, (n, 2).
         self._targets: FloatArray = np.zeros((0, 2))
         self._factors: list[_InverseFactor] = []
         #: The contexts of the last call of ``start_episode``, their inner products, and v for every head. If the next
@@ -326,7 +328,7 @@ class DualRidge:
         primal.fit(self.store.array(), np.array(self._heads, np.int64), self._targets)
         return primal
 
-    def cost_per_round(self) -> float:
+    def cost_per_decision(self) -> float:
         """Return the number of multiplications per decision: inner products with all rounds, and T k of each head."""
         return float(len(self.store) * self.dim + (self.counts.astype(np.float64) ** 2).sum())
 
@@ -371,7 +373,7 @@ class DualRidge:
     def _update_block(
         self, contexts: AnyArray, heads: IntArray, targets: FloatArray, products: FloatArray, by_head: list[FloatArray]
     ) -> None:
-        """Learn a block of rounds, given the inner products (B, B) of its contexts, and v (n, B) of every head."""
+        """Learn a block of rounds, given the inner products (B, B) of its contexts, and v (n, B) ``by_head``."""
         first_round = len(self.store)
         extensions = []
         for head in np.unique(heads):

@@ -47,10 +47,10 @@ class PcaStep:
         """Return the components (n, m) of rows (n, d)."""
         return (rows - self.centre).dot(self.axes.T)
 
-    def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights (d + 1, m), with biases in the last row, and the limits (m,) of features, which are infinite.
+    def to_clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return weights (d + 1, m), with biases in the last row, and the lower and upper limits (m,) of features.
 
-        The limits are the lower and the upper limit. Other transforms clip features at them.
+        PCA does not clip features, so the limits are infinite.
         """
         infinite = np.full(len(self.axes), np.inf)
         return np.vstack([self.axes.T, -self.axes @ self.centre]), -infinite, infinite
@@ -122,26 +122,29 @@ class PCA:
         return self._axes
 
     def fit(self, *contexts: ArrayLike) -> PCA:
-        """Fit on batches of contexts (n_i, *C), with ``by_domain`` one per domain in order, and return this object."""
-        domains, dim = flatten_batches(contexts)
-        flat = [batch for batch in domains if len(batch)]
-        n = sum(len(batch) for batch in flat)
+        """Fit on batches of contexts (n_i, *C), and return this object.
+
+        With ``by_domain``, the i-th batch has the contexts of domain i, and may be empty.
+        """
+        all_batches, dim = flatten_batches(contexts)
+        batches = [batch for batch in all_batches if len(batch)]
+        n = sum(len(batch) for batch in batches)
         if n < 2:
             raise InvalidInput(f"PCA needs at least two contexts to be fitted on, got {n}")
         if self.n_components > min(dim, n):
             raise InvalidInput(f"n_components must be at most {min(dim, n)} for this data, got {self.n_components}")
-        sums = [sum((block.sum(axis=0) for block in _split_blocks([batch])), np.zeros(dim)) for batch in flat]
+        sums = [sum((block.sum(axis=0) for block in _split_blocks([batch])), np.zeros(dim)) for batch in batches]
         if self.by_domain:
-            means = iter([total / len(batch) for total, batch in zip(sums, flat, strict=True)])
-            first_mean = sums[0] / len(flat[0])
-            centre = np.stack([next(means) if len(batch) else first_mean for batch in domains])
-            centres = [row for row, batch in zip(centre, domains, strict=True) if len(batch)]
+            means = iter([total / len(batch) for total, batch in zip(sums, batches, strict=True)])
+            first_mean = sums[0] / len(batches[0])
+            centre = np.stack([next(means) if len(batch) else first_mean for batch in all_batches])
+            centres = [row for row, batch in zip(centre, all_batches, strict=True) if len(batch)]
         else:
-            centre = (sum((block.sum(axis=0) for block in _split_blocks(flat)), np.zeros(dim)) / n)[None]
-            centres = [centre[0]] * len(flat)
+            centre = (sum((block.sum(axis=0) for block in _split_blocks(batches)), np.zeros(dim)) / n)[None]
+            centres = [centre[0]] * len(batches)
         if not np.isfinite(centre).all():
             raise InvalidInput("contexts to fit PCA on must be finite, but one has a NaN or infinite value")
-        axes = (self._exact_axes if dim <= _MAX_EXACT_DIM else self._randomised_axes)(flat, centres)
+        axes = (self._exact_axes if dim <= _MAX_EXACT_DIM else self._randomised_axes)(batches, centres)
         largest_column = np.abs(axes).argmax(axis=1)
         axes *= np.sign(axes[np.arange(len(axes)), largest_column])[:, None]  # the sign of an eigenvector is arbitrary
         self._centre, self._axes = centre, np.ascontiguousarray(axes)
@@ -182,23 +185,23 @@ class PCA:
             axes = read_array(state, "axes", np.zeros((self.n_components, centre.shape[1])))
             self._centre, self._axes = centre, axes
 
-    def _exact_axes(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+    def _exact_axes(self, batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
         """Return the principal axes (m, d), from an eigendecomposition of the scatter matrix."""
-        scatter = np.zeros((flat[0].shape[1], flat[0].shape[1]))
-        for centred in _centred_blocks(flat, centres):
+        scatter = np.zeros((batches[0].shape[1], batches[0].shape[1]))
+        for centred in _centred_blocks(batches, centres):
             scatter += centred.T @ centred
         _, vectors = np.linalg.eigh(scatter)
         axes: FloatArray = vectors[:, ::-1][:, : self.n_components].T
         return axes.copy()
 
-    def _randomised_axes(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+    def _randomised_axes(self, batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
         """Return the principal axes (m, d), from a randomised subspace iteration."""
-        n, dim = sum(len(batch) for batch in flat), flat[0].shape[1]
+        n, dim = sum(len(batch) for batch in batches), batches[0].shape[1]
         n_columns = min(self.n_components + _OVERSAMPLING, dim, n)
         basis = np.random.default_rng(self.seed).standard_normal((dim, n_columns))
         for _ in range(_POWER_PASSES):
-            basis, _ = np.linalg.qr(_multiply_scatter(flat, centres, basis))
-        projected = basis.T @ _multiply_scatter(flat, centres, basis)
+            basis, _ = np.linalg.qr(_multiply_scatter(batches, centres, basis))
+        projected = basis.T @ _multiply_scatter(batches, centres, basis)
         _, vectors = np.linalg.eigh(0.5 * (projected + projected.T))
         return (basis @ vectors[:, ::-1][:, : self.n_components]).T
 
@@ -218,24 +221,24 @@ def flatten_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]
     return flat, dims.pop() if dims else 0
 
 
-def _multiply_scatter(flat: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray) -> FloatArray:
+def _multiply_scatter(batches: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray) -> FloatArray:
     """Return the scatter matrix (X - centre)'(X - centre) times ``basis`` (d, m), with one block of X at a time."""
     product = np.zeros_like(basis)
-    for centred in _centred_blocks(flat, centres):
+    for centred in _centred_blocks(batches, centres):
         product += centred.T @ (centred @ basis)
     return product
 
 
-def _centred_blocks(flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
+def _centred_blocks(batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
     """Yield blocks of each batch, minus the batch's centre."""
-    for batch, centre in zip(flat, centres, strict=True):
+    for batch, centre in zip(batches, centres, strict=True):
         for block in _split_blocks([batch]):
             yield block - centre
 
 
-def _split_blocks(flat: Sequence[AnyArray]) -> Iterable[FloatArray]:
+def _split_blocks(batches: Sequence[AnyArray]) -> Iterable[FloatArray]:
     """Yield the batches in float64 blocks of at most 32 MiB."""
-    for batch in flat:
+    for batch in batches:
         block_rows = max(1, (32 << 20) // (8 * batch.shape[1]))
         for start in range(0, len(batch), block_rows):
             yield unit_scale(batch[start : start + block_rows])

@@ -83,7 +83,7 @@ class PiecewiseStep:
         ramps *= self.scale
         return features
 
-    def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def to_clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return weights (d + 1, m + 1), with biases in the last row, and the limits (m + 1,) that clip features.
 
         A feature is the product with [x, 1], clipped at the lower and the upper limit.

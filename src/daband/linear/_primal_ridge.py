@@ -221,16 +221,16 @@ class RidgeSums:
     def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights) -> None:
         """Add at most one tile of rounds: sort them by head, and sum each head's rows in one product."""
         n, n_heads, dim = len(contexts), len(self.counts), self.dim
-        small_heads = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
-        order = np.argsort(small_heads, kind="stable")  # a radix sort for small integers
+        compact_heads = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
+        order = np.argsort(compact_heads, kind="stable")  # a radix sort for small integers
         # A row times the square root of its weight counts by its weight in every product of two rows.
-        root = np.ones(n) if weights is None else np.sqrt(weights[order])
+        weight_roots = np.ones(n) if weights is None else np.sqrt(weights[order])
         columns = thread_scratch("tile of rounds", (dim + 2, self._tile_rows + _COLUMN_PADDING))[:, :n]
         sorted_columns = thread_scratch("sorted columns", (dim, n), contexts.dtype)
         np.take(contexts.T, order, axis=1, out=sorted_columns, mode="clip")  # "raise" would copy ``out``
-        np.multiply(sorted_columns, root, out=columns[:dim])
-        np.multiply(rewards[order], root, out=columns[dim])
-        columns[dim + 1] = root
+        np.multiply(sorted_columns, weight_roots, out=columns[:dim])
+        np.multiply(rewards[order], weight_roots, out=columns[dim])
+        columns[dim + 1] = weight_roots
         counts = np.bincount(heads, minlength=n_heads)
         stops = np.cumsum(counts)
         for head in np.flatnonzero(counts):
@@ -355,7 +355,7 @@ class PrimalRidge:
     def score(self, contexts: AnyArray, *, centre: float = 0.0, bonuses: bool = True) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and variances z'A^-1 z of contexts (B, d), each (B, heads).
 
-        Without ``bonuses``, variances are 0.
+        ``centre`` is the prior mean of rewards. Without ``bonuses``, variances are 0.
         """
         is_double = contexts.dtype == np.float64 and contexts.flags.c_contiguous
         inverse = self.inverse if bonuses else None
@@ -378,10 +378,10 @@ class PrimalRidge:
                 rows = heads == head
                 self._update_head(int(head), z[rows], targets[rows])
             return
-        variance, updates = kernels.learn_rounds(self._arrays(), z, heads, targets, MAX_SQUARED_NORM * self.ridge)
+        variance, max_updates = kernels.learn_rounds(self._arrays(), z, heads, targets, MAX_SQUARED_NORM * self.ridge)
         if variance < 0.0:
             raise_too_large(squared_norms(z), self.ridge)
-        if variance > _LARGE_VARIANCE or updates >= self.refresh_after:
+        if variance > _LARGE_VARIANCE or max_updates >= self.refresh_after:
             for head in np.unique(heads).tolist():
                 if variance > _LARGE_VARIANCE or self._since_refresh[head] >= self.refresh_after:
                     self._invert(head)
@@ -415,7 +415,10 @@ class PrimalRidge:
                 )
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
-        """Return all arrays needed to continue bit for bit. Without ``rounds``, pending rows are summed into A."""
+        """Return all arrays needed to continue bit for bit.
+
+        Without ``rounds``, pending rows are summed into A, so that the arrays do not contain single contexts.
+        """
         arrays = {name.lstrip("_"): getattr(self, name) for name in self._empty_arrays(0)}
         if not rounds:
             arrays["gram"] = np.stack([self.gram(head) for head in range(self.n_heads)])

@@ -37,11 +37,12 @@ def estimate_propensities(
         weights = np.where(counts > 0, 1.0, 0.0)
         for _ in range(_N_ITERATIONS):  # minorise and maximise (Hunter: "MM algorithms for Bradley-Terry models", 2004)
             weights = np.where(counts > 0, counts / np.maximum((1.0 / (offered @ weights)) @ offered, 1e-300), 0.0)
-        probabilities = weights[arms] / (offered @ weights)
-        return np.clip(probabilities, _MIN_PROPENSITY, 1.0), "estimated by a weight of each arm among the offered ones"
+        propensities = weights[arms] / (offered @ weights)
+        return np.clip(propensities, _MIN_PROPENSITY, 1.0), "estimated by a weight of each arm among the offered ones"
     frequencies = (counts / len(arms))[arms]
     method = "estimated by the frequency of each arm"
     propensities = np.clip(frequencies, _MIN_PROPENSITY, 1.0)
+    # A model needs enough rounds, and at least two arms with several rounds in every fold.
     if len(arms) >= 20 * _N_FOLDS and np.count_nonzero(counts >= 2 * _N_FOLDS) > 1:
         predictions = _predict_propensities(unit_scale(contexts.reshape(len(contexts), -1)), arms)
         if np.log(predictions).mean() > np.log(propensities).mean():

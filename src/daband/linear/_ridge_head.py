@@ -294,7 +294,7 @@ class RidgeHead:
         if self.form != "auto" or isinstance(self.statistics, PrimalRidge):
             return
         n_heads = self.statistics.n_heads
-        is_cheaper = self.statistics.cost_per_round() > _RELATIVE_PRIMAL_COST * n_heads * float(self.dim) ** 2
+        is_cheaper = self.statistics.cost_per_decision() > _RELATIVE_PRIMAL_COST * n_heads * float(self.dim) ** 2
         learns_singles = n_rounds == 1 and self.dim < _MIN_DUAL_DIM_SINGLES
         if (is_cheaper and self._primal_fits(n_heads, _MAX_PRIMAL_BYTES)) or (
             learns_singles and self._primal_fits(n_heads, _SMALL_PRIMAL_BYTES)

@@ -82,7 +82,7 @@ class StandardiseStep:
             return features
         return np.concatenate([columns @ self.axes.T, features[:, -1:]], axis=1)
 
-    def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def to_clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return weights (d + 1, d + 1), with biases in the last row, and the limits (d + 1,) that clip features.
 
         A feature is the product with [x, 1], clipped at the lower and the upper limit.

@@ -148,8 +148,8 @@ def check_runs_can_be_mapped(term_class: type[Term]) -> None:
     second = replace(random_batch(), predicted=first.predicted.flip(0), aligned=first.aligned * 1.5)
     batches = [vars(first), vars(second)]
 
-    def measure(run_parameters: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return functional_call(runs[0], run_parameters, (Batch(**fields),))
+    def measure(run_tensors: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return functional_call(runs[0], run_tensors, (Batch(**fields),))
 
     def compute_gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         inputs = [fields[name] for name in _ENCODED_FIELDS]
@@ -186,6 +186,6 @@ class _TermWithMeasurements(nn.Module):
 def check_term(term: type[Term] | str) -> None:
     """Run every check on a term, given by its class or its registered name.
 
-    The first failure raises an error, usually an ``AssertionError``. A note on the error has the rule that is violated.
+    The first failure raises an error, usually an ``AssertionError``. A note on the error states the violated rule.
     """
     TERM_CHECKS.run(terms.get(term) if isinstance(term, str) else term)

@@ -94,7 +94,7 @@ def resolve_recipe(
         if name in _SHIFT_RECIPES:
             shift = default_shift(context_shape) if shift is None else shift
             base = _adjust_to_shift(base, shift, math.prod(context_shape), changes.get("weights"))
-            if not shift.aligns and base.encoder.name == "mlp":
+            if not shift.aligns_features and base.encoder.name == "mlp":
                 base = _adjust_to_unaligned(base, math.prod(context_shape), n_arms, standardised=standardised)
         learning = changes.get("learning")
         if isinstance(learning, Mapping) and "steps" in learning:  # a given number of steps is not increased
@@ -125,8 +125,8 @@ def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weight
         changed_weights: the user's changes of weights, a mapping by the names of terms, or None.
     """
     kept_terms = set(changed_weights) if isinstance(changed_weights, Mapping) else set()
-    dropped_terms = {"target_diversity"} if shift.moves_labels else set()
-    if not shift.aligns:
+    dropped_terms = {"target_diversity"} if shift.has_label_shift else set()
+    if not shift.aligns_features:
         dropped_terms = {name for name in recipe.weights if not name.startswith("source_")}
     dropped_terms -= kept_terms
     weights = {name: weight for name, weight in recipe.weights.items() if name not in dropped_terms}
@@ -134,7 +134,7 @@ def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weight
     if not any(shift.own_statistics(n_inputs)):
         options["statistics"] = "source"
     learning = replace(
-        recipe.learning, match_arm_frequencies=recipe.learning.match_arm_frequencies and not shift.moves_labels
+        recipe.learning, match_arm_frequencies=recipe.learning.match_arm_frequencies and not shift.has_label_shift
     )
     return replace(recipe, weights=weights, encoder=replace(recipe.encoder, options=options), learning=learning)
 

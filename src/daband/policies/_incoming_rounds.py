@@ -39,9 +39,9 @@ def check_contexts(
     if array.shape[0] == 0:
         raise InvalidInput("contexts must have at least one row, got an empty batch")
     if array.dtype.kind == "f":
-        _check_sizes(array, dimensions, max_norm)
+        _check_magnitudes(array, dimensions, max_norm)
     elif array.dtype not in _BYTE_TYPES:
-        _check_sizes(array.astype(np.float64), dimensions, max_norm)
+        _check_magnitudes(array.astype(np.float64), dimensions, max_norm)
     return array
 
 
@@ -62,7 +62,7 @@ def check_seed(seed: int) -> int:
     return int(seed)
 
 
-def _check_sizes(contexts: AnyArray, dimensions: int, max_norm: float) -> None:
+def _check_magnitudes(contexts: AnyArray, dimensions: int, max_norm: float) -> None:
     """Raise an error if a number is not finite, or if the norm of a context is above ``max_norm``."""
     values = contexts.ravel(order="K")  # in memory order, so nothing is copied
     # The sum of squares is enough to accept nearly every batch; NaN and infinity are not below any bound.
@@ -162,7 +162,7 @@ def weigh_logged_rounds(policy: Any, propensities: ArrayLike, offered: Mask = No
     """Return the importance weights (B,) with which a policy learns logged rounds.
 
     The weights depend on the number of arms that were ``offered`` (B, K) in each round. A policy that computes
-    propensities from its weights (``weights_are_importance``) gets weights for all arms instead.
+    propensities from its weights (``weights_are_importance``) gets weights as if all arms had been offered.
     """
     n_arms = policy.n_arms if offered is None or policy.weights_are_importance else offered.sum(axis=1)
     return importance(propensities, n_arms, power=policy.propensity_power, max_weight=policy.max_weight)

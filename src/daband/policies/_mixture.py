@@ -604,7 +604,7 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     are_vectors = len(pair.context_shape) == 1
     if "transform" not in settings:
         is_custom = callable(getattr(network_settings.get("encoder"), "forward", None))  # needs raw contexts
-        standardises = are_vectors and not shift.aligns and not is_custom
+        standardises = are_vectors and not shift.aligns_features and not is_custom
         settings["transform"] = choose_transform(LinUCB, pair, shift=shift) if standardises else None
     transform = settings["transform"]
     shape = pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)

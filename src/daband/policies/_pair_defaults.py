@@ -140,7 +140,7 @@ def choose_transform(policy_class: type, pair: Any, *, components: int | None = 
     are_vectors, is_network = len(pair.context_shape) == 1, getattr(policy_class, "learns_by_gradients", False)
     standardises = getattr(policy_class, "scale_matters", False)
     if is_network:
-        standardises = standardises and are_vectors and assumed_shift is not None and not assumed_shift.aligns
+        standardises = standardises and are_vectors and assumed_shift is not None and not assumed_shift.aligns_features
     standardises = standardises or (n_components is not None and are_vectors)
     if standardises and not are_images:
         columns_by_domain: list[int] = []

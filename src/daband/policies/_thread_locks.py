@@ -17,7 +17,7 @@ from weakref import WeakSet
 import numpy.ma  # noqa: F401 - imported before any fork: numba imports it at its first call
 
 #: Seconds that a fork waits for a thread that is changing statistics. A change takes far less, unless the thread hangs.
-_FORK_TIMEOUT = 10.0
+_FORK_TIMEOUT_SECONDS = 10.0
 #: Signals whose handlers ``defer_signals`` defers.
 _SIGNALS = tuple(
     getattr(signal, name)
@@ -83,7 +83,7 @@ def defer_signals() -> Iterator[None]:
 
 #: The locks of all policies in this process.
 _all_locks: WeakSet[Locks] = WeakSet()
-#: Its attribute ``locks`` has the locks that the forking thread holds.
+#: ``_held.locks`` are the locks that the forking thread holds.
 _held = threading.local()
 
 
@@ -93,7 +93,7 @@ def _before_fork() -> None:
     with contextlib.suppress(RuntimeError):  # another thread is creating a policy: no need to wait for it
         for locks in list(_all_locks):
             lock = locks.state
-            if lock.acquire(timeout=_FORK_TIMEOUT):
+            if lock.acquire(timeout=_FORK_TIMEOUT_SECONDS):
                 _held.locks.append(lock)
     # A thread may compile a kernel while it holds a policy's lock, so the compiler lock is acquired last.
     compiler = sys.modules.get("numba.core.compiler_lock")

@@ -108,7 +108,7 @@ class Client:
         ]
 
     def reward(self, event_id: str, reward: float) -> dict[str, Any]:
-        """Record the reward of the event ``event_id``, and return its ``status``."""
+        """Record the reward of the event ``event_id``, and return the service's answer, with the key ``status``."""
         return self._post(f"/events/{event_id}/reward", {"reward": reward}, self._reward_token)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Client:
         self.close()
 
     def _post(self, path: str, content: Any, token: str) -> dict[str, Any]:
-        """Return the answer to a POST request. The request is repeated if the service does not answer."""
+        """Return the answer to a POST request. It is repeated if the service does not answer or is overloaded."""
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"

@@ -188,8 +188,9 @@ _models = sa.Table(
     ),
     sa.Column("content", sa.LargeBinary),
     sa.Column("state", sa.LargeBinary),
-    # The last bytes of content and state, such as an encoder, are often equal to the last bytes of the model ``file``.
-    # They are stored only with that model. These columns have its number and the numbers of shared bytes.
+    # A learned model often ends with the same bytes as an exported file, for example with the same encoder. These bytes
+    # are stored only once, with that file. ``file`` is the number of its model, and the other two columns have the
+    # numbers of bytes that are shared with it.
     sa.Column("file", sa.Integer),
     sa.Column("content_shared", _BigInt),
     sa.Column("state_shared", _BigInt),
@@ -295,7 +296,7 @@ class Store:
             rows: list[Any] = list(connection.execute(query))
         return [LoggedReward(*[*row[:5], Event(*row[5:])]) for row in rows]
 
-    def find_last_reward(self) -> int:
+    def find_last_reward_seq(self) -> int:
         """Return the number of the newest reward; 0 if there is none."""
         return self._fetch_value(sa.select(sa.func.max(_rewards.c.seq))) or 0
 
@@ -351,22 +352,32 @@ class Store:
         learned_seq: int | None = None,
         rounds: int = 0,
         state: bytes | None = None,
-        file: int | None = None,
+        file_number: int | None = None,
     ) -> ModelRow:
         """Add a model with the next number, and return its row.
 
-        The content of exported files, of the newest 50 learned models and of the pinned model is stored, and the state
-        of the newest learned model. The arguments are the fields of ``ModelRow``. ``start_seq`` and ``learned_seq`` are
-        the number of the newest reward by default. For a learned model, ``file`` is the number of the exported file
-        that it replaces, which must be the newest one.
+        Older contents and states are deleted. The log stores the content of exported files, of the newest 50 learned
+        models and of the pinned model, and the state of the newest learned model.
+
+        Args:
+            content: the exported file.
+            time: the time of publication, in seconds since 1970.
+            origin: as in ``ModelRow``.
+            base: as in ``ModelRow``.
+            start_seq: as in ``ModelRow``; by default the number of the newest reward.
+            learned_seq: as in ``ModelRow``; by default the number of the newest reward.
+            rounds: as in ``ModelRow``.
+            state: the saved policy, from which the learner can continue.
+            file_number: the number of the exported file that a learned model replaces. It must be the newest file.
         """
         newest_number, last_seq = sa.func.max(_models.c.number), sa.func.max(_rewards.c.seq)
         with self._writing() as connection:
             number = connection.execute(sa.select(newest_number)).scalar()
-            if file is not None and connection.execute(sa.select(newest_number).where(_IS_FILE)).scalar() != file:
+            newest_file = connection.execute(sa.select(newest_number).where(_IS_FILE)).scalar()
+            if file_number not in (None, newest_file):
                 raise InvalidInput("another file was published since, which this model does not belong to")
-            file_query = sa.select(_models.c.content).where(_models.c.number == file)
-            file_content = b"" if file is None else bytes(connection.execute(file_query).scalar_one())
+            file_query = sa.select(_models.c.content).where(_models.c.number == file_number)
+            file_content = b"" if file_number is None else bytes(connection.execute(file_query).scalar_one())
             n_shared = [_count_common_suffix(part or b"", file_content) for part in (content, state)]
             if start_seq is None or learned_seq is None:
                 start_seq = learned_seq = connection.execute(sa.select(last_seq)).scalar() or 0
@@ -386,7 +397,7 @@ class Store:
                 "content": content[: len(content) - n_shared[0]],
                 "state": state and state[: len(state) - n_shared[1]],
             }
-            shared_counts = {"file": file, "content_shared": n_shared[0], "state_shared": n_shared[1]}
+            shared_counts = {"file": file_number, "content_shared": n_shared[0], "state_shared": n_shared[1]}
             connection.execute(sa.insert(_models).values(**asdict(row), **stored_bytes, **shared_counts))
             is_old = _models.c.number < row.number - _MAX_STORED_MODELS
             pinned = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "pinned")).scalar()

@@ -67,7 +67,7 @@ def serve(
         learn_every: the number of rewards that are learned at a time.
         host: the address to listen on.
         port: the port to listen on.
-        worker: True to start the process that learns, updates the page and sets default rewards.
+        worker: True to start the process that learns, updates the service's page and sets default rewards.
         access_log: True to print a line for every request.
     """
     settings = settings or Settings()
@@ -199,11 +199,14 @@ def _check_learning(learn: str | Path | None, settings: Settings) -> None:
         raise InvalidInput(f"learning needs contexts='keep', got {settings.contexts!r}")
 
 
-def _supervise_worker(stopping: threading.Event, *task: Any) -> None:
-    """Run the worker process, with the arguments ``task``, until ``stopping`` is set. Start it again if it ends."""
+def _supervise_worker(stopping: threading.Event, *arguments: Any) -> None:
+    """Run the worker process until ``stopping`` is set, and start it again if it ends.
+
+    ``arguments`` are those of ``_start_worker``.
+    """
     while not stopping.is_set():
         try:
-            process = _start_worker(*task)
+            process = _start_worker(*arguments)
         except OSError as error:  # for example for lack of memory
             reason = f"cannot start: {error}"
         else:

@@ -129,7 +129,7 @@ class LogLearner:
             learned_seq=self.seq,
             rounds=self.policy.rounds_learned,
             state=_write_to_bytes(self.policy.save),
-            file=self._number,
+            file_number=self._number,
         )
         self._published_seq = self.seq
         return row
@@ -143,7 +143,7 @@ class LogLearner:
         saved_start = self._store.read_note(name)
         if saved_start is not None:
             return int(saved_start)
-        start = self._store.find_last_reward() if is_new and self._store.read_note("learner") is not None else 0
+        start = self._store.find_last_reward_seq() if is_new and self._store.read_note("learner") is not None else 0
         self._store.write_note(name, str(start))
         self._store.write_note("learner", self.base)
         return start

@@ -273,7 +273,7 @@ class _RowScorer:
                 start, encoded_start = encoded_start, encoded_start + size
             elif member.transform is not None:
                 start, transformed_start = transformed_start, transformed_start + size
-                first_parts.append(member.transform.clipped_linear())
+                first_parts.append(member.transform.to_clipped_linear())
             theta[start : start + size] += unit[1] * member.weight * member.theta.T
             if member.bonus_weight:
                 roots = unit[1] * member.bonus_weight * np.linalg.cholesky(member.inverse)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, as_numpy
-from daband._image_layout import image_bytes, image_errors, read_pixels, to_eight_bits
+from daband._image_layout import convert_image_errors, image_bytes, read_pixels, to_eight_bits
 from daband._table_transform import FAR_DEVIATIONS, RowWarning, TableRows
 from daband.errors import InvalidInput
 
@@ -275,7 +275,7 @@ class RowReader:
                 f"row is an image file, but the policy takes contexts of shape {self.shape}, which are not images"
             )
         content = image_bytes(file)
-        with image_errors(str(file)[-80:] if isinstance(file, str | os.PathLike) else "the row"):
+        with convert_image_errors(str(file)[-80:] if isinstance(file, str | os.PathLike) else "the row"):
             from PIL import Image
 
             with Image.open(io.BytesIO(content)) as image:

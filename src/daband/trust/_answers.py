@@ -84,7 +84,7 @@ class Survey:
             raise InvalidInput(f"{folder} holds no questions; start with daband.audit(..., directory=...)")
         plan, arrays = read_json(folder / _PLAN_FILE), read_npz(folder / _ARRAYS_FILE)
         try:
-            questions = Questions(arrays["arms"], arrays["predicted"], scale=plan["scale"], seed=plan["seed"])
+            questions = Questions(arrays["arms"], arrays["predicted"], deviation=plan["scale"], seed=plan["seed"])
             return cls(questions, arrays["indices"], budget=plan["budget"], folder=folder, settings=plan["settings"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder / _PLAN_FILE} is damaged: {error}") from None
@@ -157,7 +157,7 @@ class Survey:
     def _open_folder(self, folder: Path) -> None:
         """Read the answers in the folder if it has this survey, else write its questions there."""
         plan = {
-            "settings": as_json(self.settings), "scale": self.questions.scale, "seed": self.questions.seed,
+            "settings": as_json(self.settings), "scale": self.questions.deviation, "seed": self.questions.seed,
             "budget": self.budget,
         }  # fmt: skip
         stored_plan = read_json(folder / _PLAN_FILE) if (folder / _PLAN_FILE).is_file() else {}

@@ -58,7 +58,7 @@ class Audit:
     value_high: float
     #: Name of the incumbent, such as "always coupon".
     incumbent: str
-    #: Level of the two-sided interval, which holds after any number of answers of the budget.
+    #: Level of the two-sided intervals. They hold after any number of answers up to the budget.
     confidence: float
     #: Number of rewards that may be asked for; 0 if the policy and the incumbent make the same choices.
     budget: int
@@ -176,7 +176,7 @@ def audit(
     settings = {"incumbent": incumbent.name, "confidence": confidence, "rule": rule, "unit": unit}
     incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
     questions = Questions(
-        np.stack([arms, incumbent_arms]), np.asarray(means, np.float64), scale=_reward_deviation(policy), seed=seed
+        np.stack([arms, incumbent_arms]), np.asarray(means, np.float64), deviation=_reward_deviation(policy), seed=seed
     )
     if not len(questions.disputed):
         unknown_value = (math.nan, -math.inf, math.inf)

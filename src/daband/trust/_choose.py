@@ -144,7 +144,7 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
     candidates.append(Candidate("linucb", "linucb"))
     dimensions = math.prod(pair.context_shape)
     is_wide = dimensions >= _WIDE_DIMENSIONS
-    if is_wide and pair.shift.aligns and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
+    if is_wide and pair.shift.aligns_features and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
         candidates.append(Candidate("self-training", "self-training-p", components=_WIDE_DIMENSIONS, preferred=True))
         if not pair.shift.stated:
             candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
@@ -398,7 +398,7 @@ class _Comparison:
         questions = Questions(
             np.stack([*(choice.target_arms for choice in self.choices), incumbent_arms]),
             np.mean([choice.target_means for choice in self.choices], axis=0, dtype=np.float64),
-            scale=max(estimate_reward_deviation(self.rounds, choice) for choice in self.choices),
+            deviation=max(estimate_reward_deviation(self.rounds, choice) for choice in self.choices),
             seed=seed,
         )
         if not len(questions.disputed):

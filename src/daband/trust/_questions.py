@@ -39,13 +39,14 @@ from scipy.special import stdtrit
 from daband._arrays import FloatArray, IntArray
 
 #: Ridge penalty of the coefficients of control variates, as a number of answers; chosen on the development data sets.
-_CONTROL_ANSWERS = 5.0
+_CONTROL_PENALTY_ANSWERS = 5.0
 #: Weight of the variance that the sampling design predicts, as a number of answers; chosen on the development data
 #: sets.
 _VARIANCE_ANSWERS = 20.0
 #: Weight of the variance of source rewards in the variance of residuals, as a number of answers.
-_SCALE_ANSWERS = 5.0
-#: Expected fraction of a source advantage that is left in the target: the median of the reference class on tables.
+_SOURCE_ANSWERS = 5.0
+#: Expected fraction of a source advantage that is left in the target: the median of the reference class of tables, see
+#: ``daband.trust._reference``.
 _KEPT_FRACTION = 0.7
 #: Standard deviation of that fraction.
 _KEPT_DEVIATION = 0.6
@@ -79,12 +80,12 @@ class Questions:
     Args:
         arms: the arm that each candidate chooses for each context, (C, L). The incumbent is a candidate.
         predicted: predicted reward of every arm for each context, (L, K), in the unit of the rewards.
-        scale: standard deviation of source rewards, in the same unit.
+        deviation: standard deviation of source rewards, in the same unit.
         seed: determines the questions and their order.
     """
 
-    def __init__(self, arms: IntArray, predicted: FloatArray, *, scale: float, seed: int = 0) -> None:
-        self.arms, self.predicted, self.scale, self.seed = arms, predicted, scale, seed
+    def __init__(self, arms: IntArray, predicted: FloatArray, *, deviation: float, seed: int = 0) -> None:
+        self.arms, self.predicted, self.deviation, self.seed = arms, predicted, deviation, seed
         n_contexts = arms.shape[1]
         sorted_arms = np.sort(arms, axis=0)
         is_first = np.concatenate([np.ones((1, n_contexts), np.bool_), sorted_arms[1:] != sorted_arms[:-1]])
@@ -143,11 +144,11 @@ class Questions:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Answers to the first draws, and the estimates of values and advantages from them."""
+    """The answers to the first n draws of ``Questions``, and estimates of values and advantages from them."""
 
     questions: Questions
     #: Index of the context of each draw, (n,).
-    contexts: IntArray
+    context_indices: IntArray
     #: Arm of each draw, (n,).
     arms: IntArray
     #: Reward of each draw, (n,).
@@ -173,32 +174,34 @@ class Evidence:
         means = (predicted[rows, choices] - baseline_predictions).mean(axis=1)
         if not n:
             return means, np.full((len(choices), len(choices)), np.inf)
-        weights = 1.0 / (n_contexts * questions.probability[self.contexts])
-        residuals = self.rewards - predicted[self.contexts, self.arms]
+        weights = 1.0 / (n_contexts * questions.probability[self.context_indices])
+        residuals = self.rewards - predicted[self.context_indices, self.arms]
         terms = np.zeros((len(choices), n))
         for index, candidate_arms in enumerate(choices):
             differs = np.ones(n_contexts, np.bool_) if baseline is None else candidate_arms != choices[baseline]
             if index == baseline or not differs.any():
                 continue
-            used_weights = weights * differs[self.contexts]
-            term_weights = used_weights * (candidate_arms[self.contexts] == self.arms)
+            used_weights = weights * differs[self.context_indices]
+            term_weights = used_weights * (candidate_arms[self.context_indices] == self.arms)
             controls = term_weights[None] - differs.mean()
             if baseline is not None:
-                baseline_weights = used_weights * (choices[baseline][self.contexts] == self.arms)
+                baseline_weights = used_weights * (choices[baseline][self.context_indices] == self.arms)
                 controls = np.stack([term_weights, baseline_weights]) - differs.mean()
                 term_weights = term_weights - baseline_weights
             terms[index] = term_weights * residuals
-            gram = controls @ controls.T + _CONTROL_ANSWERS * differs.mean() ** 2 * np.eye(len(controls))
+            gram = controls @ controls.T + _CONTROL_PENALTY_ANSWERS * differs.mean() ** 2 * np.eye(len(controls))
             terms[index] -= np.linalg.solve(gram, controls @ terms[index]) @ controls
         return means + terms.mean(axis=1), self._estimate_covariance(terms, residuals, baseline)
 
     def _estimate_covariance(self, terms: FloatArray, residuals: FloatArray, baseline: int | None) -> FloatArray:
-        """Return the covariance of the estimates, (C, C), from the terms (C, n) whose means are the corrections.
+        """Return the covariance of the estimates, (C, C), from ``terms`` (C, n).
 
-        It is a weighted mean of the sample covariance and of the covariance that the sampling design predicts.
+        The mean of a candidate's terms corrects its estimate from predicted rewards. ``residuals`` (n,) are the rewards
+        minus their predictions. The covariance is a weighted mean of the sample covariance and of the covariance that
+        the sampling design predicts.
         """
         n = len(residuals)
-        variance = (np.square(residuals).sum() + _SCALE_ANSWERS * self.questions.scale**2) / (n + _SCALE_ANSWERS)
+        variance = (np.square(residuals).sum() + _SOURCE_ANSWERS * self.questions.deviation**2) / (n + _SOURCE_ANSWERS)
         design_covariance = variance * _compute_moments(self.questions.arms, self.questions.probability, baseline)
         sample_size = n if n > 3 else 0  # the terms depend on two fitted coefficients and a mean
         sample_covariance = np.cov(terms) * n / (n - 2) if sample_size else np.zeros_like(design_covariance)
@@ -218,11 +221,8 @@ class Evidence:
         if self.is_complete:
             return [Interval(*[float(value)] * 3) for value in self._compute_exact_values(baseline)]
         if not len(self.rewards):
-            agreement = (
-                np.zeros(len(values))
-                if baseline is None
-                else (self.questions.arms == self.questions.arms[baseline]).mean(1)
-            )
+            arms = self.questions.arms
+            agreement = np.zeros(len(arms)) if baseline is None else (arms == arms[baseline]).mean(axis=1)
             return [
                 Interval(float(value), *(2 * (float(value),) if fraction == 1 else (-math.inf, math.inf)))
                 for value, fraction in zip(values, agreement, strict=True)
@@ -235,7 +235,8 @@ class Evidence:
 
     def _compute_exact_values(self, baseline: int | None) -> FloatArray:
         """Return the values, (C,), or the advantages over the baseline. Every question must be answered."""
-        rewards = dict(zip(zip(self.contexts.tolist(), self.arms.tolist(), strict=True), self.rewards, strict=True))
+        draws = zip(self.context_indices.tolist(), self.arms.tolist(), strict=True)
+        rewards = dict(zip(draws, self.rewards, strict=True))
         values = np.array(
             [np.mean([rewards[row, arm] for row, arm in enumerate(arms.tolist())]) for arms in self.questions.arms]
         )
@@ -262,7 +263,7 @@ class Evidence:
         disagreement = (arms[:, None] != arms[None]).mean(axis=2)
         # This matrix is positive semidefinite, because a Hamming distance is of negative type.
         prior_covariance = (disagreement[:, [default]] + disagreement[[default]] - disagreement) / 2.0
-        prior_covariance *= np.square(_PRIOR_DEVIATION * self.questions.scale)
+        prior_covariance *= np.square(_PRIOR_DEVIATION * self.questions.deviation)
         source_gains = source_values - source_values[default]
         expected_gains = _KEPT_FRACTION * source_gains
         prior_covariance += np.square(_KEPT_DEVIATION) * np.outer(source_gains, source_gains)
@@ -276,7 +277,10 @@ class Evidence:
 
 
 def _compute_moments(arms: IntArray, probability: FloatArray, baseline: int | None) -> FloatArray:
-    """Return the second moments (C, C) of a draw's weights: each candidate's weight minus the baseline's weight."""
+    """Return the second moments (C, C) of the weights by which a draw enters the candidates' estimates.
+
+    A candidate's weight is 1 / (L p) if it chooses the drawn arm, otherwise 0. The baseline's weight is subtracted.
+    """
     n_candidates, n_contexts = arms.shape
     inverse_probabilities = 1.0 / (probability * n_contexts**2)
     products = np.stack([(arms == arms[index]) @ inverse_probabilities for index in range(n_candidates)])

@@ -84,7 +84,7 @@ def _figure_bytes(figure: Figure, suffix: str) -> bytes:
 
 
 def build_content(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
-    """Return the values of the page's template: ``title``, ``headline``, ``lead`` (first text) and ``sections``."""
+    """Return the values of the page's template: title, headline, ``lead`` (the first paragraph) and sections."""
     runs = load_runs(folder)
     pairs = list(dict.fromkeys(run.record["pair"] for run in runs))
     if pair is not None and pair not in pairs:

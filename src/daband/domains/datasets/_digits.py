@@ -26,8 +26,8 @@ from daband.errors import DataError
 # Functions that read MNIST from its idx files, and generate MNIST-M by the published recipe.
 
 
-#: Images and labels (n,).
-Arrays: TypeAlias = tuple[AnyArray, IntArray]
+#: Images (n, ...) of uint8 and labels (n,).
+LabelledImages: TypeAlias = tuple[AnyArray, IntArray]
 
 #: Possible folders of the idx files below the data directory.
 _MNIST_FOLDERS = ("mnist", "MNIST/raw")
@@ -41,7 +41,7 @@ _SKIMAGE_PHOTOGRAPHS = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycl
 _SKLEARN_PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 
 
-def read_mnist(split: str, *, pair: str) -> Arrays:
+def read_mnist(split: str, *, pair: str) -> LabelledImages:
     """Return images (n, 28, 28) of uint8 and labels (n,) of the split "train" or "t10k".
 
     ``pair`` is the name of the pair in error messages.
@@ -73,12 +73,12 @@ def read_idx(path: Path) -> AnyArray:
         raise DataError(f"{path} cannot be unpacked ({error}); {_REPLACE_HINT}") from None
     if len(content) < 4 or content[:3] != b"\x00\x00\x08" or content[3] == 0:
         raise DataError(f"{path} is not an idx file of unsigned bytes; {_REPLACE_HINT}")
-    header = 4 + 4 * content[3]
-    shape = tuple(int.from_bytes(content[start : start + 4], "big") for start in range(4, header, 4))
-    n_expected = header + int(np.prod(shape, dtype=np.int64))
-    if len(content) != n_expected:
-        raise DataError(f"{path} is damaged: {len(content)} bytes, but {n_expected} by its header; {_REPLACE_HINT}")
-    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
+    header_bytes = 4 + 4 * content[3]
+    shape = tuple(int.from_bytes(content[start : start + 4], "big") for start in range(4, header_bytes, 4))
+    n_bytes = header_bytes + int(np.prod(shape, dtype=np.int64))
+    if len(content) != n_bytes:
+        raise DataError(f"{path} is damaged: {len(content)} bytes, but {n_bytes} by its header; {_REPLACE_HINT}")
+    return np.frombuffer(content, dtype=np.uint8, offset=header_bytes).reshape(shape)
 
 
 def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> AnyArray:
@@ -162,7 +162,9 @@ def _read_digit(*, form: str = "auto", tiny: bool = False) -> PairData:
     return _build_digit_data(form, source, source_test, *_read_released())
 
 
-def _build_digit_data(form: str, source: Arrays, source_test: Arrays, target: Arrays, target_test: Arrays) -> PairData:
+def _build_digit_data(
+    form: str, source: LabelledImages, source_test: LabelledImages, target: LabelledImages, target_test: LabelledImages
+) -> PairData:
     """Return the data of the pair from images and labels of its four parts."""
     # ``source_test`` and ``target_test`` have the same digits. The former is shuffled, so that its labels do not reveal
     # the labels of the latter.
@@ -183,7 +185,7 @@ def _choose_form() -> str:
 
 
 @lru_cache(maxsize=1)
-def _load_embedded() -> tuple[Arrays, Arrays]:
+def _load_embedded() -> tuple[LabelledImages, LabelledImages]:
     """Return images (n, 28, 28) and labels (n,) of the embedded digits, for training and for the test."""
     with np.load(_EMBEDDED_PATH, allow_pickle=False) as arrays:
         arrays_by_key = {key: arrays[key] for key in arrays.files}
@@ -192,8 +194,11 @@ def _load_embedded() -> tuple[Arrays, Arrays]:
     return (arrays_by_key["x_train"], arrays_by_key["y_train"]), (arrays_by_key["x_test"], arrays_by_key["y_test"])
 
 
-def _read_embedded(n: int | None) -> tuple[Arrays, Arrays, Arrays, Arrays]:
-    """Return source, source test, target and target test, from the first ``n`` embedded digits; None for all."""
+def _read_embedded(n: int | None) -> tuple[LabelledImages, LabelledImages, LabelledImages, LabelledImages]:
+    """Return source, source test, target and target test, from the embedded digits.
+
+    The first ``n`` digits for training and the first ``n // 3`` for the test are used; None uses all.
+    """
     (x, y), (x_test, y_test) = _load_embedded()
     n_test = None if n is None else n // 3
     train, test = (x[:n], y[:n].astype(np.int64)), (x_test[:n_test], y_test[:n_test].astype(np.int64))
@@ -205,7 +210,7 @@ def _read_embedded(n: int | None) -> tuple[Arrays, Arrays, Arrays, Arrays]:
     return train, test, target, (blend(test[0], photographs, seed=_SEED_TEST), test[1])
 
 
-def _read_released() -> tuple[Arrays, Arrays]:
+def _read_released() -> tuple[LabelledImages, LabelledImages]:
     """Return images (n, 3, 28, 28) and labels (n,) of the released MNIST-M, for training and for the test."""
     halves = builder.load_halves(require_data(_RELEASED_PATHS, pair="digit"), shape=(_SIDE, _SIDE, 3), n_classes=10)
     train, test = ((np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels) for images, labels in halves)
@@ -238,23 +243,23 @@ def _read_handwritten(*, source: str = "mnist", target: str = "usps") -> PairDat
         target: another of them.
     """
     source_data = _read_collection(source)[0]
-    training, test = _read_collection(target)
+    train, test = _read_collection(target)
     if test is None:
-        return PairData({"source": source_data, **split_target(*training, name=f"handwritten/{source}-{target}")})
-    return PairData({"source": source_data, "target": training[0], "target_labelled": training, "target_test": test})
+        return PairData({"source": source_data, **split_target(*train, name=f"handwritten/{source}-{target}")})
+    return PairData({"source": source_data, "target": train[0], "target_labelled": train, "target_test": test})
 
 
-def _read_collection(domain: str) -> tuple[Arrays, Arrays | None]:
+def _read_collection(collection: str) -> tuple[LabelledImages, LabelledImages | None]:
     """Return images (n, 1, 28, 28) and labels (n,) of the training part and of the test part, which may be None."""
-    if domain == "semeion":
+    if collection == "semeion":
         images, labels = builder.load_labelled(
-            find_data_file("handwritten", domain), ("x", "y"), shape=(16, 16), n_classes=10
+            find_data_file("handwritten", collection), ("x", "y"), shape=(16, 16), n_classes=10
         )
         return (_interpolate(images)[:, None], labels), None
-    if domain == "mnist":
+    if collection == "mnist":
         train, test = (read_mnist(split, pair="handwritten") for split in ("train", "t10k"))
     else:
-        train, test = builder.load_halves(find_data_file("handwritten", domain), shape=(_SIDE, _SIDE), n_classes=10)
+        train, test = builder.load_halves(find_data_file("handwritten", collection), shape=(_SIDE, _SIDE), n_classes=10)
     return (train[0][:, None], train[1]), (test[0][:, None], test[1])
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from daband._arguments import check_int
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._files import check_path
-from daband._image_layout import image_errors, read_pixels
+from daband._image_layout import convert_image_errors, read_pixels
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
 from daband._table_transform import TableTransform, encoded_columns
@@ -43,7 +43,7 @@ def decode_image(path: Path, resize: int | None = None, crop: int | None = None)
     if not path.is_file():
         raise DataError(f"{path} does not exist")
     try:
-        with image_errors(str(path)):
+        with convert_image_errors(str(path)):
             return read_pixels(path, resize, crop)
     except InvalidInput as error:
         raise DataError(str(error)) from None

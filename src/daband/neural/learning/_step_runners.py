@@ -33,13 +33,13 @@ _WARM_UP_STEPS = 3
 _STEPS_PER_MEASUREMENT = 16
 
 #: A function that takes one step, and measures it if its argument is True.
-Step = Callable[[bool], None]
+StepFunction = Callable[[bool], None]
 
 
 class StepRunner:
     """Runs gradient steps, eagerly or from CUDA graphs. One graph is for measured steps, one for all other steps."""
 
-    def __init__(self, step: Step, recorder: CudaRecorder | None = None) -> None:
+    def __init__(self, step: StepFunction, recorder: CudaRecorder | None = None) -> None:
         self._step = step
         self._recorder = recorder
         #: The functions that replay a recorded step, by whether the step is measured.
@@ -133,7 +133,7 @@ def take_steps(
             them with other learners.
         steps: the number of steps.
         buffers: the replay buffers of each learner.
-        committee: the mean predictions of all EMA encoders are the pseudo-labels of every learner.
+        committee: if True, the mean predictions of all EMA encoders are the pseudo-labels of every learner.
     """
     return _find_stepper(learners, committee).take(steps, buffers)
 
@@ -174,13 +174,13 @@ class Stepper:
         for learner in self.stack.learners:
             learner.stepper = self
 
-    def _make_runner(self, step: Step) -> StepRunner:
+    def _make_runner(self, step: StepFunction) -> StepRunner:
         """Return a runner that records CUDA graphs on a GPU."""
         uses_graphs = self.stack.device.type == "cuda" and self._cuda_graph
         return StepRunner(step, self._recorder if uses_graphs else None)
 
     def is_valid_for(self, learners: Sequence[Learner], committee: bool) -> bool:
-        """Return True if this stepper can take the next steps of these learners: their tensors are still its rows."""
+        """Return True if this is the stepper of exactly these learners and settings, so it can take their steps."""
         is_same_stack = self.stack.learners == learners and all(learner.stepper is self for learner in learners)
         return is_same_stack and self._cuda_graph == learners[0].cuda_graph and self._shape.committee == committee
 
@@ -194,8 +194,7 @@ class Stepper:
         batches = self._refresh_batches(buffers)
         first, skip_counts = self.stack.first, self.stack.skip_counts
         self.step.totals.zero_()
-        skip_counts[:, 0].zero_()
-        skip_counts[:, 2].zero_()
+        skip_counts[:, ::2].zero_()  # skipped steps and the longest streak; column 1 is the current streak
         try:
             with nullcontext() if first.needs_threads else one_thread(), tf32_matmul():
                 for start in range(0, steps, batches.block_steps):
@@ -227,7 +226,7 @@ class Stepper:
         self.step.batches.draw(self.step.batches.block_steps)
 
     def _refresh_batches(self, buffers: Sequence[ReplayBuffers]) -> Batches:
-        """Return the batches, built again if buffers have moved or have their first contexts.
+        """Return the batches. If a buffer has moved or got its first contexts, build them again.
 
         Recorded steps are then discarded.
         """

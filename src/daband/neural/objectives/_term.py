@@ -36,9 +36,9 @@ class Batch:
     """The data of one gradient step: B source rounds and T unlabelled target contexts, encoded.
 
     K is the number of arms, and w the number of aligned features. If target rewards are available, L target rounds
-    follow the B source rounds in ``predicted``, ``arm`` and ``reward``; otherwise L is 0. B is 0 if no source has a
-    reward. Several sources, or several targets, are concatenated in the order of their indices. With shared arms every
-    round has K contexts, hence K rows of aligned features.
+    follow the B source rounds in ``predicted``, ``arm`` and ``reward``; otherwise L is 0. B is 0 if no source round
+    has a reward. Several sources, or several targets, are concatenated in the order of their indices. With shared arms
+    every round has K contexts, hence K rows of aligned features.
 
     Rewards and predictions are in [0, 1], or standardised (``TermShape.standardised``). Gradients flow through the
     predictions and the aligned features to the encoder. The head's coefficients are constants.
@@ -106,8 +106,8 @@ class Term(nn.Module):
 
     #: True if the term uses target contexts.
     needs_target: ClassVar[bool] = False
-    #: True if the weight is gated (``LearningSettings.gate_exponent``). With None, it is gated if the term needs the
-    #: target.
+    #: True if the weight is gated (``LearningSettings.gate_exponent``). None means that it is gated if the term needs
+    #: the target.
     gated: ClassVar[bool | None] = None
     #: True if the term uses ``Batch.target_bonus``.
     needs_bonus: ClassVar[bool] = False
