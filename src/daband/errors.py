@@ -85,7 +85,7 @@ class DeviceOutOfMemory(DabandError, MemoryError):
     """A gradient step needs more memory than the device has. The message suggests what to try."""
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return ``"; did you mean 'episodes'?"``, the end of an error message; empty if none of ``names`` is similar."""
-    matches = difflib.get_close_matches(name, list(names), n=1)
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'episodes'?"``, the end of an error message; empty if none of ``known`` is similar."""
+    matches = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""

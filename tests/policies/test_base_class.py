@@ -5,11 +5,11 @@ import pytest
 
 from daband.checks._policies import (
     N_ARMS,
-    SHAPE,
+    CONTEXT_SHAPE,
     assert_close_predictions,
     create_policy,
     draw_contexts,
-    fingerprint,
+    read_fingerprint,
     reload_policy,
     train_policy,
 )
@@ -22,10 +22,10 @@ NAMES = ("linucb", "mixture", "nlinucb")
 
 def assert_refused(policy, call, name):
     """``call`` raises an error that names ``name`` and leaves the policy unchanged, to the bit."""
-    before = fingerprint(policy)
+    before = read_fingerprint(policy)
     with pytest.raises(InvalidInput, match=name):
         call(policy)
-    assert fingerprint(policy) == before, f"the policy changed although {name} was refused"
+    assert read_fingerprint(policy) == before, f"the policy changed although {name} was refused"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,7 +80,7 @@ def test_bad_input_changes_nothing(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_bad_sizes_are_refused(name):
     """No arms, no dimensions, an unknown arm model and a negative seed raise errors that name them."""
-    good = {"context_shape": SHAPE, "n_arms": N_ARMS, "seed": 0}
+    good = {"context_shape": CONTEXT_SHAPE, "n_arms": N_ARMS, "seed": 0}
     bad = {"n_arms": [0, -1, 2.5], "seed": [-1, 0.5]}
     bad["context_shape"] = [(), (0,), (-3,), (2.5,)]
     good["arms"], bad["arms"] = "disjoint", ["joint"]
@@ -100,10 +100,12 @@ def test_duplicates_can_be_skipped(name):
     assert skipped == ["a", "b", "c"], skipped
     other.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"])
     other.update(contexts[2:3], [2], [0.2], ids=["c"])
-    assert fingerprint(policy) == fingerprint(other), "the rounds that were not skipped were learned otherwise"
-    before = fingerprint(policy)
+    assert read_fingerprint(policy) == read_fingerprint(other), (
+        "the rounds that were not skipped were learned otherwise"
+    )
+    before = read_fingerprint(policy)
     assert policy.update(contexts[:1], [0], [0.5], ids=["a"], on_duplicate="skip") == ["a"]
-    assert fingerprint(policy) == before, "a batch of nothing but duplicates changed the policy"
+    assert read_fingerprint(policy) == before, "a batch of nothing but duplicates changed the policy"
 
 
 @pytest.mark.parametrize("name", NAMES)

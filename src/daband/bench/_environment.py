@@ -19,7 +19,7 @@ from daband.policies._policy import Policy
 def describe_environment(policy: Policy) -> dict[str, Any]:
     """Return versions and hardware as a dictionary of JSON types, without names of machines or people."""
     device_name = policy.settings().get("device")
-    device, accelerator = "cpu", None  # a linear policy; torch is not imported for it
+    device, accelerator = "cpu", None  # of a linear policy, for which torch is not imported
     if device_name is not None:
         from daband.neural.learning._torch_settings import find_device, find_gpu_name
 
@@ -48,13 +48,13 @@ def _find_commit() -> str | None:
     For an installed package or a copy of the tree, return the environment variable ``DABAND_COMMIT``, or None if it is
     not set.
     """
-    tree = Path(__file__).resolve().parents[3]
-    if not ((tree / ".git").exists() and (tree / "pyproject.toml").exists()):
+    source_tree = Path(__file__).resolve().parents[3]
+    if not ((source_tree / ".git").exists() and (source_tree / "pyproject.toml").exists()):
         # The installed package may be inside another repository, whose commit Git would report.
         return os.environ.get("DABAND_COMMIT") or None
     try:
         process = subprocess.run(  # noqa: S603
-            ["git", "-C", str(tree), "describe", "--exclude=*", "--always", "--abbrev=12", "--dirty"],  # noqa: S607
+            ["git", "-C", str(source_tree), "describe", "--exclude=*", "--always", "--abbrev=12", "--dirty"],  # noqa: S607
             capture_output=True,
             text=True,
             timeout=10,

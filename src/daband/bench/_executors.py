@@ -42,7 +42,7 @@ _MAX_STACK = 10
 
 @dataclass(frozen=True)
 class RunEvent:
-    """Progress of a run, which a listener is called with."""
+    """The progress of a run, with which a listener is called."""
 
     #: "found" (it was finished before), "episode" (an episode is over), "finished" or "failed".
     kind: str
@@ -63,10 +63,10 @@ _TrainedRuns = dict[str, tuple[PreparedRun, Run | Exception]]
 _Reports: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
 
 
-def attempt(work: Callable[..., Record], *arguments: Any, **keywords: Any) -> Outcome:
-    """Return the record of ``work``, or its exception in a form that can be sent between processes."""
+def attempt(function: Callable[..., Record], *arguments: Any, **keywords: Any) -> Outcome:
+    """Return the record that ``function`` returns, or its exception in a form that can be sent between processes."""
     try:
-        return work(*arguments, **keywords)
+        return function(*arguments, **keywords)
     except Exception as error:
         return as_daband_error(error)
 
@@ -89,18 +89,17 @@ def execute_group(group: Group, out: Path, *, progress: Progress | None = None) 
     if len(remaining) > 1 and not trained_runs:
         gc.collect()  # policies and their common steps have reference cycles, which keep device memory
 
-    def finish(spec: RunSpec) -> Record:
+    def get_record(spec: RunSpec) -> Record:
         """Return the record of a run. Execute the run unless it was trained in the stack."""
         prepared, run = trained_runs.get(spec.folder_name, (None, None))
-        if (
-            prepared is None or run is None or isinstance(run, FolderInUse)
-        ):  # another process runs it: wait for its record
+        if prepared is None or run is None or isinstance(run, FolderInUse):
+            # If another process executes the run, this waits for its record.
             return execute_run(spec, out, progress=progress)
         if isinstance(run, Exception):
             raise run
         return finish_run(prepared, run)
 
-    return [attempt(finish, spec) for spec in group]
+    return [attempt(get_record, spec) for spec in group]
 
 
 def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None) -> _TrainedRuns:
@@ -164,10 +163,10 @@ def _is_on_gpu(spec: RunSpec) -> bool:
 def _execute_in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_Outcomes]:
     """Execute one group after the other, in this process."""
     for group in groups:
-        with _name_warnings(group[0], warnings.showwarning):
-            report = partial(RunEvent, "episode", group[0])
+        with _prefix_warnings(group[0], warnings.showwarning):
+            make_event = partial(RunEvent, "episode", group[0])
             try:
-                outcomes = work(group, progress=lambda record, report=report: listener(report(record)))
+                outcomes = work(group, progress=lambda record, make_event=make_event: listener(make_event(record)))
             except Exception as error:  # the group failed as a whole; other groups continue
                 outcomes = [as_daband_error(error)] * len(group)
         yield group, outcomes
@@ -213,11 +212,11 @@ def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *
                 done_futures, _ = wait(pending, timeout=0.2, return_when="FIRST_COMPLETED")
                 with contextlib.suppress(queue.Empty):
                     while True:
-                        spec, content = reports.get_nowait()
-                        if isinstance(content, str):
-                            warnings.warn(content, stacklevel=2)
+                        spec, report = reports.get_nowait()
+                        if isinstance(report, str):
+                            warnings.warn(report, stacklevel=2)
                         else:
-                            listener(RunEvent("episode", spec, content))
+                            listener(RunEvent("episode", spec, report))
                 for future in done_futures:
                     yield pending.pop(future), future.result()
         except BaseException:
@@ -249,7 +248,7 @@ def _exit_with_parent() -> None:
 
 def _execute_in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:
     """Execute a group in a worker process."""
-    with _name_warnings(group[0], lambda text, *_, **__: reports.put((group[0], text))):
+    with _prefix_warnings(group[0], lambda warning, *_, **__: reports.put((group[0], warning))):
         try:
             return work(group, progress=lambda record: reports.put((group[0], record)))
         except Exception as error:  # here the traceback is still available
@@ -257,7 +256,7 @@ def _execute_in_worker(work: Work, group: Group, reports: _Reports) -> list[Outc
 
 
 @contextlib.contextmanager
-def _name_warnings(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
+def _prefix_warnings(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
     """Show warnings with the name of their run, because several runs may be executed at a time."""
 
     def show_named(message: Warning | str, *location: Any, **keywords: Any) -> None:

@@ -49,12 +49,12 @@ def check_policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str
     ``alpha`` is dropped if the policy does not have it, because a comparison may set it for all methods that explore.
     The shape of the problem comes from the pair, the seed from the experiment, and PCA from the method's name.
     """
-    settable = list_settings(method)
-    arguments = {name: value for name, value in settings.items() if name in settable or name != "alpha"}
-    unknown = sorted(set(arguments) - set(settable))
+    known = list_settings(method)
+    arguments = {name: value for name, value in settings.items() if name in known or name != "alpha"}
+    unknown = sorted(set(arguments) - set(known))
     if unknown:
-        hint = did_you_mean(unknown[0], [*settable, "alpha"])
-        raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (it has {', '.join(settable)})")
+        hint = did_you_mean(unknown[0], [*known, "alpha"])
+        raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (it has {', '.join(known)})")
     if arguments.get("recipe") is not None:
         _check_recipe(arguments["recipe"])
     return arguments

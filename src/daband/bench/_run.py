@@ -127,15 +127,15 @@ def finish_run(prepared: PreparedRun, run: Run) -> Record:
     """
     spec, pair, folder, policy = prepared.spec, prepared.pair, prepared.folder, prepared.policy
     start_time = time.perf_counter()
-    result: Evaluation | None = None
+    evaluation: Evaluation | None = None
     if pair.target_test is None:
         arm_counts = count_chosen_arms(policy, pair.target, rule=spec.rule, seed=spec.seed)
     else:
-        result = evaluate(policy, pair.target_test, rule=spec.rule)
-        arm_counts = result.arm_counts
+        evaluation = evaluate(policy, pair.target_test, rule=spec.rule)
+        arm_counts = evaluation.arm_counts
     record: Record = {
         "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed,
-        **_get_target_fields(result), "target_arm_counts": arm_counts, "target_contexts": sum(arm_counts),
+        **_get_target_fields(evaluation), "target_arm_counts": arm_counts, "target_contexts": sum(arm_counts),
         "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
         "source_reward": float(run.reward.mean()),
         "logger_value": float(run.reward.mean()) if isinstance(pair.source, LoggedDomain) else None,
@@ -163,11 +163,11 @@ def _write_record(folder: Path, record: Record, environment: Record | None = Non
     return record
 
 
-def _get_target_fields(result: Evaluation | None) -> Record:
+def _get_target_fields(evaluation: Evaluation | None) -> Record:
     """Return the target fields of an evaluation; all are None if there is no evaluation."""
     names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
-    fields = {f"target_{name}": None if result is None else getattr(result, name) for name in names}
-    return {**fields, "per_class": None if result is None else result.per_class}
+    fields = {f"target_{name}": None if evaluation is None else getattr(evaluation, name) for name in names}
+    return {**fields, "per_class": None if evaluation is None else evaluation.per_class}
 
 
 def read_continued_record(folder: Path, rounds: int) -> Record | None:
@@ -248,9 +248,9 @@ def find_finished_runs(folder: str | Path) -> list[Path]:
         return [folder]
     # A bench that was started again with other settings also has old runs, which do not count.
     has_results = (folder / "results.json").is_file()
-    names = {str(record.get("folder")) for record in read_results(folder)} if has_results else None
-    runs = sorted(path.parent for path in folder.glob("*/done") if names is None or path.parent.name in names)
-    if not runs:
+    listed = {str(record.get("folder")) for record in read_results(folder)} if has_results else None
+    run_folders = sorted(path.parent for path in folder.glob("*/done") if listed is None or path.parent.name in listed)
+    if not run_folders:
         problem = "has no finished run" if folder.exists() else "does not exist"
         raise DataError(f"{folder} {problem}; start a run with `daband choose`, `daband run` or `daband bench`")
-    return runs
+    return run_folders

@@ -29,13 +29,13 @@ class AblationRow:
     base: str
     #: Letters of the terms that are kept.
     letters: str
-    #: This combination minus the full method; None for the full method, or if they have no seed in common.
+    #: The test of this combination minus the full method; None for the full method, or if they have no seed in common.
     paired: PairedTest | None
     #: The p-value with Holm's correction over the combinations of this base and pair; None without a test.
     p_holm: float | None
 
 
-def ablation_runs(
+def list_ablation_runs(
     experiment: Experiment, *, bases: Sequence[str] = tuple(ABLATION_BASES), seeds: Sequence[int] | None = None
 ) -> list[RunSpec]:
     """Return all eight combinations on each base, with method "daband" and variant ``base:letters``.
@@ -68,24 +68,24 @@ def _remove_terms(base: str, letters: str, recipe: object) -> dict[str, Any]:
     return {**recipe_changes, "weights": {**recipe_changes.get("weights", {}), **zero_weights}}
 
 
-def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
+def compute_ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
     """Return the table of an ablation from records of its runs; other records are ignored."""
-    full = ABLATION_LETTERS[-1]
+    all_letters = ABLATION_LETTERS[-1]
     rows = []
     ablation_records = [record for record in records if summaries.get_role(record) == "ablation"]
     groups = group_by(ablation_records, lambda record: (record["pair"], record["variant"].partition(":")[0]))
     for (_, base), base_records in groups.items():
         summary_of = {row.variant.partition(":")[2]: row for row in summaries.summarise(base_records)}
-        present = [letters for letters in ABLATION_LETTERS if letters in summary_of]
+        measured = [letters for letters in ABLATION_LETTERS if letters in summary_of]
         scores = {
             letters: summaries.score_by_seed(base_records, summary_of[letters].key, choose_metric(base_records))
-            for letters in present
+            for letters in measured
         }
-        reduced = [letters for letters in present if letters != full]
-        tests = {letters: summaries.compare_seeds(scores[letters], scores.get(full, {})) for letters in reduced}
+        reduced = [letters for letters in measured if letters != all_letters]
+        tests = {letters: summaries.compare_seeds(scores[letters], scores.get(all_letters, {})) for letters in reduced}
         tested = {letters: test for letters, test in tests.items() if test is not None}
         p_values = dict(zip(tested, adjust_holm([test.p_value for test in tested.values()]), strict=True))
-        for letters in present:
+        for letters in measured:
             p_value = float(p_values.get(letters, math.nan))
             p_holm = None if math.isnan(p_value) else p_value
             rows.append(AblationRow(summary_of[letters], base, letters, tests.get(letters), p_holm))

@@ -37,7 +37,7 @@ T = TypeVar("T")
 MakePolicy: TypeAlias = Callable[..., Policy]
 
 #: Shape of contexts in checks.
-SHAPE = (3,)
+CONTEXT_SHAPE = (3,)
 #: Number of arms in checks.
 N_ARMS = 4
 
@@ -54,20 +54,20 @@ def _with_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[
 
 
 def _offers_shared_arms(make: MakePolicy) -> bool:
-    """Return True if policies have a setting ``arms``. A class without it has only disjoint arms."""
+    """Return True unless ``make`` is a class without the setting ``arms``, which has only disjoint arms."""
     return not isinstance(make, type) or "arms" in get_setting_defaults(make)
 
 
 def draw_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:
     """Return contexts with uniform draws from [-1, 1]: (n, 3), or (n, n_arms, 3) for shared arms."""
-    shape = (n, *SHAPE) if arms == "disjoint" else (n, n_arms, *SHAPE)
+    shape = (n, *CONTEXT_SHAPE) if arms == "disjoint" else (n, n_arms, *CONTEXT_SHAPE)
     return rng.uniform(-1.0, 1.0, shape)
 
 
 def create_policy(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
     """Return a policy that has learned nothing."""
     arm_settings = {"arms": arms} if _offers_shared_arms(make) else {}
-    return make(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, **arm_settings)
+    return make(context_shape=CONTEXT_SHAPE, n_arms=N_ARMS, seed=seed, **arm_settings)
 
 
 def train_policy(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
@@ -98,7 +98,7 @@ def reload_policy(policy: Policy) -> Policy:
     return _read_saved(policy, load_policy)
 
 
-def fingerprint(policy: Policy) -> bytes:
+def read_fingerprint(policy: Policy) -> bytes:
     """Return the content of the file that a policy saves. Two policies with the same content are equal."""
     return _read_saved(policy, Path.read_bytes)
 
@@ -141,16 +141,14 @@ def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
     contexts = draw_contexts(np.random.default_rng(13), 9, arms)
     mask = np.array([True, False, True, True])
     for policy in (create_policy(make, arms), train_policy(make, arms)):
-        old_fingerprint = fingerprint(policy)
-        probabilities, decision = (
-            policy.probabilities(contexts, available=mask),
-            policy.decide(contexts, available=mask),
-        )
+        old_fingerprint = read_fingerprint(policy)
+        probabilities = policy.probabilities(contexts, available=mask)
+        decision = policy.decide(contexts, available=mask)
         assert probabilities.shape == (9, N_ARMS), probabilities.shape
         assert (probabilities[:, ~mask] == 0).all(), "an arm that is not available has a probability"
         assert_close(probabilities.sum(axis=1), np.ones(9), "the sums of probabilities")
         assert_close(probabilities[np.arange(9), decision.arm], decision.propensity, "probabilities and propensities")
-        assert fingerprint(policy) == old_fingerprint, "probabilities changed the policy"
+        assert read_fingerprint(policy) == old_fingerprint, "probabilities changed the policy"
 
 
 @_with_both_arm_models
@@ -190,9 +188,9 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
     """Check that ties before learning depend on the seed: not always one arm, and not the same arms for all seeds."""
     contexts = draw_contexts(np.random.default_rng(2), 30, "disjoint")
     choices = [create_policy(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
-    for seed, arms in enumerate(choices):
+    for seed, chosen in enumerate(choices):
         remedy = "break ties by a draw from the seed and the round"
-        assert len(np.unique(arms)) > 1, f"seed {seed} gives every tied context to arm {arms[0]}; {remedy}"
+        assert len(np.unique(chosen)) > 1, f"seed {seed} gives every tied context to arm {chosen[0]}; {remedy}"
     assert any((choices[0] != seed_choices).any() for seed_choices in choices[1:]), "seeds 0 to 3 break ties equally"
 
 
@@ -200,9 +198,9 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
 def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
     """Check that ``decide`` does not change the policy."""
     policy = train_policy(make, arms)
-    old_fingerprint = fingerprint(policy)
+    old_fingerprint = read_fingerprint(policy)
     policy.decide(draw_contexts(np.random.default_rng(3), 9, arms), "target")
-    assert fingerprint(policy) == old_fingerprint, "decide changed the policy"
+    assert read_fingerprint(policy) == old_fingerprint, "decide changed the policy"
 
 
 @_with_both_arm_models
@@ -258,10 +256,10 @@ def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
     batch_policy.update(contexts[rewarded_rounds], played_arms[rewarded_rounds], reward[rewarded_rounds])
     for i in rewarded_rounds[::-1]:
         single_policy.update(contexts[i : i + 1], played_arms[i : i + 1], reward[i : i + 1])
-    probe = draw_contexts(rng, 5, arms)
+    unseen = draw_contexts(rng, 5, arms)
     assert batch_policy.rounds_learned == single_policy.rounds_learned == 11
     if not batch_policy.order_matters:
-        assert_close_predictions(batch_policy.decide(probe), single_policy.decide(probe), "a batch and single rounds")
+        assert_close_predictions(batch_policy.decide(unseen), single_policy.decide(unseen), "a batch and single rounds")
 
 
 @_with_both_arm_models
@@ -270,7 +268,7 @@ def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
     policy = train_policy(make, arms)
     loaded_policy = reload_policy(policy)
     assert type(loaded_policy) is type(policy)
-    assert fingerprint(loaded_policy) == fingerprint(policy), "saving a loaded policy gives another file"
+    assert read_fingerprint(loaded_policy) == read_fingerprint(policy), "saving a loaded policy gives another file"
     rng = np.random.default_rng(10)
     contexts, rewards = draw_contexts(rng, 30, arms), rng.random((30, N_ARMS))
     decision, loaded_decision = policy.play(contexts, rewards), loaded_policy.play(contexts, rewards)
@@ -278,7 +276,7 @@ def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
     loaded_policy.adapt(steps=2)
     assert_same(decision.arm, loaded_decision.arm, "arms after loading")
     assert_same(decision.mean, loaded_decision.mean, "means after loading")
-    assert fingerprint(loaded_policy) == fingerprint(policy), "the loaded policy learned differently"
+    assert read_fingerprint(loaded_policy) == read_fingerprint(policy), "the loaded policy learned differently"
 
 
 @_with_both_arm_models
@@ -286,14 +284,14 @@ def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
     """Check that a copy and an unpickled policy learn exactly as the original does, and independently of it."""
     policy = train_policy(make, arms)
     copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - pickled here
-    old_fingerprint = fingerprint(policy)
+    old_fingerprint = read_fingerprint(policy)
     new_fingerprints = []
     for learner in (*copies, policy):
-        assert fingerprint(learner) == old_fingerprint, "a copy differs, or changed when another learned"
+        assert read_fingerprint(learner) == old_fingerprint, "a copy differs, or changed when another learned"
         rng = np.random.default_rng(11)
         learner.play(draw_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
         learner.adapt(steps=2)
-        new_fingerprints.append(fingerprint(learner))
+        new_fingerprints.append(read_fingerprint(learner))
     assert len(set(new_fingerprints)) == 1, "a copy learned something else than the original"
 
 
@@ -346,11 +344,11 @@ def check_units_change_no_decision(make: MakePolicy, arms: str) -> None:
 def check_bonus_never_grows(make: MakePolicy) -> None:
     """Check that no bonus, in standard deviations of rewards, grows with more rounds."""
     rng = np.random.default_rng(21)
-    policy, probe = create_policy(make, "disjoint"), draw_contexts(rng, 9, "disjoint")
+    policy, probe_contexts = create_policy(make, "disjoint"), draw_contexts(rng, 9, "disjoint")
     last_bonus = np.full((9, N_ARMS), np.inf)
     for _ in range(6):
         policy.update(draw_contexts(rng, 5, "disjoint"), rng.integers(0, N_ARMS, 5), 10.0 * rng.random(5))
-        bonus = policy.decide(probe).bonus / policy.reward_moments.scale
+        bonus = policy.decide(probe_contexts).bonus / policy.reward_moments.scale
         assert (bonus <= last_bonus * (1.0 + 1e-9)).all(), f"a bonus grew from {last_bonus} to {bonus}"
         last_bonus = bonus
 

@@ -62,7 +62,7 @@ def fit_log_command(
         _save_policy(_fit_table(log, method, roles), out)
         return
     columns = options.parse_columns(context)
-    fitted_policy = daband.load(policy) if policy is not None else _new_policy(method, arms, log, columns)
+    fitted_policy = daband.load(policy) if policy is not None else _make_policy(method, arms, log, columns)
     with show_rows_bar(fitted_policy.name) as show_rows:
         daband.fit_log(
             fitted_policy,
@@ -158,16 +158,16 @@ def _fit_table(log: str, method: str, roles: dict[str, Any]) -> Policy:
     return fitted_policy
 
 
-def _new_policy(method: str, arms: int | None, log: str, columns: Columns | None) -> Policy:
+def _make_policy(method: str, arms: int | None, log: str, columns: Columns | None) -> Policy:
     """Return a new policy for the contexts of a log."""
     if arms is None:
         raise InvalidInput("--arms is needed for a new policy, because a log may lack arms that were never chosen")
     check_method(method)
-    rounds = ParquetLog(log, n_arms=arms, columns=columns)
-    settings: dict[str, Any] = {"context_shape": rounds.context_shape, "n_arms": arms}
+    parquet_log = ParquetLog(log, n_arms=arms, columns=columns)
+    settings: dict[str, Any] = {"context_shape": parquet_log.context_shape, "n_arms": arms}
     policy_class = get_policy_class(method)
     if method.endswith("-p"):
-        settings["transform"] = daband.PCA(min(64, rounds.context_shape[0]))
+        settings["transform"] = daband.PCA(min(64, parquet_log.context_shape[0]))
     elif policy_class.scale_matters:
         settings["transform"] = daband.Standardise()
     return policy_class(**settings)
@@ -202,8 +202,8 @@ def evaluate_log_command(
 
     Example: daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips
     """
-    names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
-    if not names:
+    estimator_names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
+    if not estimator_names:
         raise InvalidInput("--estimators must name at least one of dr, snips and ips")
     evaluated_policy, folder = _open_exported_or_saved(policy)
     path = out or (None if folder is None else folder.path / _ESTIMATES_FILE)
@@ -225,10 +225,10 @@ def evaluate_log_command(
     )
     with show_rows_bar("pass 1") as show_rows:
         settings: dict[str, Any] = {"confidence": confidence, "rule": rule, "progress": show_rows, "id": id_column}
-        estimates = [daband.evaluate_log(evaluated_policy, open_rounds, name, **settings) for name in names]
+        estimates = [daband.evaluate_log(evaluated_policy, open_rounds, name, **settings) for name in estimator_names]
     for estimate in estimates:
         value, low, high = (
-            f"{number:.{count_decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)
+            f"{limit:.{count_decimals(limit)}f}" for limit in (estimate.value, estimate.low, estimate.high)
         )
         print_line(
             f"{estimate.estimator}: mean {reward} {value}, {100 * confidence:g}% interval {low} to {high}, from "
@@ -292,6 +292,6 @@ def convert_command(
     for path, frame in ((out, log), (arms, catalogue)):
         write_bytes(path, frame.write_csv().encode())
     print_line(f"Written: {out} ({len(log):,} events of {log_format}) and {arms} ({len(catalogue):,} arms)")
-    columns = "--arm arm --reward reward --propensity propensity"
-    columns += " --offered offered" if "offered" in log.columns else ""
-    print_line(f"Next: daband choose --source {out} --target NEW.csv {columns} --arms {arms}")
+    column_options = "--arm arm --reward reward --propensity propensity"
+    column_options += " --offered offered" if "offered" in log.columns else ""
+    print_line(f"Next: daband choose --source {out} --target NEW.csv {column_options} --arms {arms}")

@@ -25,7 +25,7 @@ from daband.bench._policy_folders import assess_runs
 from daband.bench._records import Records, group_by, read_results
 from daband.bench._run import find_finished_runs, read_spec
 from daband.bench._settings import Experiment, RunSpec, load_experiment, preset_names
-from daband.bench._variants import ablation_runs
+from daband.bench._variants import list_ablation_runs
 from daband.bench.report._method_summaries import ABLATION_BASES
 from daband.cli._files import accept_files
 from daband.cli._logs import convert_command, evaluate_log_command, fit_log_command, learn_command
@@ -173,7 +173,7 @@ def ablate(
     Example: daband ablate market.toml --seeds 0-4
     """
     experiment = load_experiment(name, overrides or ())
-    specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or ABLATION_BASES)), seeds=parse_seeds(seeds))
+    specs = list_ablation_runs(experiment, bases=tuple(dict.fromkeys(base or ABLATION_BASES)), seeds=parse_seeds(seeds))
     folder = out or Path("runs") / f"{name_folder(name)}-ablation"
 
     def print_results(records: Records) -> None:

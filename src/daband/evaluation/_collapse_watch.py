@@ -26,7 +26,7 @@ class _Sign:
     #: The sign is present at this value or below.
     at_most: float | None
     #: Text of the warning, a format string with the fields ``value`` and ``n``, the number of episodes.
-    message: str
+    template: str
 
     def is_present(self, record: Mapping[str, float]) -> bool:
         """Return True if an episode shows the sign."""
@@ -45,7 +45,7 @@ _SIGNS = (
         "target_top_share",
         at_least=0.95,
         at_most=None,
-        message="nearly all target contexts go to one arm ({value:.0%} for {n} episodes). Lower the weight of "
+        template="nearly all target contexts go to one arm ({value:.0%} for {n} episodes). Lower the weight of "
         "predicted_reward, raise target_diversity, or start the terms on the target later",
     ),
     _Sign(
@@ -53,7 +53,7 @@ _SIGNS = (
         "latent_spread",
         at_least=None,
         at_most=0.004,
-        message="different contexts have nearly the same features (their total variance is {value:.3g} of at most 1 "
+        template="different contexts have nearly the same features (their total variance is {value:.3g} of at most 1 "
         "for {n} episodes). Lower the weight of the divergence or the learning rate",
     ),
     _Sign(
@@ -61,7 +61,7 @@ _SIGNS = (
         "discriminator_accuracy",
         at_least=0.995,
         at_most=None,
-        message="the discriminator tells the domains apart without error ({value:.1%} for {n} episodes), so the "
+        template="the discriminator tells the domains apart without error ({value:.1%} for {n} episodes), so the "
         "encoder learns nothing from it. Raise the adversarial weight, or align the encoder's wider features (the "
         "recipe's setting dense.aligned = 'penultimate')",
     ),
@@ -78,15 +78,15 @@ class CollapseWatch:
     def __init__(self, *, patience: int = 10) -> None:
         self.patience = patience
         self._streaks = dict.fromkeys((sign.name for sign in _SIGNS), 0)
-        self._reported: set[str] = set()
+        self._reported_names: set[str] = set()
 
     def observe(self, record: Mapping[str, float]) -> list[str]:
         """Return the warnings that are due after an episode with this record; usually there are none."""
         messages = []
         for sign in _SIGNS:
             self._streaks[sign.name] = self._streaks[sign.name] + 1 if sign.is_present(record) else 0
-            if self._streaks[sign.name] >= self.patience and sign.name not in self._reported:
-                self._reported.add(sign.name)
-                explanation = sign.message.format(value=record[sign.field], n=self._streaks[sign.name])
-                messages.append(f"{sign.name}: {explanation}")
+            if self._streaks[sign.name] >= self.patience and sign.name not in self._reported_names:
+                self._reported_names.add(sign.name)
+                message = sign.template.format(value=record[sign.field], n=self._streaks[sign.name])
+                messages.append(f"{sign.name}: {message}")
         return messages

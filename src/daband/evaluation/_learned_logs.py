@@ -35,8 +35,8 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
         start, _, stop = row_range.partition("-")
         if stop:
             learned_ranges.setdefault(digest, []).append((int(start), int(stop)))
-    ids = getattr(policy, "_ids", ())
-    if not learned_ranges and not ids:
+    learned_ids = getattr(policy, "_ids", ())
+    if not learned_ranges and not learned_ids:
         return 0
     n_learned = 0
     for part, part_entry in compute_digests(log.parts()).items():
@@ -44,7 +44,7 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
         for start, stop in learned_ranges.get(part_entry.partition(":")[0], ()):
             is_learned[max(0, start - part.start) : max(0, stop - part.start)] = True
         if id_column is not None:
-            is_learned |= np.array([round_id in ids for round_id in log.values(part, id_column)], np.bool_)
+            is_learned |= np.array([round_id in learned_ids for round_id in log.values(part, id_column)], np.bool_)
         n_learned += int(is_learned.sum())
     return n_learned
 
@@ -64,12 +64,12 @@ def has_learned(policy: Policy, path: str | Path) -> bool:
 def list_entries(log: LoggedDomain) -> frozenset[str]:
     """Return the entries of ``Policy.log_parts`` for all rounds of a log."""
     entries: set[str] = set()
-    for part in log.by_name.values():
-        if isinstance(part, ParquetLog):
-            entries |= part.log_parts
-        elif isinstance(part, LoggedDomain):
-            arms, rewards, _ = part.read_log(np.arange(len(part)))
-            entries.add(f"{hashlib.sha256(arms.tobytes() + rewards.tobytes()).hexdigest()[:32]}:0-{len(part)}")
+    for source_log in log.by_name.values():
+        if isinstance(source_log, ParquetLog):
+            entries |= source_log.log_parts
+        elif isinstance(source_log, LoggedDomain):
+            arms, rewards, _ = source_log.read_log(np.arange(len(source_log)))
+            entries.add(f"{hashlib.sha256(arms.tobytes() + rewards.tobytes()).hexdigest()[:32]}:0-{len(source_log)}")
     return frozenset(entries)
 
 

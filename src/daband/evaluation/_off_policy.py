@@ -311,14 +311,14 @@ def _check_sample(log: WeightedRounds, terms: FloatArray, skewness: float) -> li
     ``terms`` (n,) and ``skewness`` are those of the estimate.
     """
     reasons = []
-    n, weights = len(log.rewards), log.weights
+    n_rounds, weights = len(log.rewards), log.weights
     effective_size, total_weight, heaviest = effective_sample_size(weights), float(weights.sum()), int(weights.argmax())
     if effective_size < _MIN_EFFECTIVE_ROUNDS:
         reasons.append(
-            f"the effective sample is small: {effective_size:.0f} of {n} rounds; the interval may be too short, and a "
-            "policy closer to the log's would be estimated better"
+            f"the effective sample is small: {effective_size:.0f} of {n_rounds} rounds; the interval may be too short, "
+            "and a policy closer to the log's would be estimated better"
         )
-    if n > 1 and total_weight > 0 and weights[heaviest] > _MAX_WEIGHT_FRACTION * total_weight:
+    if n_rounds > 1 and total_weight > 0 and weights[heaviest] > _MAX_WEIGHT_FRACTION * total_weight:
         reasons.append(f"one round (row {heaviest}) has {weights[heaviest] / total_weight:.0%} of all weight")
     usual_reward = float(np.median(log.rewards))
     is_unusual = log.rewards != usual_reward
@@ -329,11 +329,11 @@ def _check_sample(log: WeightedRounds, terms: FloatArray, skewness: float) -> li
             "be too short"
         )
     squared_deviations = np.square(terms - terms.mean())
-    largest_index, sum_of_squares = int(squared_deviations.argmax()), float(squared_deviations.sum())
+    farthest, sum_of_squares = int(squared_deviations.argmax()), float(squared_deviations.sum())
     max_fraction = _MAX_SKEWED_FRACTION if abs(skewness) > _MAX_SKEWNESS else _MAX_VARIANCE_FRACTION
-    if sum_of_squares > 0 and squared_deviations[largest_index] > max_fraction * sum_of_squares:
+    if sum_of_squares > 0 and squared_deviations[farthest] > max_fraction * sum_of_squares:
         reasons.append(
-            f"one reward (row {largest_index}: {log.rewards[largest_index]:g}) contributes "
-            f"{squared_deviations[largest_index] / sum_of_squares:.0%} of the variance; the interval may be too short"
+            f"one reward (row {farthest}: {log.rewards[farthest]:g}) contributes "
+            f"{squared_deviations[farthest] / sum_of_squares:.0%} of the variance; the interval may be too short"
         )
     return reasons

@@ -91,14 +91,14 @@ def compute_bound_terms(
     n, m = len(source.arm), len(target.arm)
     errors = np.asarray(choice_errors, np.float64)
     source_means = _get_chosen_means(source)
-    scale = n / m  # of a sum over M target contexts to a sum over N rounds
-    exploration = scale * float(2 * target.bonus.max(axis=1).sum()) + float(errors @ (2 * source.bonus.max(axis=1)))
+    ratio = n / m  # scales a sum over M target contexts to a sum over N rounds
+    exploration = ratio * float(2 * target.bonus.max(axis=1).sum()) + float(errors @ (2 * source.bonus.max(axis=1)))
     return BoundTerms(
         rounds=n,
         source_regret=None if source_regret is None or math.isnan(source_regret) else source_regret,
         regression_error=2 * float(np.abs(reward - source_means).sum()),
         divergence=None if divergence is None else n * divergence,
-        predicted_reward_target=scale * float(np.abs(_get_chosen_means(target)).sum()),
+        predicted_reward_target=ratio * float(np.abs(_get_chosen_means(target)).sum()),
         predicted_reward_source=float(errors @ np.abs(source_means)),
         exploration=alpha * exploration,
     )

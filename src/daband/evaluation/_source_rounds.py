@@ -28,9 +28,9 @@ def apply_by_source(
     if source_names is None:
         return list(function(contexts, "source"))
     rows_by_source = {str(name): np.flatnonzero(source_names == name) for name in np.unique(source_names)}
-    order = np.argsort(np.concatenate(list(rows_by_source.values())))
+    original_order = np.argsort(np.concatenate(list(rows_by_source.values())))
     results = [function(contexts[rows], name) for name, rows in rows_by_source.items()]
-    return [np.concatenate(arrays)[order] for arrays in zip(*results, strict=True)]
+    return [np.concatenate(source_arrays)[original_order] for source_arrays in zip(*results, strict=True)]
 
 
 def sample_round_indices(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, seed: int) -> IntArray:
@@ -66,11 +66,11 @@ def sample_evenly(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArra
     return contexts, np.concatenate([domain.read_expected(start, stop) for start, stop in blocks])
 
 
-def _space_blocks(n_rows: int, n: int) -> list[tuple[int, int]]:
-    """Return row ranges (start, stop) with about ``n`` rows, evenly spaced over ``n_rows`` rows."""
-    if n == n_rows:
+def _space_blocks(n_rows: int, n_selected: int) -> list[tuple[int, int]]:
+    """Return row ranges (start, stop) with about ``n_selected`` rows, evenly spaced over ``n_rows`` rows."""
+    if n_selected == n_rows:
         return [(0, n_rows)]
-    n_blocks = math.ceil(n / _BLOCK_ROWS)
+    n_blocks = math.ceil(n_selected / _BLOCK_ROWS)
     starts = np.linspace(0, n_rows - _BLOCK_ROWS, n_blocks).astype(int)
     stops = np.minimum(starts + _BLOCK_ROWS, [*starts[1:], n_rows])
     return [(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True) if stop > start]

@@ -6,7 +6,7 @@ import pytest
 from daband.bench._bench import bench
 from daband.bench._records import adjust_holm, compare_paired, read_results
 from daband.bench._settings import load_experiment
-from daband.bench._variants import ablation_rows, ablation_runs
+from daband.bench._variants import compute_ablation_rows, list_ablation_runs
 from daband.bench.report._method_summaries import ABLATION_BASES as BASES
 from daband.bench.report._method_summaries import ABLATION_LETTERS as COMBINATIONS
 from daband.errors import InvalidInput
@@ -21,7 +21,7 @@ def small(tiny_experiment):
 
 
 def test_every_combination_of_every_base_with_every_seed(small):
-    specs = ablation_runs(small)
+    specs = list_ablation_runs(small)
     variants = {f"{base}:{letters}" for base in ("paper", "default-rpd") for letters in COMBINATIONS}
     assert {spec.variant for spec in specs} == variants
     assert len(specs) == len({spec.folder_name for spec in specs}) == 32
@@ -33,7 +33,7 @@ def test_every_combination_of_every_base_with_every_seed(small):
 def test_the_letters_stand_for_all_that_is_added_to_neural_linucb(base, shape, small):
     recipes = {
         spec.variant.partition(":")[2]: resolve_recipe(spec.policy["recipe"], context_shape=shape)
-        for spec in ablation_runs(small, bases=[base], seeds=[0])
+        for spec in list_ablation_runs(small, bases=[base], seeds=[0])
     }
     on = {letters: {name for name, weight in recipe.weights.items() if weight} for letters, recipe in recipes.items()}
     assert all(name.startswith("source_") for name in on["none"])
@@ -49,19 +49,19 @@ def test_the_letters_stand_for_all_that_is_added_to_neural_linucb(base, shape, s
 def test_own_changes_apply_to_the_base_they_name(small):
     learning = {
         spec.variant: resolve_recipe(spec.policy["recipe"], context_shape=(4,)).learning.learning_rate
-        for spec in ablation_runs(small, seeds=[0])
+        for spec in list_ablation_runs(small, seeds=[0])
     }
     assert {learning[f"paper:{letters}"] for letters in COMBINATIONS} == {1e-3}
     assert {learning[f"default-rpd:{letters}"] for letters in COMBINATIONS} == {1e-3}  # its own
     paper = load_experiment("paper-s2rda49")
-    for spec in ablation_runs(paper, bases=["paper"], seeds=[0]):
+    for spec in list_ablation_runs(paper, bases=["paper"], seeds=[0]):
         recipe = resolve_recipe(spec.policy["recipe"], context_shape=(3, 224, 224))
         assert (recipe.alpha, recipe.learning.learning_rate) == (0.01, 1e-3)
 
 
 def test_none_is_neural_linucb_to_the_bit(small, tmp_path):
     """With everything off, the ablated DABand plays the rounds of Neural-LinUCB of the same recipe."""
-    none = [spec for spec in ablation_runs(small, bases=["paper"], seeds=[3]) if spec.variant == "paper:none"]
+    none = [spec for spec in list_ablation_runs(small, bases=["paper"], seeds=[3]) if spec.variant == "paper:none"]
     recipe = {"base": "paper", "learning": {"learning_rate": 1e-3}}
     alone = small.model_copy(update={"methods": {"nlinucb": {"recipe": recipe, "device": "cpu"}}})
     ablated, plain = bench([*none, *alone.runs(["nlinucb"], [3])], tmp_path)
@@ -74,12 +74,12 @@ def test_none_is_neural_linucb_to_the_bit(small, tmp_path):
 
 def test_an_ablation_runs_resumes_and_is_tested_by_seed(small, tmp_path):
     kept = ("none", "R", "RPD")
-    specs = [spec for spec in ablation_runs(small, bases=["paper"]) if spec.variant.partition(":")[2] in kept]
+    specs = [spec for spec in list_ablation_runs(small, bases=["paper"]) if spec.variant.partition(":")[2] in kept]
     records = bench(specs, tmp_path)
     events = []
     assert bench(specs, tmp_path, on_event=events.append) == records
     assert {event.kind for event in events} == {"found"}
-    rows = {row.letters: row for row in ablation_rows(read_results(tmp_path))}
+    rows = {row.letters: row for row in compute_ablation_rows(read_results(tmp_path))}
     assert tuple(rows) == kept
     assert rows["RPD"].paired is None
     assert rows["RPD"].summary.metric.field == "target_value"  # the pair pays real numbers
@@ -104,7 +104,7 @@ def test_the_family_of_the_correction_is_the_base():
     records = [
         record(letters, seed, rng.normal(), base) for base in BASES for letters in COMBINATIONS for seed in range(4)
     ]
-    rows = ablation_rows(records)
+    rows = compute_ablation_rows(records)
     for base in BASES:
         mine = [row for row in rows if row.base == base and row.paired]
         assert [row.p_holm for row in mine] == adjust_holm([row.paired.p_value for row in mine])
@@ -112,21 +112,23 @@ def test_the_family_of_the_correction_is_the_base():
 
 
 def test_what_is_missing_is_left_out():
-    rows = {row.letters: row for row in ablation_rows([record("R", 0, 0.5), record("RPD", 1, 0.7)])}
+    rows = {row.letters: row for row in compute_ablation_rows([record("R", 0, 0.5), record("RPD", 1, 0.7)])}
     assert rows["R"].paired is None  # no seed in common
     assert rows["R"].p_holm is None
-    single = ablation_rows([record("R", 0, 0.5), record("RPD", 0, 0.7), {**record("x", 0, 1.0), "variant": "default"}])
+    single = compute_ablation_rows(
+        [record("R", 0, 0.5), record("RPD", 0, 0.7), {**record("x", 0, 1.0), "variant": "default"}]
+    )
     assert [row.letters for row in single] == ["R", "RPD"]
     assert math.isnan(single[0].paired.p_value)
     assert single[0].p_holm is None
 
 
 def test_an_ablation_without_target_labels_has_no_score():
-    (full, *others) = ablation_rows([record(letters, 0, None) for letters in ("RPD", "R", "none")])
+    (full, *others) = compute_ablation_rows([record(letters, 0, None) for letters in ("RPD", "R", "none")])
     assert [row.summary.score.value for row in (full, *others)] == [None] * 3
     assert all(row.paired is None for row in others)
 
 
 def test_an_unknown_base(small):
     with pytest.raises(InvalidInput, match=r"no ablation of the recipe 'nlinucb' \(known: paper, default-rpd\)"):
-        ablation_runs(small, bases=["nlinucb"])
+        list_ablation_runs(small, bases=["nlinucb"])

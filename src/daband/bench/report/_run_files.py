@@ -34,7 +34,7 @@ class RunCurves:
 
     #: The round numbers at which the curves are known, (n,).
     rounds: AnyArray
-    #: The value of each run after these rounds, (n_runs, n).
+    #: The value of each run's curve after these rounds, (n_runs, n).
     values: FloatArray
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from daband.bench._records import TARGET_ACCURACY, Metric, PairedTest, Records, choose_metric, count_decimals, group_by
-from daband.bench._variants import ablation_rows
+from daband.bench._variants import compute_ablation_rows
 from daband.bench.report import _figures as figures
 from daband.bench.report import _method_summaries as summaries
 from daband.bench.report._method_summaries import BASELINE, UNKNOWN, Key, Mean, MethodSummary, label
@@ -148,7 +148,7 @@ def _comparison_sections(pair: str, records: Records, *, by_class: bool) -> list
         f"{metric.name.capitalize()} by method: {listed}.",
     )
     texts = [caption("budget", rounds=f"{records[0]['rounds']:,}")] if paper else []
-    classes = _class_names(records)
+    classes = _find_class_names(records)
     if not by_class or not classes or metric is not TARGET_ACCURACY:
         return [Section(metric.name.capitalize(), texts, [drawing], tables)]
     class_table = _class_table(pair, rows, records, classes)
@@ -229,7 +229,7 @@ def _unlabelled_tables(pair: str, rows: Sequence[MethodSummary], records: Record
     }
     about = caption("unlabelled", pair=pair, logged=logged_value)
     tables = [Table.from_columns(f"{slug(pair)}-methods", about, columns)]
-    classes = _class_names(records)
+    classes = _find_class_names(records)
     fractions = {label(*row.key): row.arm_fractions for row in rows if len(row.arm_fractions) == len(classes) > 0}
     if fractions:
         texts = {name: [f"{fraction:.3f}" for fraction in values] for name, values in fractions.items()}
@@ -238,7 +238,7 @@ def _unlabelled_tables(pair: str, rows: Sequence[MethodSummary], records: Record
     return tables
 
 
-def _class_names(records: Records) -> list[str]:
+def _find_class_names(records: Records) -> list[str]:
     """Return the names of the arms from the first record that has them, or else their numbers."""
     for record in records:
         per_arm = record.get("per_class") or record.get("target_arm_counts")
@@ -253,11 +253,11 @@ def _class_table(pair: str, rows: Sequence[MethodSummary], records: Records, cla
     columns: dict[str, list[str]] = {"class": [*classes, "all"]}
     for row in rows:
         run_accuracies = [record.get("per_class") or [] for record in records if summaries.get_key(record) == row.key]
-        by_class_index = list(zip(*(values for values in run_accuracies if len(values) == len(classes)), strict=True))
-        class_values = by_class_index or [()] * len(classes)
-        means = [Mean.of([value for value in values if value is not None]) for values in class_values]
-        texts = ["-" if mean.value is None else mean.format(3) for mean in means]
-        columns[label(*row.key)] = [*texts, row.accuracy.format(4)]
+        complete = [accuracies for accuracies in run_accuracies if len(accuracies) == len(classes)]
+        accuracies_by_class = list(zip(*complete, strict=True)) or [()] * len(classes)
+        means = [Mean.of([value for value in values if value is not None]) for values in accuracies_by_class]
+        mean_texts = ["-" if mean.value is None else mean.format(3) for mean in means]
+        columns[label(*row.key)] = [*mean_texts, row.accuracy.format(4)]
         paper_row = paper.get(row.method) if row.variant == "default" else None
         if paper_row is not None:
             paper_texts = {
@@ -284,8 +284,8 @@ def pairs_tables(family: str, records: Records) -> list[Table]:
         scores = summaries.score_by_seed(records, key, metric) if len(by_pair) == len(pairs) else {}
         means[key] = [*(by_pair.get(pair, Mean.of([])) for pair in pairs), Mean.of(list(scores.values()))]
     digits = metric.count_decimals(*(row.score.value for row in rows), significant=4)
-    by_row = zip(*means.values(), strict=True)
-    best = [max((mean.value for mean in row if mean.value is not None), default=None) for row in by_row]
+    means_by_row = zip(*means.values(), strict=True)
+    best = [max((mean.value for mean in row if mean.value is not None), default=None) for row in means_by_row]
     columns = {"source-target": [*(pair.partition("/")[2] or pair for pair in pairs), "mean of pairs"]}
     for key, row_means in means.items():
         texts = ["-" if mean.value is None else mean.format(digits) for mean in row_means]
@@ -302,7 +302,7 @@ def ablation_tables(pair: str, records: Records) -> list[Table]:
     """
     paper = summaries.paper_ablation(pair)
     tables = []
-    for base, rows in group_by(ablation_rows(records), lambda row: row.base).items():
+    for base, rows in group_by(compute_ablation_rows(records), lambda row: row.base).items():
         summary_rows = [row.summary for row in rows]
         metric = summary_rows[0].metric
         digits = metric.count_decimals(*(row.score.value for row in summary_rows), significant=4)
@@ -364,8 +364,8 @@ def continued_table(pair: str, records: Records) -> Table:
 def _regret_drawings(pair: str, runs: Sequence[RunFiles], domain: str) -> list[Drawing]:
     """Return a drawing of cumulative regret over the rounds in a domain; empty if no run has one."""
     curves = {}
-    for key, group in list(group_by(runs, lambda run: run.key).items())[:_MAX_CURVES]:
-        curve = merge_curves([run.read_regret(domain) for run in group])
+    for key, key_runs in list(group_by(runs, lambda run: run.key).items())[:_MAX_CURVES]:
+        curve = merge_curves([run.read_regret(domain) for run in key_runs])
         if curve is not None:
             curves[key] = curve
     if not curves:
@@ -379,13 +379,13 @@ def _bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
     """Return a table of the bound's observable terms per round after training; empty if no method measures them."""
     columns: dict[str, list[str]] = {}
     for key, group in group_by(runs, lambda run: run.key).items():
-        ends = [records[-1] for run in group if (records := run.read_episodes()) and "bound_rounds" in records[-1]]
-        if ends:
-            sums = {name: [record.get(f"bound_{name}") for record in ends] for name in _BOUND_TERMS}
-            rounds = [record["bound_rounds"] for record in ends]
+        last = [records[-1] for run in group if (records := run.read_episodes()) and "bound_rounds" in records[-1]]
+        if last:
+            sums_by_term = {name: [record.get(f"bound_{name}") for record in last] for name in _BOUND_TERMS}
+            rounds = [record["bound_rounds"] for record in last]
             columns[label(*key)] = [
                 UNKNOWN if None in values else Mean.of([v / n for v, n in zip(values, rounds, strict=True)]).format(3)
-                for values in sums.values()
+                for values in sums_by_term.values()
             ]
     if not columns:
         return []
@@ -401,7 +401,7 @@ def setup_section(runs: Sequence[RunFiles]) -> Section:
         lambda fields: ", ".join(f"{name} {fields[name]}" for name in _VERSIONS if fields.get(name)),
     )
     lines = [f"{len(group)} run{'s' if len(group) > 1 else ''}: {text}." for text, group in groups.items()]
-    remark = "The run folders are remark, so versions are unknown."
+    remark = "The run folders are missing, so versions are unknown."
     return Section(
         "Versions and settings", [*(lines or [remark]), "config.json in each run's folder has all settings."], level=2
     )
@@ -427,9 +427,9 @@ def warning_sections(runs: Sequence[RunFiles]) -> list[Section]:
             sign = f"Training showed a sign of collapse: {message.partition(':')[0]}."
             messages.setdefault(sign, []).append(run.name)
     texts = []
-    for message, names in messages.items():
-        others = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        texts.append(f"{message} ({'; '.join(names[:3])}{others})")
+    for message, run_names in messages.items():
+        others = f" and {len(run_names) - 3} more" if len(run_names) > 3 else ""
+        texts.append(f"{message} ({'; '.join(run_names[:3])}{others})")
     return [Section("Warnings", texts[:_MAX_WARNINGS], level=2)] if texts else []
 
 
