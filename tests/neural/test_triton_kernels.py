@@ -118,7 +118,7 @@ def test_the_kernels_normalise_in_training_by_own_statistics_of_equal_domains():
 def test_kernels_and_bfloat16_are_for_gpus_that_have_them(monkeypatch, device, capability, kernels_run, bfloat16):
     found = object()
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(domain_norm, "_compute_capability", lambda _: capability)
-    monkeypatch.setattr(domain_norm, "_triton_module", lambda: found)
+    monkeypatch.setattr(domain_norm, "_get_capability", lambda _: capability)
+    monkeypatch.setattr(domain_norm, "_import_kernels", lambda: found)
     assert (domain_norm.triton_kernels(torch.device(device)) is found) == kernels_run
     assert domain_norm.has_bfloat16(torch.device(device)) == bfloat16

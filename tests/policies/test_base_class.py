@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from daband.checks._policies import (
-    N_ARMS,
     CONTEXT_SHAPE,
+    N_ARMS,
     assert_close_predictions,
     create_policy,
     draw_contexts,

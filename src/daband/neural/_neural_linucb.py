@@ -204,17 +204,17 @@ class NeuralLinUCB(Policy):
         """
         if isinstance(settings.get("encoder"), nn.Module):
             settings.setdefault("transform", None)
-        members = settings.pop("members", 1)
-        if members == "auto":
-            members = _N_GPU_MEMBERS if find_device(settings.get("device", "auto")).type == "cuda" else 1
-        members = check_int("members", members, minimum=1)
-        if members == 1:
+        n_members = settings.pop("members", 1)
+        if n_members == "auto":
+            n_members = _N_GPU_MEMBERS if find_device(settings.get("device", "auto")).type == "cuda" else 1
+        n_members = check_int("members", n_members, minimum=1)
+        if n_members == 1:
             return super().for_pair(pair, **settings)
         seed = settings.pop("seed", 0)
-        policies_by_name = {f"seed-{n}": cls.for_pair(pair, seed=n, **settings) for n in range(seed, seed + members)}
-        options: dict[str, Any] = {"members": policies_by_name, "transform": None, "learn_weights": False}
-        options |= {name: settings[name] for name in ("explore", "epsilon") if name in settings}
-        return Mixture.for_pair(pair, seed=seed, **options)
+        members = {f"seed-{n}": cls.for_pair(pair, seed=n, **settings) for n in range(seed, seed + n_members)}
+        mixture_settings: dict[str, Any] = {"members": members, "transform": None, "learn_weights": False}
+        mixture_settings |= {name: settings[name] for name in ("explore", "epsilon") if name in settings}
+        return Mixture.for_pair(pair, seed=seed, **mixture_settings)
 
     @property
     def counts(self) -> IntArray:
@@ -315,11 +315,11 @@ class NeuralLinUCB(Policy):
         """Warn once if floating-point images have pixels from 0 to 255, from which networks learn less well."""
         if self._layout is None or contexts.dtype.kind != "f" or "pixels" in self._issued_warnings:
             return
-        largest = float(contexts.max())
-        if largest > _MAX_PIXEL:
+        highest = float(contexts.max())
+        if highest > _MAX_PIXEL:
             self._issued_warnings.add("pixels")
             warnings.warn(
-                f"contexts are images of floating-point numbers up to {largest:g}; pass them as uint8, or divide them "
+                f"contexts are images of floating-point numbers up to {highest:g}; pass them as uint8, or divide them "
                 "by 255, so that pixels are in [0, 1]",
                 stacklevel=5,
             )
@@ -373,15 +373,15 @@ class NeuralLinUCB(Policy):
             raise InvalidInput("student() needs members that are neural policies of one context shape and one recipe")
         if members[0].arms == "shared":
             raise InvalidInput("student() is not available with one context per arm")
-        networks = [member for member in members if isinstance(member, NeuralLinUCB)]
-        student = copy.deepcopy(networks[int(np.argmax(weights))])
+        neural_members = [member for member in members if isinstance(member, NeuralLinUCB)]
+        student = copy.deepcopy(neural_members[int(np.argmax(weights))])
         domain_index = student.domains.first_target
         target_buffer = student.buffers.unlabelled[0]
         if not len(target_buffer):
             raise InvalidInput("student() needs target contexts, and the members have stored none")
         contexts = target_buffer.contexts[: len(target_buffer)]
         mean_predictions = np.zeros((len(contexts), student.n_arms))
-        for member, weight in zip(networks, weights, strict=True):
+        for member, weight in zip(neural_members, weights, strict=True):
             features, moments = member._encoder.encode(contexts.cpu().numpy(), domain_index), member.reward_moments
             means, _ = member._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=False)
             mean_predictions += weight * (means - moments.centre) / moments.scale
@@ -439,14 +439,14 @@ class NeuralLinUCB(Policy):
         return steps
 
     def finish_steps(self, measurements: dict[str, float]) -> dict[str, float]:
-        """Use the trained encoder for decisions, and return the measurements of the steps with the gate.
+        """Use the trained encoder for decisions. Return the steps' measurements and the skill gate's factor ("gate").
 
         Raise ``TrainingDiverged`` if three or more steps in a row were skipped.
         """
-        streak = measurements.pop("worst_streak", 0.0)
-        if streak >= _MAX_SKIPPED_STEPS:
+        n_steps = measurements.pop("worst_streak", 0.0)
+        if n_steps >= _MAX_SKIPPED_STEPS:
             raise TrainingDiverged(
-                f"{int(streak)} gradient steps in a row had a loss or gradient that is not finite; they were skipped, "
+                f"{int(n_steps)} gradient steps in a row had a loss or gradient that is not finite; they were skipped, "
                 f"and training stops here. The last saved state is not affected; try a learning rate below "
                 f"{self.recipe.learning.learning_rate:g}, or smaller weights"
             )

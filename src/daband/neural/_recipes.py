@@ -88,10 +88,10 @@ def resolve_recipe(
     elif recipe is None or isinstance(recipe, str | Mapping):
         base_only: dict[str, Any] = {} if recipe is None else {"base": recipe}
         changes = dict(recipe) if isinstance(recipe, Mapping) else base_only
-        name = str(changes.pop("base", "default"))
-        base = recipe_for(name, context_shape=context_shape)
+        base_name = str(changes.pop("base", "default"))
+        base = recipe_for(base_name, context_shape=context_shape)
         base = base.source_only() if source_only else base
-        if name in _SHIFT_RECIPES:
+        if base_name in _SHIFT_RECIPES:
             shift = default_shift(context_shape) if shift is None else shift
             base = _adjust_to_shift(base, shift, math.prod(context_shape), changes.get("weights"))
             if not shift.aligns_features and base.encoder.name == "mlp":

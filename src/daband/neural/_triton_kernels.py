@@ -41,7 +41,7 @@ _SUM_KERNEL_OPTIONS = {**_KERNEL_OPTIONS, "block_rows": _SUM_ROWS, "num_warps": 
 
 
 @triton.jit
-def _moments(
+def _compute_moments(
     maps, piece_stats, n_rows, channels, rows_per_piece,
     pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
@@ -52,18 +52,18 @@ def _moments(
     piece, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
     column_mask = column < channels
-    first = piece * rows_per_piece
-    last = tl.minimum(first + rows_per_piece, n_rows)
+    first_row = piece * rows_per_piece
+    end_row = tl.minimum(first_row + rows_per_piece, n_rows)
     total = tl.zeros([block_columns], tl.float32)
     squares = tl.zeros([block_columns], tl.float32)
-    for start in range(first, last, block_rows):
+    for start in range(first_row, end_row, block_rows):
         row = start + tl.arange(0, block_rows)
-        mask = (row < last)[:, None] & column_mask[None, :]
+        mask = (row < end_row)[:, None] & column_mask[None, :]
         offset = (domain * n_rows + row).to(tl.int64)[:, None] * channels + column[None, :]
         value = tl.load(maps + offset, mask=mask, other=0.0).to(tl.float32)
         total += tl.sum(value, axis=0)
         squares += tl.sum(value * value, axis=0)
-    count = tl.maximum(last - first, 1).to(tl.float32)
+    count = tl.maximum(end_row - first_row, 1).to(tl.float32)
     mean = total / count
     offset = piece_stats + (domain * 2 * pieces + piece) * channels + column
     tl.store(offset, mean, mask=column_mask)
@@ -116,8 +116,8 @@ def _norm_pool(
     best = best_raw.to(tl.float32) * scale + shift
     best_index = tl.zeros([block_rows, block_columns], tl.int32)
     for corner_index in tl.static_range(1, 4):
-        step = ((corner_index // 2) * width + corner_index % 2) * channels
-        candidate = tl.load(start + step, mask=mask, other=0.0)
+        corner_offset = ((corner_index // 2) * width + corner_index % 2) * channels
+        candidate = tl.load(start + corner_offset, mask=mask, other=0.0)
         value = candidate.to(tl.float32) * scale + shift
         best_index = tl.where(value > best, corner_index, best_index)
         best_raw = tl.where(value > best, candidate, best_raw)
@@ -143,13 +143,13 @@ def _sum_gradients(
     column_mask = column < channels
     mean = tl.load(moments + (domain * 2) * channels + column, mask=column_mask, other=0.0)
     inverse_deviation = tl.load(moments + (domain * 2 + 1) * channels + column, mask=column_mask, other=0.0)
-    first = piece * rows_per_piece
-    last = tl.minimum(first + rows_per_piece, pooled_rows)
+    first_row = piece * rows_per_piece
+    end_row = tl.minimum(first_row + rows_per_piece, pooled_rows)
     total = tl.zeros([block_columns], tl.float32)
     product = tl.zeros([block_columns], tl.float32)
-    for start in range(first, last, block_rows):
+    for start in range(first_row, end_row, block_rows):
         row = start + tl.arange(0, block_rows)
-        mask = (row < last)[:, None] & column_mask[None, :]
+        mask = (row < end_row)[:, None] & column_mask[None, :]
         pooled_row = domain * pooled_rows + row
         offset = pooled_row.to(tl.int64)[:, None] * channels + column[None, :]
         best_index = tl.load(max_index + offset, mask=mask, other=4).to(tl.int32)
@@ -189,12 +189,12 @@ def _map_gradient(
     best_index = tl.load(max_index + offset, mask=mask, other=4).to(tl.int32)
     start = top_left[:, None] * channels + column[None, :]
     for corner_index in tl.static_range(4):
-        step = ((corner_index // 2) * width + corner_index % 2) * channels
-        value = tl.load(maps + start + step, mask=mask, other=0.0).to(tl.float32)
+        corner_offset = ((corner_index // 2) * width + corner_index % 2) * channels
+        value = tl.load(maps + start + corner_offset, mask=mask, other=0.0).to(tl.float32)
         normalised = (value - mean) * inverse_deviation
         corner_gradient = tl.where(best_index == corner_index, row_gradient, 0.0)
         result = scale * (corner_gradient - total - normalised * product)
-        tl.store(out + start + step, result.to(out.dtype.element_ty), mask=mask)
+        tl.store(out + start + corner_offset, result.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -214,9 +214,9 @@ def _affine_pool(
     start = maps + top_left[:, None] * channels + column[None, :]
     best = tl.load(start, mask=mask, other=0.0).to(tl.float32) * channel_scale + channel_shift
     for corner_index in tl.static_range(1, 4):
-        step = ((corner_index // 2) * width + corner_index % 2) * channels
+        corner_offset = ((corner_index // 2) * width + corner_index % 2) * channels
         best = tl.maximum(
-            tl.load(start + step, mask=mask, other=0.0).to(tl.float32) * channel_scale + channel_shift, best
+            tl.load(start + corner_offset, mask=mask, other=0.0).to(tl.float32) * channel_scale + channel_shift, best
         )
     offset = row.to(tl.int64)[:, None] * channels + column[None, :]
     tl.store(out + offset, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
@@ -276,17 +276,17 @@ class _NormPoolReLU(torch.autograd.Function):
     def forward(
         ctx: Any, maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon
     ) -> torch.Tensor:
-        images, channels, height, width = maps.shape
+        n_images, channels, height, width = maps.shape
         pixels = maps.permute(0, 2, 3, 1).contiguous()
-        n_rows, pooled_rows = images * height * width // domains, images * height * width // (4 * domains)
+        n_rows, pooled_rows = n_images * height * width // domains, n_images * height * width // (4 * domains)
         column_blocks = -(-channels // _TILE_CHANNELS)
         row_blocks = -(-pooled_rows // _TILE_ROWS)
         piece_stats = pixels.new_empty(domains, 2, _N_PIECES, channels, dtype=torch.float32)
         moments = pixels.new_empty(domains, 2, channels, dtype=torch.float32)
-        out = pixels.new_empty(images, height // 2, width // 2, channels)
+        out = pixels.new_empty(n_images, height // 2, width // 2, channels)
         max_index, max_value = torch.empty(out.shape, dtype=torch.int8, device=pixels.device), torch.empty_like(out)
         rows_per_piece = -(-n_rows // _N_PIECES)
-        _moments[(_N_PIECES, column_blocks, domains)](
+        _compute_moments[(_N_PIECES, column_blocks, domains)](
             pixels, piece_stats, n_rows, channels, rows_per_piece, **_SUM_KERNEL_OPTIONS
         )
         inputs, outputs = (pixels, piece_stats, weight, bias), (out, max_index, max_value, moments)
@@ -302,10 +302,10 @@ class _NormPoolReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         pixels, max_index, max_value, moments, weight = ctx.saved_tensors
-        images, height, width, channels = pixels.shape
+        n_images, height, width, channels = pixels.shape
         domains = ctx.domains
         gradient = gradients[0].permute(0, 2, 3, 1).contiguous()
-        n_rows, pooled_rows = images * height * width // domains, images * height * width // (4 * domains)
+        n_rows, pooled_rows = n_images * height * width // domains, n_images * height * width // (4 * domains)
         column_blocks = -(-channels // _TILE_CHANNELS)
         piece_stats = pixels.new_empty(domains, _N_PIECES, 2, channels, dtype=torch.float32)
         out = torch.empty_like(pixels)
@@ -336,7 +336,8 @@ def norm_pool_relu(
     """Return maps (B, C, H, W) after batch norm, 2x2 max pooling and ReLU: (B, C, H / 2, W / 2). H and W must be even.
 
     The batch has B / ``domains`` images of the first domain, followed by as many of the second, and so on. Each domain
-    is normalised by its own statistics. The running statistics (domains, C), or more rows, are updated in place.
+    is normalised by its own statistics. The running statistics (domains, C) are updated in place. They may have more
+    rows.
     """
     return _NormPoolReLU.apply(maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon)
 
@@ -346,10 +347,10 @@ def affine_pool_relu(maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tenso
 
     H and W must be even. Gradients are not supported.
     """
-    images, channels, height, width = maps.shape
+    n_images, channels, height, width = maps.shape
     pixels = maps.permute(0, 2, 3, 1).contiguous()
-    out = pixels.new_empty(images, height // 2, width // 2, channels)
-    pooled_rows = images * (height // 2) * (width // 2)
+    out = pixels.new_empty(n_images, height // 2, width // 2, channels)
+    pooled_rows = n_images * (height // 2) * (width // 2)
     sizes = (channels, pooled_rows, height, width)
     grid = (-(-pooled_rows // _TILE_ROWS), -(-channels // _TILE_CHANNELS))
     _affine_pool[grid](pixels, scale, shift, out, *sizes, block_rows=_TILE_ROWS, block_columns=_TILE_CHANNELS)

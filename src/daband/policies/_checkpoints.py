@@ -111,10 +111,10 @@ def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     """Restore the state that ``collect_arrays`` returned; an error may leave the policy half restored."""
     if policy.transform is not None:
         policy.transform.restore(with_prefix("transform/", arrays))
-    rounds = read_array(dict(arrays), "rounds", np.zeros(3, np.int64))
-    if (rounds < 0).any():
-        raise ValueError(f"rounds must not be negative, got {rounds.tolist()}")
-    policy.rounds_decided, policy.rounds_learned, policy.version = (int(count) for count in rounds)
+    counters = read_array(dict(arrays), "rounds", np.zeros(3, np.int64))
+    if (counters < 0).any():
+        raise ValueError(f"rounds must not be negative, got {counters.tolist()}")
+    policy.rounds_decided, policy.rounds_learned, policy.version = (int(count) for count in counters)
     policy._domain = range(len(policy.domains))[int(arrays["domain"][0])]
     policy.reward_moments.restore(arrays["rewards"])
     policy._ids.restore(with_prefix("ids/", arrays))
@@ -134,14 +134,14 @@ def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mappi
     arguments = dict(settings)
     if "members" in arguments:  # a mixture: only the member with a custom encoder gets the module
         members = arguments["members"].items()
-        encoders = {name: encoder if _get_encoder_class(member) else None for name, member in members}
-        arguments["members"] = {name: build_policy(member, encoder=encoders[name]) for name, member in members}
+        member_encoders = {name: encoder if _get_encoder_class(member) else None for name, member in members}
+        arguments["members"] = {name: build_policy(member, encoder=member_encoders[name]) for name, member in members}
     elif encoder is not None:
         arguments["encoder"] = encoder
     policy_class, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
     arm_names, framing = arguments.pop("arm_names", None), arguments.pop("framing", None)
-    catalogue = arguments.pop("catalogue", None)
-    catalogue = None if catalogue is None else Catalogue.from_state(catalogue)
+    catalogue_state = arguments.pop("catalogue", None)
+    catalogue = None if catalogue_state is None else Catalogue.from_state(catalogue_state)
     if "catalogue" in get_setting_defaults(policy_class):
         arguments["catalogue"] = catalogue
     arguments["context_shape"] = tuple(arguments["context_shape"])
@@ -200,7 +200,7 @@ def _get_encoder_class(settings: Any) -> str | None:
     members = settings.get("members") if isinstance(settings, dict) else None
     if isinstance(members, dict):
         return next(filter(None, map(_get_encoder_class, members.values())), None)
-    value: Any = settings
+    setting: Any = settings
     for name in ("recipe", "encoder", "options", "module"):
-        value = value.get(name) if isinstance(value, dict) else None
-    return None if value is None else str(value)
+        setting = setting.get(name) if isinstance(setting, dict) else None
+    return None if setting is None else str(setting)

@@ -62,7 +62,7 @@ def test_a_seed_that_fails_is_told_and_the_others_are_kept(specs, tmp_path, monk
     def broken(method, pair, *, seed, **settings):
         policy = build(method, pair, seed=seed, **settings)
         if seed == 1:
-            policy.learner.vector.data[0] = float("nan")
+            policy.learner.parameter_vector.data[0] = float("nan")
         return policy
 
     monkeypatch.setattr(prepared, "build_policy", broken)
@@ -100,7 +100,7 @@ def test_progress_goes_on_when_the_first_seed_fails(mine, tmp_path, monkeypatch)
     def broken(method, pair, *, seed, **settings):
         policy = build(method, pair, seed=seed, **settings)
         if seed == 0:
-            policy.learner.vector.data[0] = float("nan")
+            policy.learner.parameter_vector.data[0] = float("nan")
         return policy
 
     monkeypatch.setattr(prepared, "build_policy", broken)

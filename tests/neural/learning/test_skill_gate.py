@@ -101,7 +101,7 @@ def test_the_target_terms_weights_are_multiplied_with_the_skill_to_the_exponent(
 def test_initial_weights_follow_the_seed():
     one, same, other = make_learner(1.0, seed=3), make_learner(1.0, seed=3), make_learner(1.0, seed=4)
     assert torch.equal(one.parameter_vector, same.parameter_vector)
-    encoder = one.layout.size_of("encoder")
+    encoder = one.layout.count_values("encoder")
     assert not torch.allclose(one.parameter_vector[:encoder], other.parameter_vector[:encoder])
     assert not torch.allclose(one.parameter_vector[encoder:], other.parameter_vector[encoder:])
 

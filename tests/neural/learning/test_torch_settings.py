@@ -34,7 +34,7 @@ def two_threads(monkeypatch):
 )
 def test_the_rule_goes_by_the_work_of_a_step(name, shape, batch, worth):
     encoder = build_encoder(name, context_shape=shape)
-    assert needs_threads(encoder, context_shape=shape, contexts=2 * batch) is worth
+    assert needs_threads(encoder, context_shape=shape, n_contexts=2 * batch) is worth
 
 
 def test_one_thread_within_the_block_and_what_it_was_behind_it(two_threads):

@@ -78,18 +78,18 @@ class ConvFeatures(FeatureNetwork):
         self.pixels = pixels
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
-        inputs, height, width = context_shape
-        for outputs in channels:
+        n_inputs, height, width = context_shape
+        for n_outputs in channels:
             # The norm after the convolution has a bias. Without a norm, the convolution needs one.
-            self.layers.append(nn.Conv2d(inputs, outputs, kernel_size=5, bias=not normalise))
-            norm = DomainNorm(channels=outputs, domains=domains, statistics=statistics)
+            self.layers.append(nn.Conv2d(n_inputs, n_outputs, kernel_size=5, bias=not normalise))
+            norm = DomainNorm(channels=n_outputs, domains=domains, statistics=statistics)
             self.norms.append(norm if normalise else nn.Identity())
-            inputs, height, width = outputs, (height - 4) // 2, (width - 4) // 2
+            n_inputs, height, width = n_outputs, (height - 4) // 2, (width - 4) // 2
             if min(height, width) < 1:
                 raise InvalidInput(f"images of shape {context_shape} are too small for {len(channels)} convolutions")
         self.has_average_pool = max(height, width) > _MAX_MAP_SIDE_PIXELS
         self.map_shape = (min(height, _MAX_MAP_SIDE_PIXELS), min(width, _MAX_MAP_SIDE_PIXELS))
-        self.width = inputs * math.prod(self.map_shape)
+        self.width = n_inputs * math.prod(self.map_shape)
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int], runs: int = 1) -> torch.Tensor:
         maps = 2 * contexts - 1 if self.pixels == "symmetric" else contexts
@@ -126,12 +126,12 @@ def _convolve(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
         return im2col_conv2d(by_run, weight, bias)
     if runs == 1:
         return functional.conv2d(maps, weight, bias)
-    inputs, outputs = weight.shape[1], len(weight) // runs
+    n_inputs, n_outputs = weight.shape[1], len(weight) // runs
     # Grouped kernels are slow with few channels per group. Their backward pass is slow with many groups.
-    runs_at_once = _MAX_RUNS_PER_CONVOLUTION if inputs >= _MIN_GROUP_CHANNELS else 1
+    runs_at_once = _MAX_RUNS_PER_CONVOLUTION if n_inputs >= _MIN_GROUP_CHANNELS else 1
     # Kernels for the channels-last layout read four channels at once, so groups start at multiples of four.
-    pad_inputs, pad_outputs = (-inputs % 4, -outputs % 4) if runs_at_once > 1 else (0, 0)
-    weights = weight.view(runs, outputs, *weight.shape[1:])
+    pad_inputs, pad_outputs = (-n_inputs % 4, -n_outputs % 4) if runs_at_once > 1 else (0, 0)
+    weights = weight.view(runs, n_outputs, *weight.shape[1:])
     if pad_inputs:
         by_run = functional.pad(by_run, (0, 0, 0, 0, 0, pad_inputs))
     if pad_inputs or pad_outputs:
@@ -141,10 +141,10 @@ def _convolve(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
         block_maps = by_run[:, start : start + runs_at_once].flatten(1, 2).contiguous(memory_format=torch.channels_last)
         block_weights = weights[start : start + runs_at_once]
         block_outputs.append(_grouped_conv2d(block_maps, block_weights.flatten(0, 1), groups=len(block_weights)))
-    out = block_outputs[0] if len(block_outputs) == 1 else torch.cat(block_outputs, dim=1)
+    convolved = block_outputs[0] if len(block_outputs) == 1 else torch.cat(block_outputs, dim=1)
     if pad_outputs:
-        out = out.view(len(out), runs, -1, *out.shape[2:])[:, :, :outputs].flatten(1, 2)
-    return out if bias is None else out + bias.view(1, -1, 1, 1)
+        convolved = convolved.view(len(convolved), runs, -1, *convolved.shape[2:])[:, :, :n_outputs].flatten(1, 2)
+    return convolved if bias is None else convolved + bias.view(1, -1, 1, 1)
 
 
 def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) -> torch.Tensor:
@@ -184,7 +184,8 @@ class GroupedConvolution(torch.autograd.Function):
 # The functions below compute a convolution as a matrix product (im2col). With three channels the library's kernels
 # first convert the layout and have a slow backward pass. A product of all patches with the weights saves a fifth to a
 # third of the layer's time on a GPU. The gradient with respect to the images, which would be expensive, is not needed.
-# Biases are the weights of a column of ones, so that adding them costs nothing.
+# Biases are the weights of a column of ones, so that adding them costs nothing. In shapes, B images of C channels have
+# the sides H and W, patches have the sides h and w, and each run has K output channels.
 
 
 def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -195,11 +196,11 @@ def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
     if not images.is_cuda or images.requires_grad:
         return False
     is_training, patch_size = weight.requires_grad and torch.is_grad_enabled(), weight[0].numel()
-    positions = (images.shape[-2] - weight.shape[-2] + 1) * (images.shape[-1] - weight.shape[-1] + 1)
+    n_positions = (images.shape[-2] - weight.shape[-2] + 1) * (images.shape[-1] - weight.shape[-1] + 1)
     max_values = _MAX_IM2COL_VALUES if is_training else _MAX_IM2COL_VALUES // 8
-    n_patches = images.shape[0] * images.shape[1] * positions
-    fits = patch_size < _MAX_PATCH_VALUES and n_patches * (patch_size + 1) <= max_values
-    return fits and (is_training or triton_kernels(images.device) is not None)
+    n_patches = images.shape[0] * images.shape[1] * n_positions
+    is_small = patch_size < _MAX_PATCH_VALUES and n_patches * (patch_size + 1) <= max_values
+    return is_small and (is_training or triton_kernels(images.device) is not None)
 
 
 def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -244,20 +245,20 @@ class _PatchProducts(torch.autograd.Function):
     def forward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(rows)
         ctx.channels = weights.shape[1]
-        runs, images, height, width, columns = rows.shape
-        maps = rows.new_empty(images * height * width, runs, weights.shape[1])
+        runs, n_images, height, width, columns = rows.shape
+        maps = rows.new_empty(n_images * height * width, runs, weights.shape[1])
         for run in range(runs):
             torch.mm(rows[run].view(-1, columns), weights[run].T, out=maps[:, run])
-        return maps.view(images, height, width, -1).permute(0, 3, 1, 2)
+        return maps.view(n_images, height, width, -1).permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor]:
         (rows,) = ctx.saved_tensors
-        runs, images, _, _, columns = rows.shape
-        gradient = gradients[0].permute(0, 2, 3, 1).reshape(images, -1, runs, ctx.channels)
+        runs, n_images, _, _, columns = rows.shape
+        gradient = gradients[0].permute(0, 2, 3, 1).reshape(n_images, -1, runs, ctx.channels)
         # Compute a product for each image, and then their sum: one long product with few outputs is slow on a GPU.
         weight_gradients = [
-            torch.bmm(gradient[:, :, run].transpose(1, 2), rows[run].view(images, -1, columns)).sum(dim=0)
+            torch.bmm(gradient[:, :, run].transpose(1, 2), rows[run].view(n_images, -1, columns)).sum(dim=0)
             for run in range(runs)
         ]
         return None, torch.stack(weight_gradients)

@@ -34,22 +34,22 @@ def triton_kernels(device: torch.device) -> ModuleType | None:
     """
     if not has_bfloat16(device) or device.index not in (None, torch.cuda.current_device()):
         return None
-    return _triton_module()
+    return _import_kernels()
 
 
 def has_bfloat16(device: torch.device) -> bool:
     """Return True if the device is a GPU that supports bfloat16."""
-    return device.type == "cuda" and _compute_capability(device.index) >= _MIN_BFLOAT16_CAPABILITY
+    return device.type == "cuda" and _get_capability(device.index) >= _MIN_BFLOAT16_CAPABILITY
 
 
 @cache
-def _compute_capability(index: int | None) -> int:
+def _get_capability(index: int | None) -> int:
     """Return the major compute capability of a GPU."""
     return torch.cuda.get_device_capability(index)[0]
 
 
 @cache
-def _triton_module() -> ModuleType | None:
+def _import_kernels() -> ModuleType | None:
     """Import and return the module of Triton kernels; None if Triton is not installed."""
     return import_module("daband.neural._triton_kernels") if find_spec("triton") else None
 
@@ -114,16 +114,16 @@ class DomainNorm(nn.Module):
 
         Rows are sorted by domain, and ``domain_rows[i]`` rows come from domain i.
         """
-        rows = list(domain_rows)
+        counts = list(domain_rows)
         if self.statistics == "source":  # all sources are one domain, and the other domains use its statistics
-            rows = [sum(rows[: self.n_sources]), sum(rows[self.n_sources :])]
-        present_domains = [domain for domain, count in enumerate(rows) if count]
+            counts = [sum(counts[: self.n_sources]), sum(counts[self.n_sources :])]
+        present_domains = [domain for domain, count in enumerate(counts) if count]
         # torch.split would fix the number of rows of a network that is exported to ONNX.
         if not self.training and len(present_domains) == 1:
             return self._normalise(features, *self._running_statistics(present_domains[0]), False)
         # The gradient of torch.split is one concatenation. The gradient of each slice would be a tensor of full size.
         parts = []
-        for domain, part in enumerate(torch.split(features, rows)):
+        for domain, part in enumerate(torch.split(features, counts)):
             uses_batch = self.training and (domain == 0 or self.statistics == "own")
             # A single value per channel has no standard deviation, so that running statistics are used.
             if uses_batch and len(part) * math.prod(part.shape[2:]) > 1:
@@ -198,7 +198,7 @@ class DomainNorm(nn.Module):
         return torch.lerp(mean, own_mean, has_own_statistics), torch.lerp(variance, own_variance, has_own_statistics)
 
     def _repeat_per_channel(self, value: torch.Tensor) -> torch.Tensor:
-        """Return values (runs,) repeated for each channel, (runs * channels,); a single value stays as it is."""
+        """Return values (runs,) repeated for each channel, (runs * channels,); a single value is returned unchanged."""
         return value if value.numel() == 1 else value.reshape(-1, 1).expand(-1, self.channels).reshape(-1)
 
     def extra_repr(self) -> str:

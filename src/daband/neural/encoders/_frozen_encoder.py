@@ -43,11 +43,11 @@ def freeze_encoder(encoder: Encoder, *, domain: int) -> Network:
         map_shape = list(features.map_shape)
     else:
         return TorchNetwork(copy.deepcopy(encoder).to("cpu"), domain)
-    first_dense = _fold_norm(encoder.first, None, domain)
+    first_weight, first_bias = _fold_norm(encoder.first, None, domain)
     if map_shape:  # maps are channels last in numpy, channels first in torch
-        weight = first_dense[0].reshape(len(first_dense[0]), -1, *map_shape).transpose(0, 2, 3, 1)
-        first_dense = (weight.reshape(len(weight), -1), first_dense[1])
-    layers = [*header.pop("layers"), first_dense, _fold_norm(encoder.second, None, domain)]
+        weight_by_map = first_weight.reshape(len(first_weight), -1, *map_shape).transpose(0, 2, 3, 1)
+        first_weight = weight_by_map.reshape(len(weight_by_map), -1)
+    layers = [*header.pop("layers"), (first_weight, first_bias), _fold_norm(encoder.second, None, domain)]
     for index, (weight, bias) in enumerate(layers):
         arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"] = _to_float32(weight), _to_float32(bias)
     return load_network({**header, "layers": len(layers)}, arrays)
@@ -137,7 +137,7 @@ def _fold_norm(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: in
     bias = np.zeros(len(weight)) if layer.bias is None else _to_float64(layer.bias)
     if norm is None:
         return weight, bias
-    scale, shift = (_to_float64(part) for part in norm.compute_affine(domain))
+    scale, shift = (_to_float64(tensor) for tensor in norm.compute_affine(domain))
     return weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), bias * scale + shift
 
 
@@ -164,17 +164,17 @@ def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Seque
     """
     module = module.eval()
     with torch.no_grad():
-        samples = [tuple(tensor[:rows] for tensor in inputs) for rows in (1, 2, len(inputs[0]))]
-        expected = [module(*sample) for sample in samples]
+        samples = [tuple(tensor[:n_rows] for tensor in inputs) for n_rows in (1, 2, len(inputs[0]))]
+        expected_outputs = [module(*sample) for sample in samples]
     reason = ""
     for any_rows in (True, False):
         try:
             content = _export_onnx(module, samples[1 if any_rows else 0], names, any_rows)
             program = OnnxProgram(content, single=not any_rows)
-            for sample, target in zip(samples, expected, strict=True):
+            for sample, expected in zip(samples, expected_outputs, strict=True):
                 output = torch.from_numpy(program(*(tensor.numpy() for tensor in sample)).copy())
-                difference = float((output - target).abs().max()) / max(1.0, float(target.abs().max()))
-                if output.shape != target.shape or not difference <= _MAX_RELATIVE_ERROR:
+                difference = float((output - expected).abs().max()) / max(1.0, float(expected.abs().max()))
+                if output.shape != expected.shape or not difference <= _MAX_RELATIVE_ERROR:
                     raise ValueError(f"outputs of the program differ by {difference:.2g} from the module's")
         except InvalidInput:  # onnxruntime is missing
             raise
@@ -188,8 +188,8 @@ def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Seque
 def _export_onnx(module: nn.Module, example: tuple[torch.Tensor, ...], names: Sequence[str], any_rows: bool) -> bytes:
     """Return a module as the bytes of an ONNX file, for any number of rows or for one row."""
     axes = ({0: "n"} if any_rows else {}) | ({1: "length"} if len(names) > 1 else {})
-    content: Any = io.BytesIO()
-    fast_path = torch.backends.mha.get_fastpath_enabled()
+    buffer: Any = io.BytesIO()
+    was_enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its fused operations cannot be exported
     try:
         with warnings.catch_warnings():
@@ -197,7 +197,7 @@ def _export_onnx(module: nn.Module, example: tuple[torch.Tensor, ...], names: Se
             torch.onnx.export(
                 module,
                 example,
-                content,
+                buffer,
                 dynamo=False,  # the newer exporter takes ten times as long, and needs onnxscript
                 opset_version=17,
                 input_names=list(names),
@@ -205,5 +205,5 @@ def _export_onnx(module: nn.Module, example: tuple[torch.Tensor, ...], names: Se
                 dynamic_axes={**dict.fromkeys(names, axes), "features": {0: "n"} if any_rows else {}},
             )
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
-    return content.getvalue()
+        torch.backends.mha.set_fastpath_enabled(was_enabled)
+    return buffer.getvalue()

@@ -60,9 +60,9 @@ def load_backbone(name: str) -> Backbone:
     except InvalidInput:
         raise
     except Exception as error:  # each library has its own errors for unknown names and failed downloads
-        line = next(iter(str(error).splitlines()), "")
+        reason = next(iter(str(error).splitlines()), "")
         raise InvalidInput(
-            f"encoder {name!r} cannot be loaded: {line[:200]} ({type(error).__name__}). Its weights must be in the "
+            f"encoder {name!r} cannot be loaded: {reason[:200]} ({type(error).__name__}). Its weights must be in the "
             f"cache of {library}, or this machine must reach the site that has them"
         ) from None
     return backbone._replace(module=backbone.module.eval())
@@ -91,10 +91,10 @@ def _load_torchvision(name: str) -> Backbone:
 
     weights = torchvision.models.get_model_weights(name).DEFAULT
     network: Any = torchvision.models.get_model(name, weights=weights)
-    head = next((attribute for attribute in ("fc", "classifier", "heads", "head") if hasattr(network, attribute)), None)
-    if head is None:
+    head_name = next((layer for layer in ("fc", "classifier", "heads", "head") if hasattr(network, layer)), None)
+    if head_name is None:
         raise InvalidInput(f"torchvision's {name!r} has no fc, classifier, heads or head; pass a module without it")
-    setattr(network, head, nn.Identity())
+    setattr(network, head_name, nn.Identity())
     config = weights.transforms()
     sides = config.resize_size[0], config.crop_size[0]
     return Backbone(network, Pixels(*sides, False, config.interpolation.value, tuple(config.mean), tuple(config.std)))
@@ -137,13 +137,13 @@ def _load_sentence_transformers(name: str) -> Backbone:
     tokenizer = type(source.backend_tokenizer).from_str(source.backend_tokenizer.to_str())
     tokenizer.enable_truncation(int(network.max_seq_length or source.model_max_length))
     tokenizer.enable_padding(pad_id=source.pad_token_id, pad_token=source.pad_token, direction=source.padding_side)
-    names = tuple(name for name in TOKEN_ATTRIBUTES if name in source.model_input_names)
+    input_names = tuple(name for name in TOKEN_ATTRIBUTES if name in source.model_input_names)
 
     def embed(network: Any, *inputs: torch.Tensor) -> torch.Tensor:
         """Return the features (n, d) of texts, given as tensors of tokens (n, length)."""
-        return network(dict(zip(names, inputs, strict=True)))["sentence_embedding"]
+        return network(dict(zip(input_names, inputs, strict=True)))["sentence_embedding"]
 
-    return Backbone(_FunctionModule(network, embed), None, tokenizer, names)
+    return Backbone(_FunctionModule(network, embed), None, tokenizer, input_names)
 
 
 class _FunctionModule(nn.Module):
@@ -226,7 +226,7 @@ def pretrained_features(
     Args:
         context_shape: (3, height, width), or (1, height, width) for grey images.
         backbone: the name of the model.
-        side: the side in pixels to which images are resized; by default that of the images of its training.
+        side: the side in pixels to which images are resized; by default the side of the images that it was trained on.
         trainable: train the model; by default its weights are frozen.
     """
     if len(context_shape) != 3 or context_shape[0] not in (1, 3):
@@ -248,7 +248,7 @@ class _PreprocessedBackbone(nn.Module):
         super().__init__()
         self.module = module
         rows, columns = (_resize_matrix(length, side) for length in shape)
-        mean, deviation = (torch.tensor(part).view(1, 3, 1, 1) for part in (pixels.mean, pixels.deviation))
+        mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (pixels.mean, pixels.deviation))
         for name, tensor in {"rows": rows, "columns": columns.T, "mean": mean, "deviation": deviation}.items():
             self.register_buffer(name, tensor, persistent=False)
 

@@ -99,7 +99,7 @@ class FlatParameters:
         """Return the layout of the module with this name."""
         return FlatParameters([slot for slot in self.slots if slot.module_name == module_name])
 
-    def size_of(self, module_name: str) -> int:
+    def count_values(self, module_name: str) -> int:
         """Return the number of values of a module, with padding."""
         return sum(slot.size for slot in self.slots if slot.module_name == module_name)
 
@@ -177,7 +177,7 @@ class FlatStatistics:
             if isinstance(module, DomainNorm):
                 for name in ("running_mean", "running_variance", "batches_seen"):
                     self._buffers.append((f"{prefix}.{name}", tuple(getattr(module, name).shape)))
-        self.size = sum(n_rows * row_size for n_rows, row_size, _ in map(self._compute_row_sizes, self._buffers))
+        self.size = sum(math.prod(self._compute_row_sizes(shape)[:2]) for _, shape in self._buffers)
 
     def pack(self, networks: Sequence[nn.Module]) -> torch.Tensor:
         """Return the statistics of the runs' networks as one vector; the networks' buffers become views of it."""
@@ -203,19 +203,19 @@ class FlatStatistics:
                 view.fill_(run)
         return vector.long()
 
-    def _compute_row_sizes(self, buffer: tuple[str, tuple[int, ...]]) -> tuple[int, int, int]:
-        """Return the number of rows of a buffer, the size of a row with padding, and the values of one run in a row."""
-        n_rows, run_size = buffer[1][0], math.prod(buffer[1][1:])
+    def _compute_row_sizes(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return a buffer's number of rows, the values of a row with padding, and the values of one run in a row."""
+        n_rows, run_size = shape[0], math.prod(shape[1:])
         row_size = self.runs * run_size
         return n_rows, row_size + -row_size % _ALIGNMENT_VALUES, run_size
 
     def _view_stacked(self, vector: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         """Return every buffer by name as a view (domains, runs, n). Each row starts at a multiple of 16 bytes."""
         stacked, start = [], 0
-        for buffer in self._buffers:
-            n_rows, row_size, run_size = self._compute_row_sizes(buffer)
+        for name, shape in self._buffers:
+            n_rows, row_size, run_size = self._compute_row_sizes(shape)
             rows = vector[start : start + n_rows * row_size].view(n_rows, row_size)[:, : self.runs * run_size]
-            stacked.append((buffer[0], rows.view(n_rows, self.runs, run_size)))
+            stacked.append((name, rows.view(n_rows, self.runs, run_size)))
             start += n_rows * row_size
         return stacked
 
@@ -239,17 +239,17 @@ class RowAdam:
 
     def __init__(self, parameters: torch.Tensor, moments: Mapping[str, torch.Tensor], *, learning_rate: float) -> None:
         self._learning_rate = learning_rate
-        self._rows = [parameters.detach(), *(moments[name] for name in ("exp_avg", "exp_avg_sq", "step"))]
+        self._row_tensors = [parameters.detach(), *(moments[name] for name in ("exp_avg", "exp_avg_sq", "step"))]
         self._kernels = triton_kernels(parameters.device)
 
     def step(self, gradient: torch.Tensor, skip: torch.Tensor) -> None:
         """Take one step with ``gradient`` (runs, n) for every run, except for runs whose ``skip`` (runs,) is 1."""
         if self._kernels is not None:
             kernel_settings = {"learning_rate": self._learning_rate, "betas": (0.9, 0.999), "epsilon": 1e-8}
-            self._kernels.adam(self._rows[0], gradient, *self._rows[1:], skip, **kernel_settings)
+            self._kernels.adam(self._row_tensors[0], gradient, *self._row_tensors[1:], skip, **kernel_settings)
             return
         settings: dict[str, Any] = {"lr": self._learning_rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
         settings |= {"fused": True, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
         for run in range(len(gradient)):
-            parameters, averages, squares, step_counts = ([rows[run]] for rows in self._rows)
+            parameters, averages, squares, step_counts = ([rows[run]] for rows in self._row_tensors)
             adam(parameters, [gradient[run]], averages, squares, [], step_counts, found_inf=skip[run], **settings)

@@ -43,7 +43,7 @@ class GradientStep:
         self.measurement_names: list[str] = []
         recipe, device, runs = stack.first.recipe, stack.device, stack.runs
         self._adam = RowAdam(stack.parameters, stack.moments, learning_rate=recipe.learning.learning_rate)
-        self._encoder_size = stack.first.layout.size_of("encoder")
+        self._encoder_size = stack.first.layout.count_values("encoder")
         n_weights = len(stack.first.objective.weights) + 1
         #: The weight of every term and the rate of the EMA, for each step of the block.
         self.schedule = torch.zeros(BLOCK_STEPS, runs, n_weights, dtype=torch.float32, device=device)
@@ -118,10 +118,10 @@ class GradientStep:
         rounds = {"arm": drawn.arm, "reward": drawn.reward, "weights": weights}
         inputs = RunInputs(features, aligned, teacher, **rounds, **stack.loss_inputs)
 
-        def run_loss(run_parameters: Parameters, run: RunInputs) -> TensorPair:
+        def compute_loss(run_parameters: Parameters, run: RunInputs) -> TensorPair:
             return self._compute_run_loss(run_parameters, run, batches, measure)
 
-        return stack.compute_losses(run_loss, parameters["objective"], inputs)
+        return stack.compute_losses(compute_loss, parameters["objective"], inputs)
 
     def _predict_by_teacher(self, target: torch.Tensor, source: torch.Tensor, *, common: bool) -> torch.Tensor:
         """Return the rewards (runs, T, K) that the teachers predict for the target contexts.
@@ -224,10 +224,10 @@ class GradientStep:
             target_teacher=run.teacher if len(run.teacher) else target_predictions.detach(),
             weight=run.weights[0],
         )
-        loss, values = functional_call(objective, dict(parameters), (batch, run.weights, measure))
+        loss, objective_values = functional_call(objective, dict(parameters), (batch, run.weights, measure))
         if not measure:
             return loss, loss.detach()[None]
-        measurements = {**values, "latent_spread": run.features.detach().var(dim=0, correction=0).sum()}
+        measurements = {**objective_values, "latent_spread": run.features.detach().var(dim=0, correction=0).sum()}
         if unlabelled:
             chosen_arms = (target_predictions.detach() + bonus).argmax(dim=1)
             fractions = (chosen_arms[:, None] == torch.arange(n_arms, device=chosen_arms.device)).float().mean(dim=0)
@@ -243,9 +243,9 @@ def predict_rewards(features: torch.Tensor, theta: torch.Tensor) -> torch.Tensor
     return _pad_ones(features, theta.shape[-1]) @ theta.transpose(-1, -2)
 
 
-def _pad_ones(features: torch.Tensor, size: int) -> torch.Tensor:
-    """Return features (..., d) with ones appended up to ``size`` columns: the constant feature of an intercept."""
-    n_missing = size - features.shape[-1]
+def _pad_ones(features: torch.Tensor, n_columns: int) -> torch.Tensor:
+    """Return features (..., d) with ones appended up to ``n_columns`` columns: the constant feature of an intercept."""
+    n_missing = n_columns - features.shape[-1]
     return functional.pad(features, (0, n_missing), value=1.0) if n_missing else features
 
 

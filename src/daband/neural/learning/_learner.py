@@ -152,7 +152,7 @@ class Learner:
         self.skip_counts = torch.zeros(3, device=device)
         n_contexts = 2 * recipe.learning.batch * self.contexts_per_round
         #: True if steps on the CPU use more than one thread.
-        self.needs_threads = needs_threads(self.encoder, context_shape=feature_shape, contexts=n_contexts)
+        self.needs_threads = needs_threads(self.encoder, context_shape=feature_shape, n_contexts=n_contexts)
         #: True if steps on a GPU are recorded as a CUDA graph.
         self.cuda_graph = True
         #: The object that takes this learner's steps; ``_step_runners.py`` sets it.

@@ -111,15 +111,15 @@ class ReplayBuffer:
         end = self.n_seen + len(new_contexts)
         if end <= self.capacity:
             self._reserve(end)
-            for name, values in columns.items():
-                self.columns[name][self.n_seen : end].copy_(values, non_blocking=True)
+            for name, new_values in columns.items():
+                self.columns[name][self.n_seen : end].copy_(new_values, non_blocking=True)
         else:
-            slots, rows = self._assign_slots(len(new_contexts))
+            slots, new_rows = self._assign_slots(len(new_contexts))
             self._reserve(int(slots.max()) + 1 if len(slots) else 0)
-            slot_indices, row_indices = torch.from_numpy(slots), torch.from_numpy(rows)
-            for name, values in columns.items():
+            slot_indices, row_indices = torch.from_numpy(slots), torch.from_numpy(new_rows)
+            for name, new_values in columns.items():
                 column = self.columns[name]
-                column.index_copy_(0, slot_indices.to(column.device), values[row_indices].to(column.device))
+                column.index_copy_(0, slot_indices.to(column.device), new_values[row_indices].to(column.device))
         self.n_seen = end
 
     def _choose_device(self, dtype: torch.dtype) -> None:
@@ -146,10 +146,10 @@ class ReplayBuffer:
             drawn_slots = (draws * (context_numbers + 1)).astype(np.int64)
         stored_indices = np.flatnonzero(drawn_slots < self.capacity)
         slots = np.concatenate([np.arange(self.n_seen, self.n_seen + n_free), drawn_slots[stored_indices]])
-        rows = np.concatenate([np.arange(n_free), n_free + stored_indices])
+        new_rows = np.concatenate([np.arange(n_free), n_free + stored_indices])
         _, from_end = np.unique(slots[::-1], return_index=True)  # the last of several contexts for a slot is stored
         last_positions = len(slots) - 1 - from_end
-        return slots[last_positions], rows[last_positions]
+        return slots[last_positions], new_rows[last_positions]
 
     def _reserve(self, n_needed: int) -> None:
         """Allocate memory for at least ``n_needed`` contexts."""
@@ -159,9 +159,9 @@ class ReplayBuffer:
         min_rows = _MIN_ALLOCATED_ROWS
         if contexts.is_cuda:
             min_rows = max(min_rows, _MIN_GPU_BYTES // (math.prod(self.context_shape) * contexts.dtype.itemsize))
-        size = min(self.capacity, max(n_needed, 2 * n_allocated, min_rows))
+        n_rows = min(self.capacity, max(n_needed, 2 * n_allocated, min_rows))
         for name, column in self.columns.items():
-            grown_column = torch.zeros((size, *column.shape[1:]), dtype=column.dtype, device=column.device)
+            grown_column = torch.zeros((n_rows, *column.shape[1:]), dtype=column.dtype, device=column.device)
             grown_column[:n_allocated] = column
             self.columns[name] = grown_column
 
@@ -233,7 +233,7 @@ class ReplayBuffers:
             buffers[Segment(domain, True)] = rounds
         return buffers
 
-    def _buffers_by_name(self) -> dict[str, ReplayBuffer]:
+    def _get_buffers(self) -> dict[str, ReplayBuffer]:
         """Return all buffers by their names in files."""
         names, is_target = self.domains.names, self.domains.is_target
         return {
@@ -243,12 +243,12 @@ class ReplayBuffers:
 
     def state(self) -> dict[str, AnyArray]:
         """Return the stored data of all buffers as arrays, by name."""
-        buffers = self._buffers_by_name().items()
+        buffers = self._get_buffers().items()
         return {f"{name}.{column}": array for name, buffer in buffers for column, array in buffer.state().items()}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        for name, buffer in self._buffers_by_name().items():
+        for name, buffer in self._get_buffers().items():
             buffer.restore(with_prefix(f"{name}.", state))
 
 

@@ -156,8 +156,8 @@ class Recipe:
         """
         settings = self.settings()
         changes = dict(changes)
-        network = changes["encoder"].get("name") if isinstance(changes.get("encoder"), Mapping) else None
-        if network not in (None, settings["encoder"]["name"]):
+        network_name = changes["encoder"].get("name") if isinstance(changes.get("encoder"), Mapping) else None
+        if network_name not in (None, settings["encoder"]["name"]):
             settings["encoder"]["options"] = {}
         weights = changes.pop("weights", {})
         if not isinstance(weights, Mapping):
@@ -176,20 +176,20 @@ def _merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any], grou
     """
     merged = dict(settings)
     for name, value in changes.items():
-        path = f"{group}.{name}" if group else name
+        full_name = f"{group}.{name}" if group else name
         if name not in settings and group != "encoder.options":
             matches = difflib.get_close_matches(name, settings, n=1)
             hint = f"; did you mean {matches[0]!r}?" if matches else ""
             if group == "encoder" and not matches:
                 hint = f"; a network's own settings go into encoder.options ('encoder.options.{name}')"
-            raise InvalidInput(f"a recipe has no setting {path!r}{hint} (known here: {', '.join(settings)})")
+            raise InvalidInput(f"a recipe has no setting {full_name!r}{hint} (known here: {', '.join(settings)})")
         if isinstance(settings.get(name), Mapping):
             if not isinstance(value, Mapping):
-                raise InvalidInput(f"{path!r} of a recipe must be a mapping of settings, got {value!r}")
-            merged[name] = _merge_changes(settings[name], value, path)
+                raise InvalidInput(f"{full_name!r} of a recipe must be a mapping of settings, got {value!r}")
+            merged[name] = _merge_changes(settings[name], value, full_name)
             continue
         if isinstance(settings.get(name), int | float) and not isinstance(value, int | float):
-            raise InvalidInput(f"{path!r} of a recipe must be a number, got {value!r}")
+            raise InvalidInput(f"{full_name!r} of a recipe must be a number, got {value!r}")
         merged[name] = value
     return merged
 

@@ -50,15 +50,16 @@ class SkillGate:
         self._sums = decay * self._sums + np.array(new_sums)
         self._arm_sums = decay * self._arm_sums + np.stack([round_weights @ predicted, correct_counts])
 
-    def compute_skill(self, unit: float = 1.0) -> float:
-        """Return the skill in [0, 1], which is 0 before 64 rounds. ``unit`` is the standard deviation of rewards."""
+    def compute_skill(self, deviation: float = 1.0) -> float:
+        """Return the skill in [0, 1], which is 0 before 64 rounds. ``deviation`` is the rewards' standard deviation."""
         (rounds, highest), (matched, sum_rewards) = self._sums
         if rounds < _MIN_ROUNDS * _DECAY**_MIN_ROUNDS or matched <= 0:
             return 0.0
         predicted, frequency = self._arm_sums.max(axis=1) / rounds
         constant, attainable = (frequency, 1.0) if self.feedback == "one_hot" else (predicted, highest / rounds)
         gain = attainable - constant
-        return float(np.clip((sum_rewards / matched - constant) / gain, 0.0, 1.0)) if gain > _MIN_GAIN * unit else 0.0
+        skill = (sum_rewards / matched - constant) / gain if gain > _MIN_GAIN * deviation else 0.0
+        return float(np.clip(skill, 0.0, 1.0))
 
     def add_arm(self) -> None:
         """Add one arm without rounds."""

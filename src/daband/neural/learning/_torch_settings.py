@@ -28,15 +28,15 @@ _DEFAULT_THREADS = torch.get_num_threads()
 @contextmanager
 def single_precision() -> Iterator[None]:
     """Make new tensors float32 in this block or decorated function, whatever torch's default dtype is."""
-    previous = torch.get_default_dtype()
-    if previous == torch.float32:  # usually true; then nothing changes that other threads could see
+    previous_dtype = torch.get_default_dtype()
+    if previous_dtype == torch.float32:  # usually true; then nothing changes that other threads could see
         yield
         return
     torch.set_default_dtype(torch.float32)
     try:
         yield
     finally:
-        torch.set_default_dtype(previous)
+        torch.set_default_dtype(previous_dtype)
 
 
 @contextmanager
@@ -45,37 +45,37 @@ def tf32_matmul() -> Iterator[None]:
 
     The head is not affected: its regressions are computed in float64.
     """
-    previous = torch.backends.cuda.matmul.allow_tf32
+    previous_setting = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = previous
+        torch.backends.cuda.matmul.allow_tf32 = previous_setting
 
 
-def needs_threads(network: nn.Module, *, context_shape: tuple[int, ...], contexts: int) -> bool:
-    """Return True if a forward pass over ``contexts`` contexts is enough work for more than one thread.
+def needs_threads(network: nn.Module, *, context_shape: tuple[int, ...], n_contexts: int) -> bool:
+    """Return True if a forward pass over ``n_contexts`` contexts is enough work for more than one thread.
 
     Multiplications are counted as if the output of every convolution had the size of the context. This is accurate
     enough to distinguish small networks from large ones.
     """
     positions = math.prod(context_shape[1:])
-    multiplications = sum(weight.numel() * (positions if weight.ndim > 2 else 1) for weight in network.parameters())
-    return multiplications * contexts >= _MIN_THREADED_MULTIPLICATIONS
+    n_multiplications = sum(weight.numel() * (positions if weight.ndim > 2 else 1) for weight in network.parameters())
+    return n_multiplications * n_contexts >= _MIN_THREADED_MULTIPLICATIONS
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Use one thread in this block, unless the user set the number of threads, in torch or in the environment."""
-    previous = torch.get_num_threads()
-    if previous == 1 or previous != _DEFAULT_THREADS or any(os.environ.get(name) for name in _THREAD_VARIABLES):
+    n_threads = torch.get_num_threads()
+    if n_threads == 1 or n_threads != _DEFAULT_THREADS or any(os.environ.get(name) for name in _THREAD_VARIABLES):
         yield
         return
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(previous)
+        torch.set_num_threads(n_threads)
 
 
 def find_device(name: str) -> torch.device:

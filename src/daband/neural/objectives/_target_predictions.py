@@ -58,11 +58,11 @@ class PredictedReward(Term):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         penalty = source_penalty(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
-        arms = self.select_target_arms(batch)
-        n_pairs = min(len(batch.target_predicted), len(arms))
+        target_arms = self.select_target_arms(batch)
+        n_pairs = min(len(batch.target_predicted), len(target_arms))
         if n_pairs == 0:
             return penalty
-        return batch.target_predicted[:n_pairs].gather(1, arms[:n_pairs, None]).abs().mean() + penalty
+        return batch.target_predicted[:n_pairs].gather(1, target_arms[:n_pairs, None]).abs().mean() + penalty
 
 
 @terms.register("predicted_reward_target_choice")
@@ -81,9 +81,9 @@ class _UniformDivergenceLoss(LossWithGradient):
     @staticmethod
     def forward(predicted: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         probabilities = torch.softmax(scale * predicted, dim=1)
-        mean = probabilities.mean(dim=0)
-        log_ratio = mean.clamp(min=1e-12).log() + math.log(predicted.shape[1])  # finite at a probability of 0
-        return mean @ log_ratio, probabilities * (log_ratio - (probabilities @ log_ratio)[:, None])
+        average = probabilities.mean(dim=0)
+        log_ratio = average.clamp(min=1e-12).log() + math.log(predicted.shape[1])  # finite at a probability of 0
+        return average @ log_ratio, probabilities * (log_ratio - (probabilities @ log_ratio)[:, None])
 
 
 def target_diversity(target_predicted: torch.Tensor, *, scale: float) -> torch.Tensor:
