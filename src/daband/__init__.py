@@ -78,4 +78,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """Return all public names, also those that are not yet imported."""
     return sorted({*globals(), *__all__})

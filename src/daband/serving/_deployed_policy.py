@@ -18,7 +18,7 @@ from daband._arguments import check_available, check_fraction, check_int
 from daband._arrays import BoolArray, FloatArray, IntArray, with_prefix
 from daband._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
-from daband.serving._frozen_policy import FrozenPolicy, NewArms, load_frozen
+from daband.serving._frozen_policy import ArmLimit, FrozenPolicy, load_frozen
 from daband.serving._monitor import Monitor, Reference, load_reference
 from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
@@ -189,17 +189,17 @@ class DeployedPolicy:
         names: Sequence[str] = self.arm_names
         if arms is not None and not _is_mask(arms):
             names, indices, vectors = self.look_up_arms(arms)
-            if read_rows.single and vectors is None and limit is None and not control and top is None:
+            if read_rows.is_single and vectors is None and limit is None and not control and top is None:
                 mean, bonus, arm, propensity = frozen.decide_row(read_rows.contexts[0], round_number, indices)
                 return DeployedDecision(arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]), read_rows
             mean, bonus = frozen.score(read_rows.contexts, indices, vectors)
-            limit = None if limit is None else limit._replace(arms=(indices < 0) | limit.arms[indices])
+            limit = None if limit is None else limit._replace(is_new=(indices < 0) | limit.is_new[indices])
         else:
             if arms is not None:
                 mask = self.arm_mask(arms, len(read_rows.contexts))
             elif frozen.offered is not None:
                 mask = np.tile(frozen.offered, (len(read_rows.contexts), 1))
-            if read_rows.single and mask is None and limit is None and not control and top is None:
+            if read_rows.is_single and mask is None and limit is None and not control and top is None:
                 mean, bonus, arm, propensity = frozen.decide_row(read_rows.contexts[0], round_number)
                 return DeployedDecision(arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]), read_rows
             mean, bonus = frozen.score(read_rows.contexts)
@@ -215,7 +215,7 @@ class DeployedPolicy:
         else:
             choices = frozen.choose(mean, bonus, mask, round_number, limit=limit)
         rankings = _rank_arms(frozen.exploration.optimism, mean, bonus, mask, choices, names, top)
-        if not read_rows.single:
+        if not read_rows.is_single:
             chosen_names = tuple(names[arm] for arm, _ in choices)
             chosen_arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
             scores, warnings = frozen.to_reward_units(mean, bonus), tuple(read_rows.warnings)
@@ -290,7 +290,7 @@ class DeployedPolicy:
         indices = np.flatnonzero(unrewarded & catalogue.offered[0])
         return {self.arm_names[index]: float(distances[index]) for index in indices}
 
-    def limit_new_arms(self, fraction: float | None = None) -> NewArms | None:
+    def limit_new_arms(self, fraction: float | None = None) -> ArmLimit | None:
         """Return the limit on decisions for arms without any reward, or None if there is no limit.
 
         ``fraction`` is the largest fraction of such decisions, by default the value in the file.
@@ -300,7 +300,7 @@ class DeployedPolicy:
             return None
         if self.frozen.unrewarded is None:
             raise InvalidInput(f"new_arms: a {self.policy!r} policy does not count the rewards of each arm")
-        return NewArms(self.frozen.unrewarded, fraction)
+        return ArmLimit(self.frozen.unrewarded, fraction)
 
     def _require_incumbent(self) -> int:
         """Return the index of the incumbent. Raise an error if the file has none."""
@@ -457,5 +457,5 @@ def _raise_for_warnings(read_rows: ReadRows) -> None:
     """Raise an error with the first warning of the rows, if there is one."""
     for index, warnings in enumerate(read_rows.warnings):
         if warnings:
-            row, warning = "" if read_rows.single else f"row {index}: ", warnings[0]
-            raise InvalidInput(f"{row}strict=True does not allow warnings ({warning.kind}): {warning.message}")
+            prefix, warning = "" if read_rows.is_single else f"row {index}: ", warnings[0]
+            raise InvalidInput(f"{prefix}strict=True does not allow warnings ({warning.kind}): {warning.message}")

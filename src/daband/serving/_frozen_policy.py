@@ -150,11 +150,11 @@ class Member:
         if n_arms * (dim + 1) ** 2 > _MAX_ARM_WEIGHTS:
             return None
         inverse = self.inverse[0] if self.inverse.size else None
-        theta, matrices = compute_arm_heads(self.theta[0], inverse, self.vectors, np.arange(n_arms), dim)
+        theta, inverses = compute_arm_heads(self.theta[0], inverse, self.vectors, np.arange(n_arms), dim)
         if self.arm_factors is not None:
             theta *= self.arm_factors[0][:, None]
-            matrices = None if matrices is None else matrices * self.arm_factors[1][:, None, None] ** 2
-        return theta, matrices
+            inverses = None if inverses is None else inverses * self.arm_factors[1][:, None, None] ** 2
+        return theta, inverses
 
     def with_arm_regressions(self, step: TransformStep | None) -> Member | None:
         """Return the member with one regression per arm instead of one on products, or None if that is not possible.
@@ -170,8 +170,8 @@ class Member:
             return None
         constant = np.eye(dim)[-1:]
         to_rows = np.concatenate([np.eye(dim) / math.sqrt(dim), constant])  # the matrix of ``with_constant``
-        theta, matrices = self._arm_regressions
-        inverse = np.zeros((len(theta), 0, 0)) if matrices is None else to_rows.T @ matrices @ to_rows
+        theta, inverses = self._arm_regressions
+        inverse = np.zeros((len(theta), 0, 0)) if inverses is None else to_rows.T @ inverses @ to_rows
         return replace(self, theta=theta @ to_rows, inverse=inverse, vectors=None, arm_factors=None)
 
     @property
@@ -256,14 +256,14 @@ class _RowScorer:
         dtype: Any = np.float32 if networks else np.float64
         # One vector has all features, in this order: the features of networks, the features of the policy (if a member
         # uses them directly), a constant 1, the features of members' transforms, and the first layers of networks.
-        transformed = [member for member in members if member.transform is not None]
-        n_indirect = len(networks) + len(transformed) + sum(member.constant for member in members)
+        transformed_members = [member for member in members if member.transform is not None]
+        n_indirect = len(networks) + len(transformed_members) + sum(member.constant for member in members)
         n_direct = 1 + (n_features if n_indirect < len(members) else 0)  # with the constant
         n_encoded = sum(layers[-1].shape[1] for layers in networks)
         encoded_start, constant_index, transformed_start = 0, n_encoded + n_direct - 1, n_encoded + n_direct
         #: The weights, and the lower and upper limits, of each part of the first product.
         first_parts = [(np.eye(n_features + 1)[:, -n_direct:], np.full(n_direct, -np.inf), np.full(n_direct, np.inf))]
-        theta = np.zeros((transformed_start + sum(member.dimension for member in transformed), n_arms))
+        theta = np.zeros((transformed_start + sum(member.dimension for member in transformed_members), n_arms))
         theta[constant_index] = unit[0]
         #: The slice of features, and R (d, r * K), of every member with a bonus.
         self._roots: list[tuple[slice, AnyArray]] = []
@@ -281,21 +281,22 @@ class _RowScorer:
                 self._roots.append((slice(start, start + size), root))
         first_layers = [layers[0] for layers in networks]
         first_parts += [(layer, np.zeros(layer.shape[1]), np.full(layer.shape[1], np.inf)) for layer in first_layers]
-        weight, self._low, self._high = (np.concatenate(parts, axis=-1) for parts in zip(*first_parts, strict=True))
+        matrix, self._low, self._high = (np.concatenate(parts, axis=-1) for parts in zip(*first_parts, strict=True))
         #: The limits at which inputs are clipped; None if the policy has no transform.
         self._input_range: tuple[FloatArray, FloatArray] | None = None
         if step is not None:  # the step is linear in this range, and its last feature is 1
             clip_range, slope = step.clip * step.deviation, step.scale / step.deviation
             self._input_range = step.mean - clip_range, step.mean + clip_range
-            bias = weight[-1] + weight[-2] - (step.mean * slope) @ weight[:-2]
-            weight = np.vstack([slope[:, None] * weight[:-2], bias])
-        max_bias = np.abs(weight[-1]).max()
+            bias = matrix[-1] + matrix[-2] - (step.mean * slope) @ matrix[:-2]
+            matrix = np.vstack([slope[:, None] * matrix[:-2], bias])
+        max_bias = np.abs(matrix[-1]).max()
         if not max_bias < _MAX_BIAS:
             raise ValueError("differences of large numbers would lose precision")
         # Clipped numbers near zero, and feature maps, are in single precision from the start.
         is_single = networks and (step is not None or inputs_are_maps) and max_bias < _MAX_SINGLE_BIAS
-        self._weight, self._low, self._high = (
-            array.astype(np.float32 if is_single else np.float64) for array in (weight, self._low, self._high)
+        # The matrix of the first product, and the limits at which its result is clipped.
+        self._matrix, self._low, self._high = (
+            array.astype(np.float32 if is_single else np.float64) for array in (matrix, self._low, self._high)
         )
         self._theta, self._n_encoded = theta.astype(dtype), n_encoded
         #: The layers of each network after the first one.
@@ -325,12 +326,12 @@ class _RowScorer:
 
     def _build_scorer(self) -> Callable[[AnyArray], FloatArray]:
         """Return a function that scores a context, with its own working arrays."""
-        weight, theta, square_sums, combination = self._weight, self._theta, self._square_sums, self._combination
+        matrix, theta, square_sums, combination = self._matrix, self._theta, self._square_sums, self._combination
         dtype, n_encoded, n_arms = theta.dtype, self._n_encoded, theta.shape[1]
-        row, features = np.ones(len(weight), weight.dtype), np.empty(n_encoded + weight.shape[1], dtype)
+        row, features = np.ones(len(matrix), matrix.dtype), np.empty(n_encoded + matrix.shape[1], dtype)
         context, first_features = row[:-1], features[n_encoded:]
         # The result of the first product. It is copied to ``first_features`` if that has another precision.
-        first_result: AnyArray = first_features if weight.dtype == dtype else np.empty(len(first_features))
+        first_result: AnyArray = first_features if matrix.dtype == dtype else np.empty(len(first_features))
         clipped_inputs = np.empty(len(context))
         layers, encoded_parts, index = [], [], 0
         first_layers = features[len(features) - sum(len(network[0]) for network in self._layers) :]
@@ -344,8 +345,8 @@ class _RowScorer:
             encoded_parts.append((outputs, np.empty((), dtype)))
             index += len(outputs)
         products, roots, index = np.empty((square_sums.shape[1], n_arms), dtype), [], n_arms
-        for part, root in self._roots:
-            roots.append((features[part].dot, root, products.reshape(-1)[index : index + root.shape[1]]))
+        for feature_slice, root in self._roots:
+            roots.append((features[feature_slice].dot, root, products.reshape(-1)[index : index + root.shape[1]]))
             index += root.shape[1]
         mean, squares, mean_and_bonuses = products[0], products[1:], np.empty((len(square_sums), n_arms), dtype)
         bonuses, input_range, low, high = mean_and_bonuses[1:], self._input_range, self._low, self._high
@@ -354,12 +355,13 @@ class _RowScorer:
         maximum, minimum, multiply, divide, sqrt = np.maximum, np.minimum, np.multiply, np.divide, np.sqrt
 
         def score(inputs: AnyArray) -> FloatArray:
+            """Return means, bonuses and scores (3, K) of one context (d,)."""
             if input_range is None:
                 context[:] = inputs
             else:
                 maximum(inputs, input_range[0], out=clipped_inputs)
                 context[:] = minimum(clipped_inputs, input_range[1], out=clipped_inputs)
-            multiply_row(weight, first_result)
+            multiply_row(matrix, first_result)
             if has_low:
                 maximum(first_result, low, out=first_result)
             if has_high:
@@ -404,18 +406,18 @@ class FrozenParts(NamedTuple):
     seen_target: bool = False
 
 
-class NewArms(NamedTuple):
+class ArmLimit(NamedTuple):
     """A limit on the decisions that choose arms without any reward."""
 
     #: True for the arms without any reward, (K,).
-    arms: BoolArray
+    is_new: BoolArray
     #: The largest fraction of decisions that choose one of them.
     fraction: float
 
     def exclude(self, mean: FloatArray, available: Mask) -> BoolArray:
         """Return a mask (n, K) of the available arms with rewards. If a row has none, it has all available arms."""
         is_available = np.ones(mean.shape, np.bool_) if available is None else available
-        is_rewarded = is_available & ~self.arms
+        is_rewarded = is_available & ~self.is_new
         return np.where(is_rewarded.any(axis=1, keepdims=True), is_rewarded, is_available)
 
 
@@ -612,7 +614,7 @@ class FrozenPolicy:
         available: Mask,
         round_number: int | None,
         unit: Unit = (0.0, 1.0),
-        limit: NewArms | None = None,
+        limit: ArmLimit | None = None,
     ) -> list[tuple[int, float]]:
         """Return an arm and its propensity for each row of means and bonuses (n, K).
 
@@ -630,14 +632,14 @@ class FrozenPolicy:
         return [(arm, row[arm]) for (arm, _), row in zip(choices, probabilities, strict=True)]
 
     def probabilities(
-        self, mean: FloatArray, bonus: FloatArray, available: Mask, unit: Unit = (0, 1), limit: NewArms | None = None
+        self, mean: FloatArray, bonus: FloatArray, available: Mask, unit: Unit = (0, 1), limit: ArmLimit | None = None
     ) -> FloatArray:
         """Return the probability with which ``choose`` chooses each arm, (n, K)."""
-        all_arms = self.exploration.probabilities(mean, bonus, available=available, unit=unit)
+        unrestricted = self.exploration.probabilities(mean, bonus, available=available, unit=unit)
         if limit is None:
-            return all_arms
-        old_arms = self.exploration.probabilities(mean, bonus, available=limit.exclude(mean, available), unit=unit)
-        return limit.fraction * all_arms + (1.0 - limit.fraction) * old_arms
+            return unrestricted
+        restricted = self.exploration.probabilities(mean, bonus, available=limit.exclude(mean, available), unit=unit)
+        return limit.fraction * unrestricted + (1.0 - limit.fraction) * restricted
 
     def choose_with_control(
         self,
@@ -647,7 +649,7 @@ class FrozenPolicy:
         round_number: int | None,
         control: float,
         incumbents: IntArray,
-        limit: NewArms | None = None,
+        limit: ArmLimit | None = None,
     ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
         """Choose as ``choose`` does, but with probability ``control`` choose the row's incumbent instead.
 
@@ -744,13 +746,13 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
             inverse = inverse.astype(np.float64)
         vectors = catalogue.vectors if catalogue is not None and fields.get("joint") else None
         constant = bool(fields["constant"])
-        arms: tuple[Any, ...] = vectors, parts.get("arm_factors"), float(fields.get("new_variance", 0.0))
-        members.append(Member(parts["theta"], inverse, *weights, step, network, constant, *arms))
+        arm_fields: tuple[Any, ...] = vectors, parts.get("arm_factors"), float(fields.get("new_variance", 0.0))
+        members.append(Member(parts["theta"], inverse, *weights, step, network, constant, *arm_fields))
     centre, scale = header["reward_unit"]
     indices = header["unrewarded"]
     unrewarded = None if indices is None else np.isin(np.arange(int(header["n_arms"])), indices)
     return FrozenPolicy(
-        **{name: kind(header[name]) for name, kind in _HEADER_FIELDS.items()},
+        **{name: convert(header[name]) for name, convert in _HEADER_FIELDS.items()},
         context_shape=tuple(int(size) for size in header["context_shape"]),
         reward_unit=(float(centre), float(scale)),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),

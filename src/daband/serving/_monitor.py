@@ -278,7 +278,7 @@ class Monitor:
             means, bonuses = self.deployed.frozen.score_in_reward_units(read_rows.contexts)
         summaries = summary_scores(self.deployed, read_rows.contexts, means, bonuses)
         with self._lock:
-            self._arm_counts.update([decision.arm_name] if read_rows.single else decision.arm_name)
+            self._arm_counts.update([decision.arm_name] if read_rows.is_single else decision.arm_name)
             self._warnings.update(kind for row in read_rows.warnings for kind in {warning.kind for warning in row})
             self._observe(*summaries)
         return decision

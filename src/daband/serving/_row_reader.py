@@ -24,7 +24,7 @@ _BYTE_TYPES = (bytes, bytearray, memoryview)
 #: The square of the distance from the training mean, in standard deviations, above which a number causes a warning.
 _FAR_SQUARED = FAR_DEVIATIONS * FAR_DEVIATIONS
 #: If a floating-point pixel is larger, pixels are assumed to be in 0..255 instead of 0..1.
-_MAX_PIXEL = 2.0
+_MAX_UNIT_PIXEL = 2.0
 #: Maximum ratio of the side of the resized image to the side of the crop. A larger ratio would only use memory.
 _MAX_CROP_RATIO = 16
 #: Maximum number of features for which ``math.hypot`` takes less time than ``np.errstate``.
@@ -64,7 +64,7 @@ class ReadRows(NamedTuple):
     #: The warnings of each row, (n,).
     warnings: list[tuple[RowWarning, ...]]
     #: True if one row was given, instead of a batch.
-    single: bool
+    is_single: bool
 
 
 class RowReader:
@@ -94,7 +94,7 @@ class RowReader:
         self.images = images
         #: "image" or "text" if the table has only one encoded column, so that a row may be given without its name.
         self._only_input_kind = "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
-        self._names = tuple(feature_names)
+        self._feature_names = tuple(feature_names)
         self._max_norm = max_norm
         self.ranges = ranges
         self._inverse_scale: FloatArray | None = None
@@ -155,7 +155,7 @@ class RowReader:
         context, warnings = self.table.read(row)
         if warnings:
             with np.errstate(over="ignore", invalid="ignore"):
-                self._check_size(context)
+                self._check_norm(context)
         return context, warnings
 
     def _read_frame(self, frame: Any, package: str) -> ReadRows:
@@ -204,14 +204,14 @@ class RowReader:
         """Return the warnings for one context of floats. Raise an error if it is not finite or too large."""
         flat: AnyArray = context if context.ndim == 1 else context.reshape(-1)
         if self._fast_ranges is not None and math.hypot(*flat.tolist()) <= self._max_norm:  # so that nothing overflows
-            distance = flat - self._fast_ranges[0]
-            distance *= self._fast_ranges[1]
+            distances = flat - self._fast_ranges[0]
+            distances *= self._fast_ranges[1]
             # Usually the sum of squares over all numbers is below the limit for one number.
-            if distance.dot(distance) <= _FAR_SQUARED:
+            if distances.dot(distances) <= _FAR_SQUARED:
                 return ()
         with np.errstate(over="ignore", invalid="ignore"):  # the checks find overflows
-            self._check_size(flat)
-            brightness_warnings = self._check_brightness(flat)
+            self._check_norm(flat)
+            brightness_warnings = self._find_brightness_warnings(flat)
             if brightness_warnings:
                 return brightness_warnings
             if self.ranges is None or self._inverse_scale is None:
@@ -221,24 +221,24 @@ class RowReader:
             is_far = np.abs(flat - self.ranges[0]) * self._inverse_scale > FAR_DEVIATIONS
         return self._describe_far_values(flat, is_far) if is_far.any() else ()
 
-    def _check_brightness(self, flat: AnyArray) -> tuple[RowWarning, ...]:
+    def _find_brightness_warnings(self, flat: AnyArray) -> tuple[RowWarning, ...]:
         """Return a warning if floating-point pixels of an image seem to be in 0..255 instead of 0..1; otherwise ()."""
         if self.images is None:
             return ()
         largest = float(flat.max())
-        if not _MAX_PIXEL < largest < np.inf:
+        if not _MAX_UNIT_PIXEL < largest < np.inf:
             return ()
         message = f"a pixel is {largest:g}, but floating-point pixels must be in [0, 1]; pass uint8, or divide by 255"
         return (RowWarning("far_outside", "image", message),)
 
-    def _check_size(self, flat: AnyArray) -> None:
+    def _check_norm(self, flat: AnyArray) -> None:
         """Raise an error if features (d,) are not finite, or if their norm is larger than the policy accepts."""
         if float(flat.dot(flat)) <= self._max_norm * self._max_norm:
             return
-        invalid = np.flatnonzero(~np.isfinite(flat))
-        if len(invalid):
-            name = self._feature_name(int(invalid[0]))
-            raise InvalidInput(f"{name} of the row is {flat[invalid[0]]}; numbers must be finite")
+        invalid_indices = np.flatnonzero(~np.isfinite(flat))
+        if len(invalid_indices):
+            name = self._get_feature_name(int(invalid_indices[0]))
+            raise InvalidInput(f"{name} of the row is {flat[invalid_indices[0]]}; numbers must be finite")
         largest = float(np.abs(flat).max())
         norm = largest * float(np.linalg.norm(flat.astype(np.float64) / largest)) if largest else 0.0
         if norm > self._max_norm:
@@ -253,7 +253,7 @@ class RowReader:
         warnings = []
         for cell in np.argwhere(is_far)[:_MAX_WARNINGS]:
             index, value = int(cell[-1]), float(flat[tuple(cell)])
-            name, distance = self._feature_name(index), abs(value - centre[index]) / scale[index]
+            name, distance = self._get_feature_name(index), abs(value - centre[index]) / scale[index]
             description = f"{distance:.3g} standard deviations from the training mean, {centre[index]:g}"
             warnings.append(RowWarning("far_outside", name, f"{name} is {value:g}, {description}"))
         n_more = int(is_far.sum()) - len(warnings)
@@ -261,9 +261,9 @@ class RowReader:
             warnings.append(RowWarning("far_outside", "", f"{n_more} more numbers are far from their training mean"))
         return tuple(warnings)
 
-    def _feature_name(self, index: int) -> str:
+    def _get_feature_name(self, index: int) -> str:
         """Return the name of a feature for messages."""
-        return repr(self._names[index]) if index < len(self._names) else f"number {index}"
+        return repr(self._feature_names[index]) if index < len(self._feature_names) else f"number {index}"
 
     def _read_file_or_text(self, file: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
         """Return the context and the warnings of an image file, or of a text for an encoder."""
@@ -280,8 +280,8 @@ class RowReader:
 
             with Image.open(io.BytesIO(content)) as image:
                 width, height = image.size
-                channels = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}
-                is_grey = channels[rule.layout] == 1
+                n_channels = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}
+                is_grey = n_channels[rule.layout] == 1
                 grey = np.array(to_eight_bits(image).convert("L")) if rule.resize is None and is_grey else None
             pixels = read_pixels(io.BytesIO(content), rule.resize, rule.crop) if grey is None else grey[:, :, None]
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
