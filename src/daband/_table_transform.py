@@ -1,8 +1,8 @@
 """Convert raw table values to the features of a context.
 
 ``TableTransform`` has one transform per column. It is fitted once, saved, and applied to tables (``apply``) and to
-single rows (``TableRows``). The functions ``as_number``, ``as_category`` and ``as_date_or_time`` read one value. So the
-same rules hold for files, pandas and polars frames, mappings and HTTP requests:
+single rows (``TableRowReader``). The functions ``as_number``, ``as_category`` and ``as_date_or_time`` read one value.
+So the same rules hold for files, pandas and polars frames, mappings and HTTP requests:
 
 * A value is missing if it is None, NaN, or one of ``MISSING_TEXTS``. Spaces around a text do not count.
 * A number is a number, True or False, or a text with one of these: ``41``, ``" 41.0"`` and ``4.1e1`` are equal.
@@ -592,15 +592,15 @@ class TableTransform:
                     f"{type(rows).__name__}"
                 )
             try:
-                contexts[index] = self.rows.read(row)[0]
+                contexts[index] = self.row_reader.read(row)[0]
             except InvalidInput as error:
                 raise InvalidInput(f"row {index}: {error}") from None
         return contexts
 
     @functools.cached_property
-    def rows(self) -> TableRows:
+    def row_reader(self) -> TableRowReader:
         """The reader of single rows for this transform."""
-        return TableRows(self)
+        return TableRowReader(self)
 
     def state(self) -> dict[str, Any]:
         """Return the fitted state in JSON types, without the arrays of encoders. ``from_state`` reads both."""
@@ -661,8 +661,8 @@ def _load_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> An
     return column_class(name, **values)
 
 
-class TableRows:
-    """A fast reader of single rows, which are mappings from column names to values. See ``TableTransform.rows``."""
+class TableRowReader:
+    """A fast reader of single rows, which are mappings from columns to values. See ``TableTransform.row_reader``."""
 
     def __init__(self, transform: TableTransform) -> None:
         self.names = transform.names

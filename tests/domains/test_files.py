@@ -234,7 +234,7 @@ def test_an_id_that_was_left_out_names_rows_and_is_no_warning(tmp_path):
     assert list(pair.target.row_names) == ["customer", "row_id", "note"]
     table = TableTransform.from_state(pair.table.state())
     row = new.row(3, named=True)
-    assert {odd.column for odd in table.rows.read(row)[1]} == {"country", "empty"}
+    assert {odd.column for odd in table.row_reader.read(row)[1]} == {"country", "empty"}
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_times_of_day_are_read_and_served(tmp_path):
     for text in ("07:01:00", "7:01:00"):
         np.testing.assert_allclose(pair.table.contexts({**row, "at": text})[0, places], np.sin(angle))
     assert "'at' has no value, which never happened in training; no time of day" in str(
-        pair.table.rows.read({**row, "at": None})
+        pair.table.row_reader.read({**row, "at": None})
     )
     assert TableTransform.from_state(pair.table.state()) == pair.table
     with pytest.raises(

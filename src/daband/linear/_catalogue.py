@@ -108,7 +108,7 @@ class Catalogue:
             invalid = [row for row in features if not (type(row) is dict or isinstance(row, Mapping))]
             if invalid:
                 raise InvalidInput(f"features of an arm must be a mapping from column to value, got {invalid[0]!r}")
-            return self._to_vectors(self.table.rows.read_all(features))
+            return self._to_vectors(self.table.row_reader.read_all(features))
         try:  # for lists of numbers, this is faster than ``np.array``
             pack = struct.Struct(f"{len(self.mean)}d").pack
             array = np.frombuffer(b"".join([pack(*row) for row in features])).reshape(len(features), -1)

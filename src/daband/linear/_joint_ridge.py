@@ -157,8 +157,7 @@ class JointHead:
             that their numbers have about the size of standardised ones.
     """
 
-    #: The regression is equivalent to one regression per arm; see ``compute_arm_heads``.
-    arms = "disjoint"
+    #: The form of the statistics, as in ``RidgeHead``.
     form = "primal"
 
     def __init__(self, *, vectors: FloatArray, dim: int, ridge: float, unit_norm: bool = False) -> None:

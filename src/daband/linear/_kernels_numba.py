@@ -108,31 +108,31 @@ def choose(scores, available, epsilon, epsilon_draw, arm_draw):
     """
     n_available = 0
     best = -np.inf
-    for a in range(scores.shape[0]):
-        if available[a]:
+    for arm in range(scores.shape[0]):
+        if available[arm]:
             n_available += 1
-            best = max(best, scores[a])
+            best = max(best, scores[arm])
     tie_threshold = best - TIE_TOLERANCE * (1.0 + abs(best))
     n_tied = 0
-    for a in range(scores.shape[0]):
-        if available[a] and scores[a] >= tie_threshold:
+    for arm in range(scores.shape[0]):
+        if available[arm] and scores[arm] >= tie_threshold:
             n_tied += 1
     is_random = epsilon_draw < epsilon
     rank = int(arm_draw * (n_available if is_random else n_tied))
-    arm = -1
+    chosen_arm = -1
     n_passed = 0
-    for a in range(scores.shape[0]):
-        if available[a] and (is_random or scores[a] >= tie_threshold):
+    for arm in range(scores.shape[0]):
+        if available[arm] and (is_random or scores[arm] >= tie_threshold):
             if n_passed == rank:
-                arm = a
+                chosen_arm = arm
                 break
             n_passed += 1
-    if arm < 0:
+    if chosen_arm < 0:
         raise ValueError("no arm is available, or a score is NaN")
     probability = epsilon / n_available
-    if scores[arm] >= tie_threshold:
+    if scores[chosen_arm] >= tie_threshold:
         probability += (1.0 - epsilon) / n_tied
-    return arm, probability
+    return chosen_arm, probability
 
 
 @compiled(fastmath=_FASTMATH)
@@ -151,10 +151,10 @@ def _update_rank_one(inverse, theta, z, targets, u, variance):
         theta[0, i] += residual * u[i]
         theta[1, i] += residual_of_ones * u[i]
     for i in range(d):
-        c = u[i]
+        factor = u[i]
         row = inverse[i]
         for j in range(d):
-            row[j] -= c * u[j]  # u_i u_j = u_j u_i, so the matrix stays symmetric
+            row[j] -= factor * u[j]  # u_i u_j = u_j u_i, so the matrix stays symmetric
 
 
 @compiled(fastmath=_FASTMATH)
@@ -210,9 +210,9 @@ def _add_pending(gram, rows):
         for j in range(d):
             gram_row[j] = 0.0
         for r in range(rows.shape[0]):
-            c = rows[r, i]
+            factor = rows[r, i]
             for j in range(d):
-                gram_row[j] += c * rows[r, j]
+                gram_row[j] += factor * rows[r, j]
         for j in range(d):
             gram[i, j] += gram_row[j]
 
@@ -255,7 +255,7 @@ def decide_one(statistics, context, available, unit, exploration, round_number, 
         out: receives means and bonuses (2, 1, K), the arm (1,), and its propensity (1,).
     """
     (inverse, theta), (centre, scale), (alpha, epsilon, key) = statistics, unit, exploration
-    predictions, arm, propensity = out
+    predictions, chosen_arm, propensity = out
     n_arms = theta.shape[0]
     z = context[0]
     if predictions.shape[2] != n_arms or theta.shape[2] != z.shape[0] or available.shape[1] != n_arms:
@@ -263,15 +263,15 @@ def decide_one(statistics, context, available, unit, exploration, round_number, 
     scores = np.empty(n_arms)
     for position in range(n_arms):
         # Even rounds read the heads forwards, odd rounds backwards. So the first heads are still in the cache.
-        a = n_arms - 1 - position if round_number & 1 else position
-        mean = _dot(theta[a, 0], z)
+        arm = n_arms - 1 - position if round_number & 1 else position
+        mean = _dot(theta[arm, 0], z)
         if centre != 0.0:
-            mean -= centre * _dot(theta[a, 1], z)
-        deviation = math.sqrt(max(_quadratic_form(inverse[a], z), 0.0))
-        predictions[0, 0, a], predictions[1, 0, a] = centre + mean, scale * deviation
-        scores[a] = mean / scale + alpha * deviation
+            mean -= centre * _dot(theta[arm, 1], z)
+        deviation = math.sqrt(max(_quadratic_form(inverse[arm], z), 0.0))
+        predictions[0, 0, arm], predictions[1, 0, arm] = centre + mean, scale * deviation
+        scores[arm] = mean / scale + alpha * deviation
     epsilon_draw, arm_draw = uniform(key, round_number, 0), uniform(key, round_number, 1)
-    arm[0], propensity[0] = choose(scores, available[0], epsilon, epsilon_draw, arm_draw)
+    chosen_arm[0], propensity[0] = choose(scores, available[0], epsilon, epsilon_draw, arm_draw)
 
 
 @compiled(fastmath=_FASTMATH)
@@ -303,9 +303,9 @@ def play_episode(episode, is_shared, selection, rewards, moments, out):
                 deviation = math.sqrt(squared_differences / total_weight)
                 scale = deviation if deviation > 0.0 else 1.0
         units[i, 0], units[i, 1] = centre, scale
-        for a in range(n_arms):
-            scores[a] = (mean[i, a] - centre * ones[i, a]) / scale
-            scores[a] += bonus_factors[i, a] * math.sqrt(max(variance[i, a], 0.0))
+        for candidate in range(n_arms):
+            scores[candidate] = (mean[i, candidate] - centre * ones[i, candidate]) / scale
+            scores[candidate] += bonus_factors[i, candidate] * math.sqrt(max(variance[i, candidate], 0.0))
         arm, probability = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
         arms[i], probabilities[i] = arm, probability
         head = 0 if is_shared else arm
@@ -321,9 +321,9 @@ def play_episode(episode, is_shared, selection, rewards, moments, out):
         for r in range(i):
             if is_shared or arms[r] == arm:
                 earlier_covariance = covariances[r]
-                c = earlier_covariance[context] * gains[r]
+                factor = earlier_covariance[context] * gains[r]
                 for j in range(next_context, n_contexts):
-                    covariance[j] -= c * earlier_covariance[j]
+                    covariance[j] -= factor * earlier_covariance[j]
         gain = weights[i] / (1.0 + weights[i] * max(variance[i, arm], 0.0))
         gains[i] = gain
         reward = reward_table[i, arm]

@@ -77,7 +77,7 @@ class RidgeHead:
         check_one_of("arms", arms, ("disjoint", "shared"))
         check_head_memory(n_arms=n_arms, dim=dim, arms=arms, primal=form == "primal")
         self.dim = dim
-        self.arms = arms
+        self._is_shared = arms == "shared"
         self.ridge = ridge
         self.form = form
         self._all_arms: BoolArray = np.ones((1, n_arms), np.bool_)
@@ -94,7 +94,7 @@ class RidgeHead:
 
         ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus. Without ``bonuses``, bonuses are 0.
         """
-        rows = features.reshape(-1, self.dim) if self.arms == "shared" else features
+        rows = features.reshape(-1, self.dim) if self._is_shared else features
         mean, variance = self.statistics.score(rows, centre=centre, bonuses=bonuses)
         bonus = np.sqrt(variance, out=variance)
         if scale != 1.0:
@@ -115,7 +115,7 @@ class RidgeHead:
         ``unit`` is (centre, scale) as in ``score``. ``key`` and ``round_number`` determine the random draws.
         """
         statistics = self.statistics
-        is_primal = self.arms == "disjoint" and isinstance(statistics, PrimalRidge)
+        is_primal = not self._is_shared and isinstance(statistics, PrimalRidge)
         if not (is_primal and exploration.rule != "thompson" and kernels_are_compiled()):
             return None
         row = features if features.dtype == np.float64 and features.flags.c_contiguous else unit_scale(features)
@@ -131,7 +131,7 @@ class RidgeHead:
 
     def chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
         """Return the features (B, d) of each round's arm, and the index of its regression, (B,)."""
-        if self.arms == "disjoint":
+        if not self._is_shared:
             return features, arms
         return features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
 
@@ -188,14 +188,14 @@ class RidgeHead:
     ) -> Decision:
         """Play the rounds of one block. ``selection`` has the exploration, the draws and the available arms (n, K)."""
         (n, n_arms), (exploration, draws, available) = rewards.shape, selection
-        rows = features if self.arms == "disjoint" else features.reshape(n * n_arms, self.dim)
+        rows = features.reshape(n * n_arms, self.dim) if self._is_shared else features
         products, contexts, has_covariances, means, variance = self.statistics.start_episode(rows)
         means, variance = means.reshape(2, n, n_arms), variance.reshape(n, n_arms)
         arms, propensity, units = np.empty(n, np.int64), np.empty(n), np.empty((n, 2))
         reward_moments = moments.state()
         kernels.play_episode(
             (products, contexts, has_covariances, means, variance),
-            self.arms == "shared",
+            self._is_shared,
             (exploration.bonus_factors(n, n_arms, draws), available, exploration.epsilon, draws(n, 2)),
             (rewards, weights),
             (reward_moments, moments.standardise),
@@ -203,7 +203,7 @@ class RidgeHead:
         )
         chosen_rewards = rewards[np.arange(n), arms]
         self.learn(
-            features if self.arms == "shared" else rows, arms, chosen_rewards, None if (weights == 1).all() else weights
+            features if self._is_shared else rows, arms, chosen_rewards, None if (weights == 1).all() else weights
         )
         moments.restore(reward_moments)
         centre, scale = units[:, :1], units[:, 1:]
@@ -242,7 +242,7 @@ class RidgeHead:
 
     def add_arm(self) -> None:
         """Add an arm without rounds."""
-        if self.arms == "disjoint":
+        if not self._is_shared:
             self.statistics.add_heads(1)
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:

@@ -413,7 +413,7 @@ def build_deployed(
         incumbent=incumbent,
         reader=RowReader(
             shape=frozen.row_shape,
-            table=None if frozen.table is None else frozen.table.rows,
+            table=None if frozen.table is None else frozen.table.row_reader,
             images=None if header["images"] is None else ImageRule(**header["images"]),
             ranges=ranges,
             feature_names=feature_names,

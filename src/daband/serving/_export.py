@@ -163,7 +163,7 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
     else:
         rows = rng.normal(size=(_N_CHECKED_CONTEXTS, *frozen.row_shape))
     raw_rows: Any = rows
-    if frozen.table is not None and frozen.table.rows.encoded and getattr(reference, "table", None) is not None:
+    if frozen.table is not None and frozen.table.row_reader.encoded and getattr(reference, "table", None) is not None:
         indices = np.arange(min(len(reference), _N_CHECKED_CONTEXTS))
         rows, raw_rows = reference.read(indices), reference.read_raw(indices).select(frozen.table.names)
     optimism = frozen.exploration.optimism or frozen.exploration.alpha * (frozen.exploration.rule == "thompson")
@@ -297,7 +297,7 @@ def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
 def _feature_ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray, FloatArray] | None:
     """Return the mean and standard deviation of each feature, (d,) each, or None if they are not known."""
     if frozen.table is not None:
-        return frozen.table.rows.ranges
+        return frozen.table.row_reader.ranges
     if contexts is not None and contexts.dtype != np.uint8 and len(contexts) > 1:
         rows = contexts.reshape(-1, int(np.prod(frozen.context_shape))).astype(np.float64)
         centre, deviation = rows.mean(axis=0), rows.std(axis=0)

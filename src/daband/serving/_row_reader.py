@@ -16,7 +16,7 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, as_numpy
 from daband._image_layout import convert_image_errors, image_bytes, read_pixels, to_eight_bits
-from daband._table_transform import FAR_DEVIATIONS, RowWarning, TableRows
+from daband._table_transform import FAR_DEVIATIONS, RowWarning, TableRowReader
 from daband.errors import InvalidInput
 
 _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
@@ -83,7 +83,7 @@ class RowReader:
         self,
         *,
         shape: tuple[int, ...],
-        table: TableRows | None,
+        table: TableRowReader | None,
         images: ImageRule | None,
         ranges: tuple[FloatArray, FloatArray] | None,
         feature_names: Sequence[str],

@@ -421,7 +421,8 @@ def _read_sat12_domain(domain: str) -> tuple[Any, ...]:
 
 def _build_sat12_data(*domains: tuple[Any, ...]) -> PairData:
     """Return the data of a pair from the results of ``_read_sat12_domain`` for source and target."""
-    arms = [str(arm) for arm in domains[0][4]]
+    *_, solver_names = domains[0]
+    arms = [str(name) for name in solver_names]
     all_features = np.concatenate([x for x, *_ in domains]).astype(np.float64)
     groups, first_columns = np.unique(np.isnan(all_features), axis=1, return_index=True)
     flagged = [int(column) for group, column in zip(groups.T, first_columns, strict=True) if group.any()]

@@ -385,20 +385,20 @@ def find_notices(
         if column.role not in ("category", "arm", "label"):
             continue
         texts_by_table = [read_categories(frame, name) for frame in tables if name in frame.columns]
-        counts = [Counter(text for text in texts if text is not None) for texts in texts_by_table]
+        counts = [Counter(value for value in texts if value is not None) for texts in texts_by_table]
         spellings: dict[str, str] = {}
-        for text in sorted(set().union(*counts)):
-            spelling = spellings.setdefault(" ".join(text.casefold().split()), text)
-            if spelling != text:
+        for value in sorted(set().union(*counts)):
+            spelling = spellings.setdefault(" ".join(value.casefold().split()), value)
+            if spelling != value:
                 notices.append(
-                    Notice(name, f"{spelling!r} and {text!r} are two values; if they mean the same, use one spelling")
+                    Notice(name, f"{spelling!r} and {value!r} are two values; if they mean the same, use one spelling")
                 )
-        rare = sorted(text for text, count in counts[0].items() if count < _MIN_ROWS_PER_ARM)
+        rare = sorted(value for value, count in counts[0].items() if count < _MIN_ROWS_PER_ARM)
         if column.role != "category" and rare:
-            listed = ", ".join(f"{text!r}: {counts[0][text]}" for text in rare[:3]) + (", ..." if rare[3:] else "")
+            listed = ", ".join(f"{value!r}: {counts[0][value]}" for value in rare[:3]) + (", ..." if rare[3:] else "")
             text = f"arms with fewer than {_MIN_ROWS_PER_ARM} rows ({listed}). They may be chosen, although little is "
             notices.append(Notice(name, f"{text}known about them; drop these rows if they are mistakes"))
-        new_values = [text for text in counts[-1].elements() if text not in counts[0]]
+        new_values = [value for value in counts[-1].elements() if value not in counts[0]]
         if column.role == "category" and len(new_values) > _MAX_NEW_FRACTION * max(1, counts[-1].total()):
             example = Counter(new_values).most_common(1)[0][0]
             text = f"{len(new_values) / counts[-1].total():.0%} of target rows have a category that the source lacks"

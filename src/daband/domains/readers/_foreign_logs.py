@@ -55,8 +55,8 @@ def guess_format(path: Path) -> str:
     return "dsjson" if '"_label' in first_line or '"c":' in first_line else "personalizer"
 
 
-def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
-    """Return the log and the catalogue in a file, as polars frames. ``kind`` is "vw", "dsjson" or "personalizer".
+def read_foreign_log(path: Path, log_format: str) -> tuple[Any, Any]:
+    """Return the log and the catalogue in a file, as polars frames. ``log_format`` is "vw", "dsjson" or "personalizer".
 
     The log has the context columns, ``arm``, ``reward`` and ``propensity``, and ``offered`` if events have different
     actions. The catalogue has the column ``id``, and the features that an action had when it first appeared.
@@ -66,7 +66,7 @@ def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
     features_by_arm: dict[str, dict[str, Any]] = {}
     offered_names: list[list[str]] = []
     with open(path, encoding="utf-8") as file:
-        for event in readers[kind](file):
+        for event in readers[log_format](file):
             reserved_name = next((name for name in event.context if name in _ROLE_COLUMNS), None)
             if reserved_name is not None:
                 raise DataError(f"{path}: the context feature {reserved_name!r} has a reserved name; rename it")
@@ -75,11 +75,11 @@ def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
             for name, features in event.actions.items():
                 features_by_arm.setdefault(name, {"id": name, **features})
     if not rows:
-        raise DataError(f"{path}: no event in the format {kind!r} has a chosen action with its probability")
-    log = _build_frame(rows, is_sparse=kind == "vw")
+        raise DataError(f"{path}: no event in the format {log_format!r} has a chosen action with its probability")
+    log = _build_frame(rows, is_sparse=log_format == "vw")
     if any(len(names) < len(features_by_arm) for names in offered_names):
         log = log.with_columns(offered=pl.Series(["|".join(names) for names in offered_names]))
-    return log, _build_frame(list(features_by_arm.values()), is_sparse=kind == "vw")
+    return log, _build_frame(list(features_by_arm.values()), is_sparse=log_format == "vw")
 
 
 def _build_frame(rows: list[dict[str, Any]], *, is_sparse: bool) -> Any:
@@ -217,14 +217,14 @@ def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
             raise DataError(f"event {event_id} is not a rank call with its response: {error!r}") from None
 
 
-def write_foreign_log(log: Any, arms: Any, path: Path, kind: str) -> None:
-    """Write a log with ``arm``, ``reward`` and ``propensity``, and its catalogue, in the format ``kind``."""
+def write_foreign_log(log: Any, arms: Any, path: Path, log_format: str) -> None:
+    """Write a log with ``arm``, ``reward`` and ``propensity``, and its catalogue, in the format ``log_format``."""
     missing = [name for name in _ROLE_COLUMNS[:3] if name not in log.columns]
     if missing or "id" not in arms.columns:
         problem = f"the log has no column {', '.join(missing)}" if missing else "the catalogue has no column id"
         raise InvalidInput(f"{problem}: a log needs arm, reward and propensity, and a catalogue needs id")
     features_by_arm = {str(row.pop("id")): _drop_missing(row) for row in arms.to_dicts()}
-    format_event = {"vw": _format_vw, "dsjson": _format_dsjson, "personalizer": _format_personalizer}[kind]
+    format_event = {"vw": _format_vw, "dsjson": _format_dsjson, "personalizer": _format_personalizer}[log_format]
     event_texts = []
     for index, row in enumerate(log.to_dicts()):
         arm, reward, propensity = str(row.pop("arm")), float(row.pop("reward")), float(row.pop("propensity"))

@@ -209,7 +209,7 @@ class ParquetLog(LoggedDomain):
         n_read = 0
         if isinstance(self._transform, ImagePaths):
             rows = min(rows, max(1, _MAX_BATCH_BYTES // math.prod(self._row_shape)))
-        elif self._transform is not None and self._transform.rows.encoded:
+        elif self._transform is not None and self._transform.row_reader.encoded:
             rows = min(rows, _ENCODED_ROWS)
         offered = [] if self.columns.offered is None else [self.columns.offered]
         for frame in self.frames(part, [*self.columns.context, *self._log_columns, *offered], rows):
