@@ -80,7 +80,7 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
             "target": {number: ArrayContexts(contexts[domain == number]) for number in domain_numbers if number < 0},
         }
         names = {number: role if len(group) == 1 else str(number) for role, group in roles.items() for number in group}
-        sources, targets = ({names[number]: part for number, part in group.items()} for group in roles.values())
+        sources, targets = ({names[number]: data for number, data in group.items()} for group in roles.values())
         pair = Pair(
             name=type(self).__name__,
             context_shape=contexts.shape[1:],
@@ -103,7 +103,7 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
         self.policy_.deploy(next(iter(targets or sources)))
         return self
 
-    def _named_domains(self, X: Any, sample_domain: Any) -> tuple[FloatArray, AnyArray]:
+    def _find_domain_names(self, X: Any, sample_domain: Any) -> tuple[FloatArray, AnyArray]:
         """Return the features (n, d) and the name of each row's domain (n,), by default the deployed domain."""
         check_is_fitted(self)
         contexts = validate_data(self, X, reset=False, dtype=np.float64)
@@ -118,12 +118,12 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
                 raise InvalidInput(f"sample_domain must be one of {', '.join(map(str, self.domains_))}, got {number}")
         return contexts, np.array([names[number] for number in domain.tolist()])
 
-    def _map_domains(self, X: Any, sample_domain: Any, score: Callable[[FloatArray, str], FloatArray]) -> FloatArray:
+    def _score_domains(self, X: Any, sample_domain: Any, score: Callable[[FloatArray, str], FloatArray]) -> FloatArray:
         """Call ``score(contexts, domain)`` for the rows of each domain. Return its results (n, K) in row order."""
-        contexts, domain = self._named_domains(X, sample_domain)
+        contexts, row_domains = self._find_domain_names(X, sample_domain)
         scores = np.empty((len(contexts), self.policy_.n_arms))
-        for name in np.unique(domain):
-            scores[domain == name] = score(contexts[domain == name], str(name))
+        for name in np.unique(row_domains):
+            scores[row_domains == name] = score(contexts[row_domains == name], str(name))
         return scores
 
     def predict(self, X: Any, sample_domain: Any = None) -> AnyArray:
@@ -187,7 +187,7 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
         def predict_rewards(contexts: FloatArray, domain: str) -> FloatArray:
             return self.policy_.decide(contexts, domain, rule="greedy").mean
 
-        return _project_on_simplex(self._map_domains(X, sample_domain, predict_rewards))
+        return _project_on_simplex(self._score_domains(X, sample_domain, predict_rewards))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, sample_domain: Any = None) -> float:
         """Return the accuracy on these rows, which all need a label. Arguments are as in ``predict_proba``."""
@@ -216,8 +216,8 @@ class TransferPolicy(_TransferEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        target = tags.target_tags  # for ``fit(X, y)`` without ``action``: y has the rewards of all actions
-        target.required, target.multi_output, target.single_output = True, True, False
+        target_tags = tags.target_tags  # for ``fit(X, y)`` without ``action``: y has the rewards of all actions
+        target_tags.required, target_tags.multi_output, target_tags.single_output = True, True, False
         return tags
 
     def fit(self, X: Any, y: Any, action: Any = None, propensity: Any = None, sample_domain: Any = None) -> Self:
@@ -266,7 +266,7 @@ class TransferPolicy(_TransferEstimator):
         def choose(contexts: FloatArray, domain: str) -> FloatArray:
             return self.policy_.probabilities(contexts, domain, rule="greedy")
 
-        return self._map_domains(X, sample_domain, choose)
+        return self._score_domains(X, sample_domain, choose)
 
     def score(self, X: Any, y: Any, action: Any = None, propensity: Any = None, sample_domain: Any = None) -> float:
         """Return the mean reward of the predicted actions on these rows, which the policy must not have learned.
@@ -276,7 +276,7 @@ class TransferPolicy(_TransferEstimator):
         """
         if action is None:
             return float((self.predict_proba(X, sample_domain) * check_array(y)).sum(axis=1).mean())
-        contexts, domain = self._named_domains(X, sample_domain)
+        contexts, domain = self._find_domain_names(X, sample_domain)
         order = np.argsort(self.classes_)  # columns of ``y`` may be in any order
         arms = order[np.minimum(np.searchsorted(self.classes_, action, sorter=order), len(order) - 1)]
         if (unknown := np.asarray(action)[self.classes_[arms] != action]).size:
@@ -318,5 +318,5 @@ def _project_on_simplex(means: FloatArray) -> FloatArray:
     """Return the probability distribution nearest to each row of predicted rewards (n, K), in Euclidean distance."""
     descending = -np.sort(-means, axis=1)
     excess = (np.cumsum(descending, axis=1) - 1.0) / np.arange(1, means.shape[1] + 1)
-    last = np.count_nonzero(descending > excess, axis=1) - 1
-    return np.maximum(means - excess[np.arange(len(means)), last][:, None], 0.0)
+    last_index = np.count_nonzero(descending > excess, axis=1) - 1
+    return np.maximum(means - excess[np.arange(len(means)), last_index][:, None], 0.0)

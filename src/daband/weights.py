@@ -36,8 +36,8 @@ def recency(time: ArrayLike, half_life: float, now: float | None = None) -> Floa
         raise InvalidInput(f"time must be finite numbers of shape (n,), got shape {times.shape}")
     if not check_finite("half_life", half_life) > 0:
         raise InvalidInput(f"half_life must be a number > 0, got {half_life!r}")
-    latest = max(times.tolist(), default=0.0) if now is None else check_finite("now", now)
-    return np.exp2((times - latest) / half_life)
+    reference_time = max(times.tolist(), default=0.0) if now is None else check_finite("now", now)
+    return np.exp2((times - reference_time) / half_life)
 
 
 def importance(

@@ -46,7 +46,7 @@ def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
 
     now = 0.0
     slow = {"constant": 1.0, "few": 100.0}
-    real = loop.RunGroup.step
+    real = loop.RunGroup.play_episode
 
     def step(group):
         nonlocal now
@@ -54,7 +54,7 @@ def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
         now += slow["few" if trainer.policy.transform is not None else "constant"]
         real(group)
 
-    monkeypatch.setattr(loop.RunGroup, "step", step)
+    monkeypatch.setattr(loop.RunGroup, "play_episode", step)
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now)
     seen = []
     said = {"progress": seen.append, "describe_first": lambda name, policy: f"{name} {policy.rounds_learned}"}

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from daband.trust._assess import find_collapse_signs, measure_classifier_accuracy, measure_outside_support, project
+from daband.trust._assess import (
+    find_collapse_signs,
+    measure_classifier_accuracy,
+    measure_outside_support,
+    project_contexts,
+)
 
 
 def draws(n, *, moved=0.0, stretched=1.0, seed=0, d=6):
@@ -23,8 +28,8 @@ def test_a_domain_that_moved_or_was_stretched_is_told_apart(change):
 
 def test_long_contexts_are_projected_alike_in_both_domains():
     rows = np.random.default_rng(0).random((5, 3, 20, 20))
-    assert project(rows).shape == (5, 48)
-    np.testing.assert_array_equal(project(rows)[:2], project(rows[:2]))
+    assert project_contexts(rows).shape == (5, 48)
+    np.testing.assert_array_equal(project_contexts(rows)[:2], project_contexts(rows[:2]))
 
 
 def test_support_counts_contexts_that_are_far_away():

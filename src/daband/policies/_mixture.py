@@ -309,8 +309,8 @@ class Mixture(Policy):
             if index == self._joint_index:
                 joint_weights = weight + (1.0 - arm_weights) * (1.0 - weight)
                 alpha = policy.exploration.alpha
-                other_bonuses = self._bonus_weights.sum() - self._bonus_weights[index]
-                bonuses = bonus_scale + (1.0 - arm_weights) * alpha * other_bonuses
+                other_bonus_weight = self._bonus_weights.sum() - self._bonus_weights[index]
+                bonuses = bonus_scale + (1.0 - arm_weights) * alpha * other_bonus_weight
                 weight, bonus_scale = 1.0, alpha * self._bonus_weights.sum()
                 arm_factors = np.stack([joint_weights, bonuses / bonus_scale if bonus_scale else np.ones(self.n_arms)])
                 parts = parts._replace(
@@ -321,10 +321,10 @@ class Mixture(Policy):
                 parts = parts._replace(members=tuple(_scale_arms(member, arm_weights) for member in parts.members))
                 offset += (arm_weights - 1.0) * float(weight) * (member_moments.centre - moments.centre) / moments.scale
             frozen_transform = None if policy.transform is None else copy.deepcopy(policy.transform.frozen(domain))
-            unit = member_moments.scale / moments.scale  # members predict in their own unit
+            ratio = member_moments.scale / moments.scale  # members predict in their own unit
             offset += float(weight) * (member_moments.centre - moments.centre) / moments.scale
             for member in parts.members:
-                weights = float(weight) * unit * member.weight, float(bonus_scale) * unit * member.bonus_weight
+                weights = float(weight) * ratio * member.weight, float(bonus_scale) * ratio * member.bonus_weight
                 if max(weights) > 0.0:
                     frozen_members.append(_set_weights(member, *weights, None if member.constant else frozen_transform))
             frozen_parts.append(parts)
@@ -350,7 +350,7 @@ class Mixture(Policy):
         is_new = self._find_new_contexts(checksums)
         if is_new.any():
             pairs = zip(self.members.values(), features, strict=True)
-            means = [score_transformed(member, rows[is_new], domain, False)[0] for member, rows in pairs]
+            means = [score_transformed(member, inputs[is_new], domain, False)[0] for member, inputs in pairs]
             if self._joint_index is not None:
                 arm_weights = self._compute_arm_weights(list(self.members.values()))
                 means = [arm_weights * mean + (1.0 - arm_weights) * means[self._joint_index] for mean in means]
@@ -406,9 +406,9 @@ class Mixture(Policy):
         decisions = []
         for row in range(len(rewards)):
             row_slice = slice(row, row + 1)
-            centre = np.array([[moment.centre] for moment in member_moments])
-            scale = np.array([[moment.scale] for moment in member_moments])
-            means, bonuses = scores.score(row, centre=centre, scale=scale)
+            centres = np.array([[moment.centre] for moment in member_moments])
+            scales = np.array([[moment.scale] for moment in member_moments])
+            means, bonuses = scores.score(row, centre=centres, scale=scales)
             mean, bonus = (self._mixture_weights.weights @ means)[None], (bonus_scales @ bonuses)[None]
             mask = None if available is None else available[row_slice]
             draws = seeded_draws(self._key, first_round + row)
@@ -471,8 +471,8 @@ class Mixture(Policy):
         contexts. It is then dropped, with a warning, until a batch in which it chooses more arms.
         """
         members = zip(self.members.values(), features, strict=True)
-        scores = [score_transformed(member, member_features, domain, False)[0] for member, member_features in members]
-        counts = np.stack([np.bincount(mean.argmax(axis=1), minlength=self.n_arms) for mean in scores])
+        means = [score_transformed(member, member_features, domain, False)[0] for member, member_features in members]
+        counts = np.stack([np.bincount(mean.argmax(axis=1), minlength=self.n_arms) for mean in means])
         self._arm_counts = _COUNT_DECAY * self._arm_counts + counts
         fractions = self._arm_counts / self._arm_counts.sum(axis=1, keepdims=True)
         arms_used = np.exp(-np.sum(fractions * np.log(np.maximum(fractions, 1e-300)), axis=1))
@@ -586,8 +586,8 @@ def _set_weights(member: Member, weight: float, bonus_weight: float, transform: 
     if transform is not None and member.transform is not None:
         raise InvalidInput("a mixture cannot be exported if both it and a mixture among its members have a transform")
     inverse = member.inverse if bonus_weight > 0.0 else np.zeros((len(member.theta), 0, 0))
-    step = member.transform if transform is None else transform
-    return dataclasses.replace(member, weight=weight, bonus_weight=bonus_weight, inverse=inverse, transform=step)
+    applied = member.transform if transform is None else transform
+    return dataclasses.replace(member, weight=weight, bonus_weight=bonus_weight, inverse=inverse, transform=applied)
 
 
 # The members for a pair of domains.
@@ -596,7 +596,7 @@ def _set_weights(member: Member, weight: float, bonus_weight: float, transform: 
 def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a mixture for a pair: ``settings``, and the members with their weights."""
     settings = dict(settings)
-    with_network = settings.pop("network", True)
+    has_network = settings.pop("network", True)
     network_settings: dict[str, Any] = {
         name: settings.pop(name) for name in ("recipe", "encoder", "device") if name in settings
     }
@@ -621,7 +621,7 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     has_linear_members = are_vectors and math.prod(shape) <= MAX_LINEAR_CONTEXT
     #: Members by name, each with its prior weight and its bonus weight.
     members: dict[str, tuple[Policy, float, float]] = {}
-    if with_network and "daband" in policies:
+    if has_network and "daband" in policies:
         if isinstance(transform, Standardise) and "encoder" not in network_settings:
             network_settings["recipe"] = _disable_input_norm(network_settings.get("recipe"))
         network_settings |= {"feedback": pair.feedback, **({} if has_linear_members else joint_settings)}

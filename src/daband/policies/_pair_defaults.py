@@ -55,9 +55,9 @@ def build_policy_for_pair(policy_class: type[_P], pair: Any, settings: Mapping[s
     is_joint = catalogue is not None and "catalogue" in defaults and settings.get("catalogue", catalogue) is not None
     is_linear = "ridge" in defaults and not getattr(policy_class, "learns_by_gradients", False)
     if "transform" not in settings:
-        components = count_joint_components(pair.context_shape, catalogue) if is_joint and is_linear else None
+        n_components = count_joint_components(pair.context_shape, catalogue) if is_joint and is_linear else None
         shift = settings.get("shift")
-        arguments["transform"] = choose_transform(policy_class, pair, components=components, shift=shift)
+        arguments["transform"] = choose_transform(policy_class, pair, components=n_components, shift=shift)
     arguments |= {"catalogue": catalogue, **settings}
     if is_joint and "alpha" not in settings:
         arguments["alpha"] = JOINT_ALPHA

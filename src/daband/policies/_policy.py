@@ -120,17 +120,17 @@ class MissingMethod:
         )
 
 
-def _create_exploration_property(field: str) -> property:
+def _create_exploration_property(field_name: str) -> property:
     """Return a property of a policy that reads and changes a field of its ``Exploration``."""
 
     def get_field(policy: Any) -> Any:
-        return getattr(policy.exploration, field)
+        return getattr(policy.exploration, field_name)
 
     def set_field(policy: Any, value: Any) -> None:
-        checked_value = value if field == "rule" else check_number(field, value)
-        policy.exploration = replace(policy.exploration, **{field: checked_value})
+        checked_value = value if field_name == "rule" else check_number(field_name, value)
+        policy.exploration = replace(policy.exploration, **{field_name: checked_value})
 
-    return property(get_field, set_field, doc=f"``Exploration.{field}``; it may be set at any time.")
+    return property(get_field, set_field, doc=f"``Exploration.{field_name}``; it may be set at any time.")
 
 
 def _check_exploration(policy: Policy, exploration: Exploration) -> Exploration:
@@ -604,10 +604,10 @@ class Policy(ABC):
         ``daband.export`` writes it to a file. No round is learned while the copy is made.
         """
         classes = type(self).__mro__
-        freeze_class, score_class = (
+        freeze_depth, score_depth = (
             next(index for index, base in enumerate(classes) if name in vars(base)) for name in ("_freeze", "_score")
         )
-        if score_class < freeze_class:
+        if score_depth < freeze_depth:
             raise InvalidInput(
                 f"the policy {self.name!r} ({type(self).__name__}) cannot be exported: its class defines _score and "
                 "must also define _freeze, which returns the arrays that predict"
@@ -680,8 +680,8 @@ class Policy(ABC):
         plain = {name: value for name, value in self.settings().items() if isinstance(value, int | float | str)}
         changed = [f"{name}={value!r}" for name, value in plain.items() if name != "n_arms" and value != defaults[name]]
         arguments = ", ".join([f"context_shape={self.context_shape}, n_arms={self.n_arms}", *changed])
-        counts = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
-        return f"<{type(self).__name__}({arguments}): {counts}, acts in the {self.domain}>"
+        progress = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
+        return f"<{type(self).__name__}({arguments}): {progress}, acts in the {self.domain}>"
 
     def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
         """Write the policy to one safetensors file. A loaded policy continues with bitwise equal results.
@@ -744,7 +744,7 @@ def _drop_new_arms(available: Mask, n_arms: int) -> Mask:
 def _learn_rounds(
     policy: Policy, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
 ) -> None:
-    """Learn checked rounds."""
+    """Transform the contexts of checked rounds, and learn the rounds."""
     learn_transformed(policy, _transform(policy, contexts, domain), arms, rewards, domain, weights)
 
 

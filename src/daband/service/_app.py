@@ -276,15 +276,15 @@ class Service:
         ``max_bytes`` is ``Limits.body_bytes`` by default.
         """
         limit = self.settings.limits.body_bytes if max_bytes is None else max_bytes
-        too_large = HTTPException(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
+        too_large_error = HTTPException(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
         length = request.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > _MAX_LENGTH_DIGITS or int(length) > limit):
-            raise too_large
+            raise too_large_error
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
             if len(body) > limit:
-                raise too_large
+                raise too_large_error
         return bytes(body)
 
     async def _read_json(self, request: Request) -> Any:
@@ -337,7 +337,7 @@ class Service:
     def _add_arms(self, arms: list[Any], *, replace: bool) -> None:
         """Add arms to the list in the log and to the model that decides. With ``replace``, offer only these arms."""
         deployed = self._decider.model.deployed
-        self.store.change_note("arms", lambda text: extend_arms_note(text, arms, deployed, replace=replace))
+        self.store.change_note("arms", lambda note: extend_arms_note(note, arms, deployed, replace=replace))
         self._load_current_model()
 
     async def _record_reward(self, request: Request) -> Response:
@@ -396,14 +396,14 @@ class Service:
         except InvalidInput:
             raise HTTPException(404, "there is no such model; GET /models lists the stored ones") from None
         await asyncio.to_thread(self._load_current_model)
-        return self._finish(request, {"deciding": self._decider.model.number, "pinned": requested != "newest"})
+        return self._redirect_form(request, {"deciding": self._decider.model.number, "pinned": requested != "newest"})
 
     async def _reset_watch(self, request: Request) -> Response:
         """Start the counts and alarms of the page again."""
         await asyncio.to_thread(self.store.write_note, "watch_from", str(self._clock.now()))
-        return self._finish(request, {"status": "the counts start again"})
+        return self._redirect_form(request, {"status": "the counts start again"})
 
-    def _finish(self, request: Request, content: dict[str, Any]) -> Response:
+    def _redirect_form(self, request: Request, content: dict[str, Any]) -> Response:
         """Return JSON, or a redirection to the page if the request is from a form of the page."""
         if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
             return RedirectResponse("/", 303)
@@ -413,10 +413,10 @@ class Service:
 
     async def _get_health(self, request: Request) -> Response:
         """Return the health of the service. The status is 503 if the log cannot be written."""
-        failure, clock = self._writer.failure, self._clock.warning
+        failure, clock_warning = self._writer.failure, self._clock.warning
         status = "the log cannot be written" if failure else "ok"
         body = {"status": status, "mode": self.settings.mode, "model": self._decider.model.number}
-        return _respond({**body, "log": failure or "ok", "clock": clock or "ok"}, 503 if failure else 200)
+        return _respond({**body, "log": failure or "ok", "clock": clock_warning or "ok"}, 503 if failure else 200)
 
     async def _get_metrics(self, request: Request) -> Response:
         """Return the statistics of events, rewards and requests, in the format of Prometheus."""
@@ -507,8 +507,8 @@ def _respond(content: Any, status: int = 200, headers: Mapping[str, str] | None 
 def _build_openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:
     """Return the OpenAPI document of a service, with the columns and arms of its policy."""
     example: Any = 0.0
-    for size in reversed(deployed.reader.shape):
-        example = [example] * size
+    for length in reversed(deployed.reader.shape):
+        example = [example] * length
     if deployed.columns is not None:
         example = dict.fromkeys(deployed.columns, "...")
     shape = tuple(deployed.reader.shape)

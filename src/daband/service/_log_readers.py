@@ -94,9 +94,9 @@ def export_events(
     if not frames:
         raise DataError("the log has no event with a reward in this period")
     frame = pl.concat(frames, how="diagonal_relaxed")
-    content = io.BytesIO()
-    frame.write_parquet(content)
-    write_bytes(path, content.getvalue())
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    write_bytes(path, buffer.getvalue())
     return len(frame)
 
 
@@ -249,17 +249,17 @@ class Statistics:
         if self._monitor.alarm and self._alarm_event is None:
             self._alarm_event = monitored[-1][0]
 
-    def add_rewards(self, rows: Sequence[LoggedReward]) -> None:
+    def add_rewards(self, logged_rewards: Sequence[LoggedReward]) -> None:
         """Add the next rewards of the log."""
-        for row in rows:
-            self._counts["given" if row.kind == "given" else "defaulted"] += 1
-            self._all_sums.add(1.0, row.reward)
-            self._model_sums.setdefault(row.event.model, RewardSums()).add(1.0, row.reward)
-            weight = self._importance_weight(row.event)
+        for logged in logged_rewards:
+            self._counts["given" if logged.kind == "given" else "defaulted"] += 1
+            self._all_sums.add(1.0, logged.reward)
+            self._model_sums.setdefault(logged.event.model, RewardSums()).add(1.0, logged.reward)
+            weight = self._compute_weight(logged.event)
             if weight is not None:
-                self._weighted_sums.add(weight, row.reward)
-            if self._is_compared(row.event):
-                self._pending[row.event.event_id] = row
+                self._weighted_sums.add(weight, logged.reward)
+            if self._is_compared(logged.event):
+                self._pending[logged.event.event_id] = logged
                 self._update_lift()
 
     def _is_compared(self, event: Event) -> bool:
@@ -273,17 +273,17 @@ class Statistics:
         have arrived are not representative. Without ``Settings.wait``, some rewards never arrive. Events are then added
         to ``_pending`` only with their rewards, so rewards are added as they arrive.
         """
-        while self._pending and (row := self._pending[event_id := next(iter(self._pending))]) is not None:
+        while self._pending and (logged := self._pending[event_id := next(iter(self._pending))]) is not None:
             del self._pending[event_id]
-            assert row.event.control is not None
-            self.lift.add(row.reward, row.event.control, in_control=row.event.mode == "control")
+            assert logged.event.control is not None
+            self.lift.add(logged.reward, logged.event.control, in_control=logged.event.mode == "control")
 
     def describe_lift(self) -> dict[str, Any]:
         """Return the lift, its interval, the number of rewards of both groups, and the verdict.
 
         The verdict is "worse" or "better" once that is proven, otherwise "".
         """
-        value, low, high = (limit if math.isfinite(limit) else None for limit in self.lift.interval())
+        value, low, high = (number if math.isfinite(number) else None for number in self.lift.interval())
         verdict = "worse" if self.lift.worse else "better" if self.lift.better else ""
         n_policy, n_control = self.lift.counts
         return {"value": value, "low": low, "high": high, "policy": n_policy, "control": n_control, "verdict": verdict}
@@ -322,16 +322,16 @@ class Statistics:
             return None
         report = self._monitor.report()
         scores = sorted(report.scores, key=lambda score: (not score.changed, -score.evidence))[:_MAX_SCORES]
-        names = ("name", "changed", "since", "evidence")
+        field_names = ("name", "changed", "since", "evidence")
         return {
             "rounds": report.rounds,
             "contexts_changed": report.contexts_changed,
             "arms_changed": report.arms_changed,
             "at_event": self._alarm_event,
-            "scores": [{name: getattr(score, name) for name in names} for score in scores],
+            "scores": [{name: getattr(score, name) for name in field_names} for score in scores],
         }
 
-    def _importance_weight(self, event: Event) -> float | None:
+    def _compute_weight(self, event: Event) -> float | None:
         """Return the importance weight of the policy that was not played; None if its choice is not known."""
         other_arm = event.incumbent_arm if event.mode == "online" else event.own_arm
         if other_arm is None or event.mode != self.settings.mode or event.control is not None:

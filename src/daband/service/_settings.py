@@ -123,20 +123,20 @@ class Clock:
     """A clock that reads the time of day once, and then follows a steady clock, so that it never jumps or goes back.
 
     Args:
-        newest: the time of the newest entry of the log. The clock does not start before it.
+        newest_time: the time of the newest entry of the log. The clock does not start before it.
         wall: returns the machine's time of day, in seconds since 1970.
         steady: returns the seconds of a clock that is never set.
     """
 
     def __init__(
         self,
-        newest: float = 0.0,
+        newest_time: float = 0.0,
         *,
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wall, self._steady = wall, steady
-        self._base = max(wall(), newest) - steady()
+        self._base = max(wall(), newest_time) - steady()
 
     def now(self) -> float:
         """Return the seconds since 1970."""

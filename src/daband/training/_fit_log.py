@@ -178,7 +178,7 @@ def learn_log(
         progress=progress,
         id=id,
         weights=weights,
-        names={"arm": arm, "reward": reward, "propensity": propensity},
+        column_names={"arm": arm, "reward": reward, "propensity": propensity},
     )
     parts_before = policy.log_parts
     _fit(policy, log, settings)
@@ -203,7 +203,7 @@ class _FitSettings:
     id: str | None = None
     weights: str | None = None
     #: For ``learn_log``, the columns with arms, rewards and propensities, by role.
-    names: Mapping[str, str] = field(default_factory=dict)
+    column_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def part_prefix(self) -> str:
@@ -226,7 +226,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
         log,
         policy,
         columns=columns,
-        roles={**settings.names, **roles} if columns is None else roles,
+        roles={**settings.column_names, **roles} if columns is None else roles,
         skip_unrewarded=settings.domain == "target",
     )
     config = {
@@ -235,9 +235,9 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
         "adapt_every": settings.adapt_every if policy.learns_by_gradients else None, **roles,
     }  # fmt: skip
     learns_from_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
-    for path, rounds in parquet_log.unrewarded.items():
+    for path, n_rounds in parquet_log.unrewarded.items():
         hint = "" if settings.id is not None else " with id=, so that the others are not counted again"
-        _warn(f"{path}: {rounds:,} rounds without a reward yet are ignored; learn it again later{hint}", stacklevel=3)
+        _warn(f"{path}: {n_rounds:,} rounds without a reward yet are ignored; learn it again later{hint}", stacklevel=3)
     if engine == "ray" and not learns_from_sums:
         raise InvalidInput(
             f"engine must be 'local' for {policy.name}, which learns rounds one after the other: engine='ray' needs a "
@@ -245,7 +245,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
         )
     directory = settings.directory
     # The first save comes soon. The time between later saves depends on the duration of a save.
-    with nullcontext() if directory is None else Folder(directory, what="a fit_log", save_every=1e-6) as folder:
+    with nullcontext() if directory is None else Folder(directory, content="a fit_log", save_every=1e-6) as folder:
         if folder is not None:
             folder.claim("log.json", config)
         run = _LogRun(policy, parquet_log, settings, folder)
@@ -390,9 +390,9 @@ class _LogRun:
                 on_duplicate="skip",
             )
             if target is not None:
-                first = rounds_before % target.rounds_available
-                last = min(first + len(batch), target.rounds_available)
-                policy.observe_target(target.batch(first, last, seed=policy.seed))
+                start = rounds_before % target.rounds_available
+                stop = min(start + len(batch), target.rounds_available)
+                policy.observe_target(target.batch(start, stop, seed=policy.seed))
             policy.adapt()
 
     def _find_old_parts(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
@@ -406,8 +406,8 @@ class _LogRun:
         self._old_parts = [part for part in parts if self._digests[part] in old_digests]
         if self._old_parts and warn and self.folder is None:
             n_rounds, label = sum(map(len, self._old_parts)), self._old_parts[0].label
-            text = f"the policy has learned {label} before; its {n_rounds:,} rounds are not counted again"
-            _warn(text, stacklevel=5)
+            message = f"the policy has learned {label} before; its {n_rounds:,} rounds are not counted again"
+            _warn(message, stacklevel=5)
         return old_digests
 
     def _format_digests(self, parts: Iterable[LogPart]) -> list[str]:
@@ -459,9 +459,9 @@ class _LogRun:
         if self.folder is not None:
             policy.save(self.folder.path / f"{name}.safetensors", notes={"parts": json.dumps(self._learned_digests)})
 
-    def _read_sums(self, file: str) -> dict[str, AnyArray] | None:
+    def _read_sums(self, file_name: str) -> dict[str, AnyArray] | None:
         """Return the arrays last written by ``_write_sums``, or None. Set ``_learned_digests`` to their parts."""
-        if self.folder is None or not (path := self.folder.path / file).exists():
+        if self.folder is None or not (path := self.folder.path / file_name).exists():
             return None
         try:
             arrays = read_npz(path)
@@ -470,11 +470,11 @@ class _LogRun:
             raise CheckpointError(f"{path} is damaged ({error}); remove the folder to start again") from None
         return arrays
 
-    def _write_sums(self, file: str, sums: RidgeSums) -> None:
+    def _write_sums(self, file_name: str, sums: RidgeSums) -> None:
         """Save the sums, with the list of learned parts."""
         if self.folder is not None:
-            parts = np.frombuffer(json.dumps(self._learned_digests).encode(), np.uint8)
-            write_npz(self.folder.path / file, {**sums.state(), "parts": parts})
+            encoded_parts = np.frombuffer(json.dumps(self._learned_digests).encode(), np.uint8)
+            write_npz(self.folder.path / file_name, {**sums.state(), "parts": encoded_parts})
 
 
 def _warn(message: str, *, stacklevel: int) -> None:

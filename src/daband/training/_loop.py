@@ -118,18 +118,16 @@ def continue_on_target(
     >>> run.rounds
     16
     """
-    rounds, episode_length = (
-        check_int("rounds", rounds, minimum=1),
-        check_int("episode_length", episode_length, minimum=1),
-    )
+    rounds = check_int("rounds", rounds, minimum=1)
+    episode_length = check_int("episode_length", episode_length, minimum=1)
     if not isinstance(target, LabelledDomain):
-        missing = ": this pair has no target rewards" if target is None else ""
+        hint = ": this pair has no target rewards" if target is None else ""
         raise InvalidInput(
             "target must be a labelled domain, e.g. pair.target_labelled, or a log of the target, got "
-            f"{type(target).__name__}{missing}"
+            f"{type(target).__name__}{hint}"
         )
     rounds = min(rounds, target.rounds_available)
-    check_domains(policy, target, None, what="target")
+    check_domains(policy, target, None, role="target")
     episodes = math.ceil(rounds / episode_length)
     settings = TrainSettings(
         episodes=episodes,
@@ -140,7 +138,7 @@ def continue_on_target(
         save_every=save_every,
         progress=progress,
     )
-    order_seed = settings.order_seed(policy)
+    order_seed = settings.get_order_seed(policy)
     return run_phase(Phase(policy, "target", target, None, episodes, order_seed, settings, rounds))
 
 
@@ -180,8 +178,8 @@ def run_phase(phase: Phase) -> Run:
 class RunGroup:
     """One run, or several runs with common gradient steps.
 
-    ``step`` plays the next episode. Runs that were resumed ahead of the others wait for them. A run that raises an
-    error is dropped, and the others continue.
+    ``play_episode`` plays the next episode. Runs that were resumed ahead of the others wait for them. A run that raises
+    an error is dropped, and the others continue.
 
     Args:
         phases: what each run plays.
@@ -235,7 +233,7 @@ class RunGroup:
         """The number of episodes of each run."""
         return self.phases[0].episodes
 
-    def step(self) -> None:
+    def play_episode(self) -> None:
         """Play the next episode of every run that is not ahead of the others, and adapt their policies."""
         trainers = self._trainers
         episode = min(trainer.episode for trainer in trainers.values() if not trainer.finished)
@@ -270,7 +268,7 @@ class RunGroup:
     def get_outcomes(self) -> list[Run | Exception]:
         """Return the result of each run, or the exception that ended it."""
         return [
-            self._failures[index] if index in self._failures else self._trainers[index].result()
+            self._failures[index] if index in self._failures else self._trainers[index].build_run()
             for index in range(self._n_runs)
         ]
 
@@ -303,7 +301,7 @@ def run_groups(groups: Sequence[RunGroup], *, on_episode: Callable[[RunGroup], N
                 unmeasured_groups = [group for group in running if group.seconds_left is None]
                 for group in unmeasured_groups or running[:1]:
                     started = time.perf_counter()
-                    group.step()
+                    group.play_episode()
                     group.episode_seconds.append(time.perf_counter() - started)
                     if on_episode is not None:
                         on_episode(group)
@@ -364,15 +362,15 @@ def choose_training_budget(pair: Pair, episodes: int | None, episode_length: int
         return pair, None, episode_length
     source = copy.copy(pair.source)
     is_wide = math.prod(pair.context_shape) >= _MIN_WIDE_DIM
-    rounds, passes = (_WIDE_ROUNDS, _MAX_WIDE_PASSES) if is_wide else (_VECTOR_ROUNDS, _MAX_VECTOR_PASSES)
+    n_rounds, max_passes = (_WIDE_ROUNDS, _MAX_WIDE_PASSES) if is_wide else (_VECTOR_ROUNDS, _MAX_VECTOR_PASSES)
     if not isinstance(source, LoggedDomain):
-        source.passes = max(source.passes, min(passes, math.ceil(rounds / len(source))))
-    rounds = max(len(source), min(source.rounds_available, rounds))
-    length = min(max(episode_length, math.ceil(rounds / _MAX_EPISODES)), rounds)
-    n_episodes = max(1, rounds // length)
+        source.passes = max(source.passes, min(max_passes, math.ceil(n_rounds / len(source))))
+    n_rounds = max(len(source), min(source.rounds_available, n_rounds))
+    length = min(max(episode_length, math.ceil(n_rounds / _MAX_EPISODES)), n_rounds)
+    n_episodes = max(1, n_rounds // length)
     if isinstance(source, LoggedDomain):  # episodes are equally long, so drop as few rounds as possible
-        n_episodes = min(range(n_episodes, n_episodes // 2, -1), key=lambda episodes: rounds % episodes)
-        length = rounds // n_episodes
+        n_episodes = min(range(n_episodes, n_episodes // 2, -1), key=lambda episodes: n_rounds % episodes)
+        length = n_rounds // n_episodes
     return replace(pair, source=source), n_episodes, length
 
 
@@ -430,8 +428,8 @@ def _run_candidates(
             return
         if group.finished and not note and describe_first is not None and not all(other.finished for other in groups):
             note = describe_first(group.name, group.phases[0].policy)
-        current = _compute_progress(group, groups)
-        progress(replace(current, note=note) if note else current)
+        state = _compute_progress(group, groups)
+        progress(replace(state, note=note) if note else state)
 
     with ExitStack() as open_groups:
         for name, phase in named_phases:

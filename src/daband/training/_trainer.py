@@ -75,7 +75,7 @@ class TrainSettings:
                 raise InvalidInput(f"config must be a mapping of settings, got {self.config!r}")
             as_json(self.config)
 
-    def order_seed(self, policy: Policy) -> int:
+    def get_order_seed(self, policy: Policy) -> int:
         """Return the seed that determines the order of contexts; by default the policy's seed."""
         return policy.seed if self.seed is None else check_int("seed", self.seed, minimum=0)
 
@@ -182,14 +182,14 @@ class Phase:
         """The number of rounds per episode."""
         return self.settings.episode_length
 
-    def round_range(self, episode: int) -> tuple[int, int]:
+    def get_round_range(self, episode: int) -> tuple[int, int]:
         """Return the index of an episode's first round, and the index after its last round."""
         start, stop = episode * self.episode_length, (episode + 1) * self.episode_length
         return start, stop if self.rounds is None else min(stop, self.rounds)
 
     def read_episode(self, episode: int) -> tuple[ByDomain, ByDomain]:
         """Return the rounds and the unlabelled target contexts of an episode, by domain."""
-        start, stop = self.round_range(episode)
+        start, stop = self.get_round_range(episode)
         rounds = self.domain.by_domain(start, stop, seed=self.seed)
         if self.unlabelled is None or start >= self.unlabelled.rounds_available:
             return rounds, []
@@ -209,7 +209,7 @@ class Phase:
 
         It is stored in ``config.json``, so that a folder cannot be resumed with other data.
         """
-        n_rounds = self.round_range(self.episodes - 1)[1]
+        n_rounds = self.get_round_range(self.episodes - 1)[1]
         digest = hashlib.sha256(f"{len(self.domain)} {self.domain.context_shape}".encode())
         for start in (0, max(0, n_rounds - 4)):
             rounds = self.domain.rounds(start, min(start + 4, n_rounds), seed=self.seed)
@@ -321,15 +321,15 @@ class Trainer:
             return history
         try:
             saved = read_checkpoint(path)
-            rounds, episodes = int(saved.notes["rounds"]), int(saved.notes["episodes"])
+            n_rounds, n_episodes = int(saved.notes["rounds"]), int(saved.notes["episodes"])
             columns = read_npz(folder.path / "rounds.npz")
             for name in _ROUND_COLUMNS:
-                if len(columns[name]) < rounds:
-                    raise ValueError(f"rounds.npz has {len(columns[name])} of {rounds} rounds")
-            history.rounds = [{name: columns[name][:rounds] for name in _ROUND_COLUMNS}]
-            lines = read_bytes(folder.path / "episodes.jsonl").decode().splitlines()[:episodes]
-            if len(lines) < episodes:
-                raise ValueError(f"episodes.jsonl has {len(lines)} of {episodes} episodes")
+                if len(columns[name]) < n_rounds:
+                    raise ValueError(f"rounds.npz has {len(columns[name])} of {n_rounds} rounds")
+            history.rounds = [{name: columns[name][:n_rounds] for name in _ROUND_COLUMNS}]
+            lines = read_bytes(folder.path / "episodes.jsonl").decode().splitlines()[:n_episodes]
+            if len(lines) < n_episodes:
+                raise ValueError(f"episodes.jsonl has {len(lines)} of {n_episodes} episodes")
             history.episodes = [json.loads(line) for line in lines]
             history.seconds = float(saved.notes["seconds"])
             if saved.notes["digest"] != history.compute_digest():
@@ -344,7 +344,7 @@ class Trainer:
         if self.folder is not None:
             self.folder.release()
 
-    def result(self) -> Run:
+    def build_run(self) -> Run:
         """Return the history as a ``Run``."""
         arm, reward, regret, propensity = (self.history.concatenate(name) for name in _ROUND_COLUMNS)
         return Run(arm, reward, regret, propensity, self.history.episodes, self.history.seconds, self.phase.note)
@@ -402,10 +402,10 @@ def _play_episode(phase: Phase, rounds_by_domain: ByDomain, history: History) ->
 def _build_record(episode: int, history: History, metrics: dict[str, float]) -> dict[str, float]:
     """Return the record of the last episode: its number, the regret so far, its mean reward and metrics."""
     regret_before = history.episodes[-1]["regret"] if history.episodes else 0.0
-    regret = history.rounds[-1]["regret"]
-    total = None if regret_before is None or np.isnan(regret).any() else regret_before + float(regret.sum())
+    regrets = history.rounds[-1]["regret"]
+    total_regret = None if regret_before is None or np.isnan(regrets).any() else regret_before + float(regrets.sum())
     reward = float(history.rounds[-1]["reward"].mean())
-    return {"episode": episode + 1, "regret": total, "reward": reward, **metrics}  # type: ignore[dict-item]
+    return {"episode": episode + 1, "regret": total_regret, "reward": reward, **metrics}  # type: ignore[dict-item]
 
 
 def _fit_transform(phase: Phase) -> None:
@@ -419,8 +419,8 @@ def _fit_transform(phase: Phase) -> None:
     for stream, default_name in zip(streams, (phase.domain_name, "target"), strict=False):
         fraction = min(n_rows, len(stream)) / len(stream)
         for name, domain in stream.by_name.items():
-            rows = domain.batch(0, math.ceil(fraction * len(domain)), seed=phase.seed)
-            samples[policy.domains.index(name or default_name)] = rows
+            sample = domain.batch(0, math.ceil(fraction * len(domain)), seed=phase.seed)
+            samples[policy.domains.index(name or default_name)] = sample
     policy.prepare(*(samples[index] for index in sorted(samples)))
 
 
@@ -450,7 +450,7 @@ def build_source_phase(
             + f", or build the pair with passes={math.ceil(episodes * length / len(source))}, which shows contexts "
             "again (on the command line --set episodes=... or --set pair_options.passes=...)"
         )
-    return Phase(policy, "source", source, target, episodes, settings.order_seed(policy), settings, note=note)
+    return Phase(policy, "source", source, target, episodes, settings.get_order_seed(policy), settings, note=note)
 
 
 def _choose_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
@@ -476,24 +476,24 @@ def _choose_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
 def check_unlabelled(target: Contexts | None) -> None:
     """Raise an error if ``target`` does not consist of contexts without rewards; None is accepted."""
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, LabelledDomain)):
-        kind = type(target).__name__
-        raise InvalidInput(f"target must be contexts without rewards, e.g. pair.target, got {kind}")
+        type_name = type(target).__name__
+        raise InvalidInput(f"target must be contexts without rewards, e.g. pair.target, got {type_name}")
 
 
-def check_domains(policy: Policy, domain: LabelledDomain, target: Contexts | None, what: str = "source") -> None:
+def check_domains(policy: Policy, domain: LabelledDomain, target: Contexts | None, role: str = "source") -> None:
     """Raise an error if the domain or the target contexts do not match the policy.
 
-    ``what`` is the name of the argument ``domain`` in errors.
+    ``role`` is the name of the argument ``domain`` in errors, "source" or "target".
     """
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     if not isinstance(domain, LabelledDomain):
-        raise InvalidInput(f"{what} must be a RewardDomain or LoggedDomain (pair.source), got {type(domain).__name__}")
+        raise InvalidInput(f"{role} must be a RewardDomain or LoggedDomain (pair.source), got {type(domain).__name__}")
     check_unlabelled(target)
-    for name, contexts in ((what, domain), ("target", target)):
+    for name, contexts in ((role, domain), ("target", target)):
         if contexts is not None and tuple(contexts.context_shape) != policy.context_shape:
             raise InvalidInput(
                 f"{name} must have contexts of shape {policy.context_shape}, got {tuple(contexts.context_shape)}"
             )
     if domain.n_arms != policy.n_arms:
-        raise InvalidInput(f"{what} must have {policy.n_arms} arms, as the policy has, got {domain.n_arms}")
+        raise InvalidInput(f"{role} must have {policy.n_arms} arms, as the policy has, got {domain.n_arms}")

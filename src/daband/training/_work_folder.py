@@ -33,13 +33,13 @@ class Folder:
 
     Args:
         path: the folder, which is created if needed.
-        what: the name of its content in error messages, e.g. "a run".
+        content: the name of its content in error messages, e.g. "a run".
         save_every: the minimum number of seconds between two saves; with 0 it is always time to save.
     """
 
-    def __init__(self, path: str | Path, *, what: str = "a run", save_every: float = 0.0) -> None:
+    def __init__(self, path: str | Path, *, content: str = "a run", save_every: float = 0.0) -> None:
         self.path = make_folder(path)
-        self.what = what
+        self.content = content
         self._save_every = self._save_interval = save_every
         self._lock = ExitStack()
         self._lock.enter_context(locked(self.path, wait=False))
@@ -67,8 +67,8 @@ class Folder:
         except DataError as error:
             raise InvalidInput(f"{error}; remove the folder to start again") from None
         if difference:
-            text = f"{self.path} holds {self.what} with other settings ({difference}); choose another directory"
-            raise InvalidInput(text)
+            message = f"{self.path} holds {self.content} with other settings ({difference}); choose another directory"
+            raise InvalidInput(message)
 
     def is_due(self) -> bool:
         """Return True if it is time to save."""
@@ -94,16 +94,16 @@ def as_json(settings: Mapping[str, Any]) -> Any:
         raise InvalidInput(f"settings must contain only strings, numbers, lists and mappings ({error})") from None
 
 
-def describe_difference(stored: Any, current: Any, path: str = "") -> str:
+def describe_difference(stored: Any, current: Any, name: str = "") -> str:
     """Return a description of the first difference between two JSON values; empty if they are equal."""
     if isinstance(stored, dict) and isinstance(current, dict):
         # The digest of the data also depends on other settings, so "data" is compared last.
         for key in sorted(stored.keys() | current.keys(), key=lambda key: (key == "data", key)):
-            difference = describe_difference(stored.get(key), current.get(key), f"{path}.{key}" if path else key)
+            difference = describe_difference(stored.get(key), current.get(key), f"{name}.{key}" if name else key)
             if difference:
                 return difference
         return ""
-    return "" if stored == current else f"{path}: stored {stored!r}, now {current!r}"
+    return "" if stored == current else f"{name}: stored {stored!r}, now {current!r}"
 
 
 #: The signals that wait until the current episode is finished and saved.

@@ -161,8 +161,8 @@ class Survey:
             "budget": self.budget,
         }  # fmt: skip
         stored_plan = read_json(folder / _PLAN_FILE) if (folder / _PLAN_FILE).is_file() else {}
-        if stored_plan and (differences := describe_difference(stored_plan.get("settings"), plan["settings"])):
-            raise InvalidInput(f"{folder} was started with other settings ({differences}); choose another directory")
+        if stored_plan and (difference := describe_difference(stored_plan.get("settings"), plan["settings"])):
+            raise InvalidInput(f"{folder} was started with other settings ({difference}); choose another directory")
         if stored_plan and not self._has_same_questions(read_npz(folder / _ARRAYS_FILE)):
             raise InvalidInput(
                 f"{folder} holds questions about another policy, other candidates or another target; choose another "
@@ -208,18 +208,18 @@ class Survey:
             self.add_csv(path)
         indices = [int(self.indices[context]) for context, _ in self.asked_questions]
         columns: dict[str, Sequence[Any]] = {"id": range(len(self.asked_questions)), "context": indices}
-        for name, values in self._row_names.items():
+        for name, labels in self._row_names.items():
             is_reserved = name in ("id", "context", "arm", "arm_name", "reward")
-            columns[f"target {name}" if is_reserved else name] = [values[index] for index in indices]
+            columns[f"target {name}" if is_reserved else name] = [labels[index] for index in indices]
         columns["arm"] = [arm for _, arm in self.asked_questions]
         if self._arm_names:
             columns["arm_name"] = [self._arm_names[arm] for _, arm in self.asked_questions]
         columns["reward"] = [self.answers.get(question, "") for question in self.asked_questions]
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
-        write_text(path, text.getvalue())
+        write_text(path, buffer.getvalue())
 
 
 def read_answers(path: str | Path, asked_questions: Sequence[tuple[int, int]]) -> dict[int, float]:
@@ -250,25 +250,25 @@ def read_answers(path: str | Path, asked_questions: Sequence[tuple[int, int]]) -
     answers: dict[int, float] = {}
     line_by_id: dict[int, int] = {}
     for line, row in rows:
-        where = f"{path}, line {line}"
-        question_id = _parse_integer(row["id"], f"{where}: id")
+        place = f"{path}, line {line}"
+        question_id = _parse_integer(row["id"], f"{place}: id")
         if not 0 <= question_id < len(asked_questions):
-            raise InvalidInput(f"{where}: id {question_id} was not asked; answer the ids of {QUESTIONS_FILE}")
+            raise InvalidInput(f"{place}: id {question_id} was not asked; answer the ids of {QUESTIONS_FILE}")
         if question_id in line_by_id:
-            raise InvalidInput(f"{where}: id {question_id} is answered in line {line_by_id[question_id]} already")
+            raise InvalidInput(f"{place}: id {question_id} is answered in line {line_by_id[question_id]} already")
         line_by_id[question_id] = line
         for name, expected in zip(("context", "arm"), asked_questions[question_id], strict=True):
-            if row.get(name) and _parse_integer(row[name], f"{where}: {name}") != expected:
-                raise InvalidInput(f"{where}: id {question_id} is a question about {name} {expected}, not {row[name]}")
+            if row.get(name) and _parse_integer(row[name], f"{place}: {name}") != expected:
+                raise InvalidInput(f"{place}: id {question_id} is a question about {name} {expected}, not {row[name]}")
         text = (row["reward"] or "").strip()
         if not text:
             continue
         try:
             reward = _parse_decimal_comma_number(text) if has_decimal_commas else float(text)
         except ValueError:
-            raise InvalidInput(f"{where}: the reward {text!r} of id {question_id} is not a number") from None
+            raise InvalidInput(f"{place}: the reward {text!r} of id {question_id} is not a number") from None
         if not math.isfinite(reward):
-            raise InvalidInput(f"{where}: the reward of id {question_id} is {text}; leave it empty if it is unknown")
+            raise InvalidInput(f"{place}: the reward of id {question_id} is {text}; leave it empty if it is unknown")
         answers[question_id] = reward
     return answers
 

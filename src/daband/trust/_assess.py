@@ -138,12 +138,12 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
     """
     joint_policy = policy.joint_member if isinstance(policy, Mixture) else policy
     head, catalogue = getattr(joint_policy, "_head", None), policy.catalogue
-    rng, n = np.random.default_rng(0), len(rounds.contexts)
+    rng, n_rounds = np.random.default_rng(0), len(rounds.contexts)
     if (
         joint_policy is None
         or not isinstance(head, JointHead)
         or catalogue is None
-        or min(catalogue.offered[0].sum(), n) < _N_FOLDS
+        or min(catalogue.offered[0].sum(), n_rounds) < _N_FOLDS
     ):
         return None
 
@@ -155,13 +155,13 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
 
     (features,) = apply_by_source(transform, rounds.contexts, rounds.origin)
     if rounds.logged is None:  # simulate a log of uniformly drawn source arms
-        arms = rng.choice(np.flatnonzero(catalogue.offered[0]), n)
-        rewards, weights = rounds.get_rewards(arms), np.ones(n)
+        arms = rng.choice(np.flatnonzero(catalogue.offered[0]), n_rounds)
+        rewards, weights = rounds.get_rewards(arms), np.ones(n_rounds)
     else:
         arms, rewards = rounds.logged.arms, rounds.logged.rewards
         weights = weigh_logged_rounds(policy, rounds.logged.propensities, rounds.logged.offered)
-    folds = rng.permutation(n) % _N_FOLDS, rng.permutation(policy.n_arms) % _N_FOLDS
-    predicted_rewards = head.predict_held_out(features.reshape(n, -1), arms, rewards, weights, folds)
+    folds = rng.permutation(n_rounds) % _N_FOLDS, rng.permutation(policy.n_arms) % _N_FOLDS
+    predicted_rewards = head.predict_held_out(features.reshape(n_rounds, -1), arms, rewards, weights, folds)
     has_rewards = np.bincount(arms, minlength=policy.n_arms) > 0
     chosen_arms = np.where(has_rewards, predicted_rewards, -np.inf).argmax(axis=1)
     best_arm = int(np.where(has_rewards, rounds.table.mean(axis=0), -np.inf).argmax())
@@ -218,8 +218,8 @@ class SourceRounds:
             if self.logged is None:
                 return self.table[:, self.find_best_arm()]
             # An experiment draws other arms than today's choices, so these are compared by their frequencies as well.
-            mixed = self.table @ np.array(compute_arm_fractions(incumbent.choices, self.table.shape[1]))
-            return mixed if mixed.mean() > self.logged.rewards.mean() else self.logged.rewards
+            mixed_rewards = self.table @ np.array(compute_arm_fractions(incumbent.choices, self.table.shape[1]))
+            return mixed_rewards if mixed_rewards.mean() > self.logged.rewards.mean() else self.logged.rewards
         (arms,) = apply_by_source(lambda rows, name: [incumbent.choose_arms(rows, name)], self.contexts, self.origin)
         return self.get_rewards(arms)
 
@@ -380,8 +380,8 @@ def _compare_domains(policy: Policy, rounds: SourceRounds, sample: TargetContext
 
     n = MAX_CONTEXTS
     origin = None if rounds.origin is None else rounds.origin[:n]
-    source = project(apply_by_source(encode_flat, rounds.contexts[:n], origin)[0])
-    target = project(encode_flat(sample.contexts[:n], "target")[0])
+    source = project_contexts(apply_by_source(encode_flat, rounds.contexts[:n], origin)[0])
+    target = project_contexts(encode_flat(sample.contexts[:n], "target")[0])
     outside_fraction = measure_outside_support(source[:_SUPPORT_CONTEXTS], target[:_SUPPORT_CONTEXTS])
     return measure_classifier_accuracy(source, target), outside_fraction
 
@@ -451,7 +451,7 @@ def measure_classifier_accuracy(source: FloatArray, target: FloatArray) -> float
     return float(cross_val_score(RidgeClassifier(0.1 * n), features, labels, cv=[folds, folds[::-1]]).mean())
 
 
-def project(contexts: AnyArray) -> FloatArray:
+def project_contexts(contexts: AnyArray) -> FloatArray:
     """Return the first 500 contexts as vectors of at most 48 dimensions, (n, d), by a random projection if needed."""
     flat = np.asarray(contexts[:MAX_CONTEXTS]).reshape(min(MAX_CONTEXTS, len(contexts)), -1).astype(np.float64)
     if flat.shape[1] <= _MAX_DIMENSIONS:
@@ -473,12 +473,12 @@ def measure_outside_support(source: FloatArray, target: FloatArray) -> float:
     deviation = source.std(axis=0)
     scale = np.where(deviation > 1e-9, deviation, max(float(deviation.max()), 1e-9))
     reference, held_out = source[:n_reference] / scale, source[n_reference:] / scale
-    limit = np.quantile(_neighbour_distance(held_out, reference), _SUPPORT_QUANTILE)
-    fraction_beyond = float((_neighbour_distance(target / scale, reference) > limit * (1.0 + 1e-9)).mean())
+    limit = np.quantile(_measure_distances(held_out, reference), _SUPPORT_QUANTILE)
+    fraction_beyond = float((_measure_distances(target / scale, reference) > limit * (1.0 + 1e-9)).mean())
     return max(0.0, (fraction_beyond - (1.0 - _SUPPORT_QUANTILE)) / _SUPPORT_QUANTILE)
 
 
-def _neighbour_distance(rows: FloatArray, reference: FloatArray) -> FloatArray:
+def _measure_distances(rows: FloatArray, reference: FloatArray) -> FloatArray:
     """Return the distance of each row to its fifth nearest reference row, (N,)."""
     from sklearn.neighbors import NearestNeighbors
 
@@ -500,9 +500,9 @@ def find_collapse_signs(
     signs = []
     n_arms = source_means.shape[1]
     source, target = (np.bincount(arms, minlength=n_arms) / len(arms) for arms in (source_arms, target_arms))
-    top = int(target.argmax())
-    if target[top] >= _MAX_TOP_FRACTION and source.max() < _MAX_TOP_FRACTION:
-        signs.append(f"{target[top]:.0%} of target contexts go to arm {top}, in the source {source[top]:.0%}")
+    arm = int(target.argmax())
+    if target[arm] >= _MAX_TOP_FRACTION and source.max() < _MAX_TOP_FRACTION:
+        signs.append(f"{target[arm]:.0%} of target contexts go to arm {arm}, in the source {source[arm]:.0%}")
     is_used = source > 0.5 / n_arms
     is_lost = is_used & (target < 0.02 * source)
     n_used, n_lost = int(is_used.sum()), int(is_lost.sum())

@@ -116,16 +116,16 @@ class Assessment:
     @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
-        over = f"{self.unit} over {self.incumbent}".lstrip()
+        versus = f"{self.unit} over {self.incumbent}".lstrip()
         if self.rewards:
             limits = f"[{as_text(self.low)}, {as_text(self.high)}]"
             is_unproven = self.verdict == DEPLOY and self.low_90 <= 0.0
             remark = "; too few to change the verdict" if is_unproven else ""
             rewards = "1 target reward" if self.rewards == 1 else f"{self.rewards:,} target rewards"
-            return f"{rewards}: {as_text(self.advantage, sign=True)} {limits} {over}{remark}: {self._action}."
+            return f"{rewards}: {as_text(self.advantage, sign=True)} {limits} {versus}{remark}: {self._action}."
         if not self.disagreement:
             return f"Keep the incumbent: the policy makes the same choices as {self.incumbent}."
-        expected = f"{as_text(self.advantage, sign=True)} {over} is expected in the target"
+        expected = f"{as_text(self.advantage, sign=True)} {versus} is expected in the target"
         return f"{self._action[0].upper()}{self._action[1:]}: {expected}, at least {as_text(self.low, sign=True)}."
 
     @property
@@ -141,9 +141,9 @@ class Assessment:
     def reasons(self) -> list[str]:
         """The reasons for the verdict, one sentence each."""
         unit = f" {self.unit}" if self.unit else ""
-        source = f"{as_text(self.source_advantage, sign=True)}{unit}"
+        source_gain = f"{as_text(self.source_advantage, sign=True)}{unit}"
         reasons = [
-            f"On {self.source_rounds:,} held-out source rounds the policy gains {source} over {self.incumbent} "
+            f"On {self.source_rounds:,} held-out source rounds the policy gains {source_gain} over {self.incumbent} "
             f"(standard error {as_text(self.source_error)}); its mean reward is {as_text(self.source_value)}{unit}.",
             f"It differs from the incumbent on {self.disagreement:.0%} of {self.target_contexts:,} target contexts.",
         ]
@@ -158,12 +158,12 @@ class Assessment:
             names = [*self.new_arms][:_MAX_NAMED_ARMS]
             fraction = sum(self.target_arms[self.arm_names.index(name)] for name in self.new_arms)
             distance = self.new_arms[farthest]
-            text = f"is farthest from arms with rewards: {distance:.1f} times the usual distance of neighbours"
-            text = "has a feature value that no arm with rewards has" if math.isinf(distance) else text
+            relation = f"is farthest from arms with rewards: {distance:.1f} times the usual distance of neighbours"
+            relation = "has a feature value that no arm with rewards has" if math.isinf(distance) else relation
             reasons.append(
                 f"{len(self.new_arms)} target arms have no reward anywhere ({', '.join(names)}"
                 f"{', ...' if len(self.new_arms) > len(names) else ''}); they are chosen for {fraction:.0%} of target "
-                f"contexts. {farthest} {text}."
+                f"contexts. {farthest} {relation}."
             )
         if self.value is not None:
             limits = f"[{as_text(self.value_low)}, {as_text(self.value_high)}]"
@@ -261,7 +261,7 @@ def read_assessment(path: str | Path) -> Assessment:
         raise DataError(f"{path}: {error}") from None
 
 
-def count_rewards_needed(advantage: float, scale: float, disagreement: float, contexts: int) -> int:
+def count_rewards_needed(advantage: float, scale: float, disagreement: float, n_contexts: int) -> int:
     """Return the number of target rewards that should suffice for a verdict.
 
     It is between 50 and 1,000, and at most one per context.
@@ -270,10 +270,10 @@ def count_rewards_needed(advantage: float, scale: float, disagreement: float, co
         advantage: expected advantage.
         scale: standard deviation of rewards.
         disagreement: fraction of contexts for which the policy and the incumbent choose different arms.
-        contexts: number of target contexts.
+        n_contexts: number of target contexts.
     """
     n_rewards = (_ERROR_PER_REWARD * scale) ** 2 * disagreement / max(advantage**2, 1e-12 * scale**2, 1e-300)
-    return min(max(_MIN_REWARDS, 10 * math.ceil(min(n_rewards, _MAX_REWARDS) / 10)), _MAX_REWARDS, contexts)
+    return min(max(_MIN_REWARDS, 10 * math.ceil(min(n_rewards, _MAX_REWARDS) / 10)), _MAX_REWARDS, n_contexts)
 
 
 def as_text(value: float | None, *, sign: bool = False) -> str:

@@ -197,7 +197,7 @@ def audit(
     if directory is None:
         assert ask is not None
         return _run_survey(build_survey(None), ask, contexts, until_clear)
-    with Folder(directory, what=_FOLDER_DESCRIPTION) as folder:
+    with Folder(directory, content=_FOLDER_DESCRIPTION) as folder:
         return _run_survey(build_survey(folder.path), ask, contexts, until_clear)
 
 
@@ -219,7 +219,7 @@ def answer_audit(directory: str | Path, answers: str | Path, *, replace: bool = 
         answers: a CSV with columns ``id`` and ``reward``, such as questions.csv with its empty column filled in.
         replace: True to overwrite earlier answers that differ; by default they are an error.
     """
-    with Folder(_check_folder(directory), what=_FOLDER_DESCRIPTION) as folder:
+    with Folder(_check_folder(directory), content=_FOLDER_DESCRIPTION) as folder:
         survey = Survey.read(folder.path)
         survey.add_csv(answers, replace=replace)
         return _save_result(survey)

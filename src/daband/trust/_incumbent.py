@@ -52,11 +52,11 @@ class Incumbent:
 
 def decide(policy: Policy, contexts: AnyArray, domain: str, rule: str = "greedy") -> tuple[IntArray, AnyArray]:
     """Return the policy's arms (n,) and predicted rewards (n, K) for contexts (n, *C). The policy does not change."""
-    parts = [
+    batches = [
         policy.decide(contexts[start : start + _BATCH_CONTEXTS], domain, rule=rule, round_offset=start)
         for start in range(0, len(contexts), _BATCH_CONTEXTS)
     ]
-    return np.concatenate([part.arm for part in parts]), np.concatenate([part.mean for part in parts])
+    return np.concatenate([batch.arm for batch in batches]), np.concatenate([batch.mean for batch in batches])
 
 
 def make_constant_incumbent(arm: int, arm_names: Sequence[str]) -> Incumbent:
@@ -95,33 +95,33 @@ def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], targe
                 f"({', '.join(columns) or 'it has no table'}){did_you_mean(incumbent, arm_names) or remedy}"
             )
         name = f"the choices in column {incumbent}"
-        choices = _incumbent_from_choices(columns[incumbent], name, n_arms, arm_names, target)
-        return replace(choices, column=incumbent)
+        column_incumbent = _build_incumbent(columns[incumbent], name, n_arms, arm_names, target)
+        return replace(column_incumbent, column=incumbent)
     if isinstance(incumbent, Sequence | np.ndarray) or hasattr(incumbent, "__array__"):
-        values = incumbent if isinstance(incumbent, Sequence) else as_numpy(incumbent, "incumbent").tolist()
-        return _incumbent_from_choices(values, "today's choices", n_arms, arm_names, target)
+        choices = incumbent if isinstance(incumbent, Sequence) else as_numpy(incumbent, "incumbent").tolist()
+        return _build_incumbent(choices, "today's choices", n_arms, arm_names, target)
     raise InvalidInput(
         "incumbent must be an arm, a column of the target, an array of today's choices or a policy, got "
         f"{type(incumbent).__name__}"
     )
 
 
-def _incumbent_from_choices(
-    values: Sequence[Any], name: str, n_arms: int, arm_names: Sequence[str], target: Contexts
+def _build_incumbent(
+    choices: Sequence[Any], name: str, n_arms: int, arm_names: Sequence[str], target: Contexts
 ) -> Incumbent:
     """Return the incumbent with a stored choice per target context."""
-    if len(values) != len(target):
-        raise InvalidInput(f"incumbent has {len(values)} choices for {len(target)} target contexts")
-    arms = [_find_arm_index(value, n_arms, arm_names, f"incumbent, row {row}") for row, value in enumerate(values)]
+    if len(choices) != len(target):
+        raise InvalidInput(f"incumbent has {len(choices)} choices for {len(target)} target contexts")
+    arms = [_find_arm_index(choice, n_arms, arm_names, f"incumbent, row {row}") for row, choice in enumerate(choices)]
     return Incumbent(name, choices=np.array(arms, np.int64))
 
 
-def _find_arm_index(value: Any, n_arms: int, arm_names: Sequence[str], where: str = "incumbent") -> int:
+def _find_arm_index(value: Any, n_arms: int, arm_names: Sequence[str], location: str = "incumbent") -> int:
     """Return the index of an arm that is given by its name, or by its index if no name is an integer."""
     index = None if value is None else find_arm(value, {name: index for index, name in enumerate(arm_names)})
     is_number = isinstance(value, int | np.integer | float) and not isinstance(value, bool)
     if index is None and is_number and value in range(n_arms) and not any(name.isdigit() for name in arm_names):
         index = int(value)
     if index is None:
-        raise InvalidInput(f"{where}: {value!r} is not an arm ({', '.join(arm_names) or f'0 to {n_arms - 1}'})")
+        raise InvalidInput(f"{location}: {value!r} is not an arm ({', '.join(arm_names) or f'0 to {n_arms - 1}'})")
     return index

@@ -144,8 +144,8 @@ def _find_quantile(values: FloatArray, weights: FloatArray, level: float, *, bel
     order = np.argsort(values)
     cumulative = np.cumsum(weights[order])
     if below:
-        last = int(np.searchsorted(cumulative, level * cumulative[-1] + 1e-9, side="right")) - 1
-        return float(values[order][last]) if last >= 0 else -math.inf
+        last_index = int(np.searchsorted(cumulative, level * cumulative[-1] + 1e-9, side="right")) - 1
+        return float(values[order][last_index]) if last_index >= 0 else -math.inf
     return float(values[order][min(int(np.searchsorted(cumulative, level * cumulative[-1] - 1e-9)), len(values) - 1)])
 
 
