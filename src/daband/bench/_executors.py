@@ -46,18 +46,24 @@ class RunEvent:
 
     #: "found" (it was finished before), "episode" (an episode is over), "finished" or "failed".
     kind: str
+    #: The settings of the run.
     spec: RunSpec
     #: The record of the run or the episode; for "failed", the key ``error`` with the message.
     detail: dict[str, Any]
 
 
+#: A function that is called with every event.
 Listener = Callable[[RunEvent], None]
+#: The record of a run, or the exception that ended it.
 Outcome = Record | Exception
+#: Runs that one process executes together.
 Group = list[RunSpec]
 #: A function that executes a group, like ``execute_group``. It is called with the group, the folder and the keyword
 #: ``progress``, and returns an outcome for each run. For several processes it must be picklable.
 Work = Callable[..., list[Outcome]]
+#: A group, and the outcome of each of its runs.
 _Outcomes = tuple[Group, list[Outcome]]
+#: Prepared runs, each with its result or the exception that ended its training, by folder name.
 _TrainedRuns = dict[str, tuple[PreparedRun, Run | Exception]]
 #: The reports of a worker about its group's first run: the record of an episode, or a warning.
 _Reports: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"

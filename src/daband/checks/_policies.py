@@ -30,6 +30,7 @@ from daband.policies._policy import Policy, RewardedDecision
 
 #: The checks of a policy, in the order in which they run.
 POLICY_CHECKS = Checks()
+#: The result of a function that reads a saved file.
 T = TypeVar("T")
 
 #: A function that returns a new policy, called with the keywords ``context_shape``, ``n_arms``, ``arms`` and ``seed``.

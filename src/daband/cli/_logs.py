@@ -24,6 +24,7 @@ from daband.evaluation._learned_logs import mark_learned
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
 
+#: The formats of other programs to which logs can be converted.
 Format = Literal["vw", "dsjson", "personalizer"]
 
 

@@ -25,6 +25,7 @@ from daband.policies._registered import policies
 
 #: The version of the file format. Files of another version are rejected.
 CHECKPOINT_VERSION = 3
+#: The format of saved policies, with the descriptions for errors.
 _FORMAT = FileFormat(
     name="daband-policy",
     description=(

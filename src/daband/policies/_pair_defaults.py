@@ -19,6 +19,7 @@ from daband.errors import InvalidInput, did_you_mean
 from daband.linear._pca import PCA
 from daband.linear._standardise import Standardise
 
+#: The class of the policy that is built.
 _P = TypeVar("_P")
 #: The default ``alpha``, the factor of the confidence bonus, of a regression on products of context and arm features.
 JOINT_ALPHA = 0.3

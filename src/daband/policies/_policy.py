@@ -73,6 +73,7 @@ from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
 
 #: Used in place of a lock by policies that hold the lock themselves.
 _NO_LOCK = nullcontext()
+#: The type of contexts that are checked fastest.
 _FLOAT64 = np.dtype(np.float64)
 
 

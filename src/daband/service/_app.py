@@ -61,6 +61,7 @@ _PAGE_HEADERS = {
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
 }
+#: The templates of the page, the metrics and the OpenAPI document.
 _templates = Environment(
     loader=PackageLoader("daband.service"),
     autoescape=True,
@@ -404,7 +405,7 @@ class Service:
         return self._redirect_form(request, {"status": "the counts start again"})
 
     def _redirect_form(self, request: Request, content: dict[str, Any]) -> Response:
-        """Return JSON, or a redirection to the page if the request is from a form of the page."""
+        """Return a redirection to the page if the request is from a form of the page; otherwise return JSON."""
         if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
             return RedirectResponse("/", 303)
         return _respond(content)

@@ -164,8 +164,8 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
     predicted_rewards = head.predict_held_out(features.reshape(n_rounds, -1), arms, rewards, weights, folds)
     has_rewards = np.bincount(arms, minlength=policy.n_arms) > 0
     chosen_arms = np.where(has_rewards, predicted_rewards, -np.inf).argmax(axis=1)
-    best_arm = int(np.where(has_rewards, rounds.table.mean(axis=0), -np.inf).argmax())
-    return assess_choices(rounds.table, chosen_arms, best_arm)
+    best_arm = int(np.where(has_rewards, rounds.rewards.mean(axis=0), -np.inf).argmax())
+    return assess_choices(rounds.rewards, chosen_arms, best_arm)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class SourceRounds:
     #: Contexts, (N, *C).
     contexts: AnyArray
     #: Reward of every arm, (N, K); for a log, doubly robust scores.
-    table: FloatArray
+    rewards: FloatArray
     #: Name of the source domain of each context, (N,); None if there is only one.
     origin: AnyArray | None
     #: Logged arms and rewards; None if the source is not a log.
@@ -203,22 +203,24 @@ class SourceRounds:
 
     def get_rewards(self, arms: IntArray) -> FloatArray:
         """Return the reward of the given arm (N,) of each round, (N,); it is estimated if the source is a log."""
-        return self.table[np.arange(len(arms)), arms]
+        return self.rewards[np.arange(len(arms)), arms]
 
     def find_best_arm(self, catalogue: Catalogue | None = None) -> int:
         """Return the arm with the largest mean reward, among the catalogue's arms that both domains have."""
-        in_both_domains = np.ones(self.table.shape[1], np.bool_) if catalogue is None else catalogue.offered.all(axis=0)
+        in_both_domains = (
+            np.ones(self.rewards.shape[1], np.bool_) if catalogue is None else catalogue.offered.all(axis=0)
+        )
         if not in_both_domains.any():
             raise InvalidInput("the domains have no arm in common, so incumbent= must be given")
-        return int(np.where(in_both_domains, self.table.mean(axis=0), -np.inf).argmax())
+        return int(np.where(in_both_domains, self.rewards.mean(axis=0), -np.inf).argmax())
 
     def get_incumbent_rewards(self, incumbent: Incumbent) -> FloatArray:
         """Return the estimated reward of the incumbent in each round, (N,)."""
         if incumbent.choices is not None:
             if self.logged is None:
-                return self.table[:, self.find_best_arm()]
+                return self.rewards[:, self.find_best_arm()]
             # An experiment draws other arms than today's choices, so these are compared by their frequencies as well.
-            mixed_rewards = self.table @ np.array(compute_arm_fractions(incumbent.choices, self.table.shape[1]))
+            mixed_rewards = self.rewards @ np.array(compute_arm_fractions(incumbent.choices, self.rewards.shape[1]))
             return mixed_rewards if mixed_rewards.mean() > self.logged.rewards.mean() else self.logged.rewards
         (arms,) = apply_by_source(lambda rows, name: [incumbent.choose_arms(rows, name)], self.contexts, self.origin)
         return self.get_rewards(arms)

@@ -42,6 +42,7 @@ class RunCurves:
 class RunFiles:
     """The record and the files of one finished run."""
 
+    #: The content of ``result.json``.
     record: Record
     #: The folder of the run; None if it is missing, so that only the record is known.
     path: Path | None

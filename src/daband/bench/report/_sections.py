@@ -55,8 +55,11 @@ class Table:
 
     #: The id of the table on the page.
     name: str
+    #: The text above the table, not yet escaped.
     caption: str
+    #: The heading of each column.
     headings: Sequence[str]
+    #: The cells of each row.
     rows: Sequence[Sequence[str]]
 
     @classmethod

@@ -36,6 +36,7 @@ class _Slot:
     module_name: str
     #: The name of the parameter in its module; empty for padding.
     name: str
+    #: The shape of the parameter; (n,) for padding.
     shape: tuple[int, ...]
 
     @property

@@ -101,20 +101,21 @@ class GradientStep:
         has_teacher = bool(unlabelled) and self._uses_teacher(weights, measure)
         with self._autocast_maps():
             with self._on_side_stream():
-                teacher = None
+                teacher_features = None
                 if has_teacher:
                     contexts = _select_segments(drawn.contexts, rows, unlabelled, dim=1)
-                    teacher = stack.encode_by_teacher(contexts, batches.count_rows(unlabelled))
+                    teacher_features = stack.encode_by_teacher(contexts, batches.count_rows(unlabelled))
             features, aligned = self._encode(parameters["encoder"], drawn.augmented, batches)
         self._join_side_stream()
         # The adversarial term reads ``aligned`` on the side stream, so its memory must not be reused before that ends.
         if self._side_stream is not None:
             aligned.record_stream(self._side_stream)
-        if teacher is None:  # without an EMA encoder the encoder teaches itself
-            teacher = _select_segments(features, rows, unlabelled, dim=1).detach() if has_teacher else features[:, :0]
+        teacher = features[:, :0]
         if has_teacher:
-            source = _select_segments(features, rows, batches.source_indices, dim=1)
-            teacher = self._predict_by_teacher(teacher.detach(), source.detach(), common=batches.shape.committee)
+            if teacher_features is None:  # without an EMA encoder the encoder teaches itself
+                teacher_features = _select_segments(features, rows, unlabelled, dim=1)
+            source = _select_segments(features, rows, batches.source_indices, dim=1).detach()
+            teacher = self._predict_by_teacher(teacher_features.detach(), source, common=batches.shape.committee)
         rounds = {"arm": drawn.arm, "reward": drawn.reward, "weights": weights}
         inputs = RunInputs(features, aligned, teacher, **rounds, **stack.loss_inputs)
 
