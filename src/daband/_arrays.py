@@ -129,7 +129,7 @@ def _get_memory_bytes() -> float:
 def unit_scale(contexts: AnyArray) -> FloatArray:
     """Return contexts of any shape as float64. ``uint8`` contexts are images: they are scaled from 0..255 to [0, 1].
 
-    ``daband.neural.encoders.unit_range`` does the same for tensors.
+    ``to_unit_range`` in ``neural/encoders/_encoder.py`` does the same for tensors.
     """
     if contexts.dtype is _FLOAT64 and contexts.flags.c_contiguous:
         return contexts

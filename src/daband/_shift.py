@@ -100,8 +100,8 @@ def default_shift(context_shape: Sequence[int], *, is_table: bool = False) -> Sh
     """Return the default shift: "style" for images and long vectors, "covariate" for other vectors and tables.
 
     A vector with at least 512 dimensions that is not a row of a table usually has the features of an image or a
-    text, which differ in style. On nine development pairs with such features, alignment gains 0.04 on average. On
-    tables it costs more than it gains.
+    text, which differ in style. On nine development pairs with such features, alignment gains 0.04 of target
+    accuracy on average. On tables it costs more than it gains.
     """
     is_feature_vector = not is_table and math.prod(context_shape) >= _MIN_FEATURE_DIMENSIONS
     return Shift(("style",) if len(context_shape) > 1 or is_feature_vector else ("covariate",))

@@ -1,6 +1,6 @@
-"""Work with the policy in the folder of a run or of a choice.
+"""Audit, assess or complete the policy in the folder of a run or of a choice.
 
-``find_policy_folder`` finds it. Other functions audit it, assess it, or complete the folder of ``daband choose``.
+``find_policy_folder`` finds the policy's files. ``daband choose`` calls the functions that complete a folder.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def start_audit(
 def add_answers(folder: str | Path, answers: str | Path, *, replace: bool = False) -> tuple[Audit, Assessment | None]:
     """Add answers to the audit of a folder's policy, and update its assessment once the audit is finished.
 
-    An assessment of the advantage over another incumbent is not changed.
+    The assessment is not updated if it has another incumbent than the audit.
 
     Args:
         folder: the folder of a run or a choice.

@@ -168,7 +168,8 @@ class Exploration:
         """Choose an arm for each row of means and bonuses (B, K).
 
         ``available`` (B, K) has at least one arm per row. ``unit`` is the mean and the standard deviation of rewards,
-        relative to which ties are measured. No random number is drawn if every row has one best arm and epsilon is 0.
+        relative to which ties are measured. Except for "thompson", no random number is drawn if every row has one best
+        arm and epsilon is 0.
         """
         if len(mean) <= _MAX_LIST_ROWS:
             choices = self.choose_rows(mean, bonus, draws, available=available, unit=unit)

@@ -98,18 +98,18 @@ _ID_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", 
 _PROPENSITY_NAME = re.compile(
     r"(logged[_ ]?)?(propensity([_ ]?score)?|propensities|p_?score|action[_ ]?prob(ability)?)", re.IGNORECASE
 )
-#: Maximum number of categories of a text column that is used whatever its number of rows.
+#: A text column with at most this many categories is used, also if the table has few rows.
 _MAX_CATEGORIES = 50
 #: Minimum mean number of rows per category of a text column with more categories.
 _MIN_ROWS_PER_CATEGORY = 20
-#: Minimum number of rows of an arm that is not reported.
+#: Arms with fewer rows are reported.
 _MIN_ROWS_PER_ARM = 3
 #: Texts are ids if a larger fraction of their values is distinct. Integers also need the usual name of an id column.
 _MAX_UNIQUE_FRACTION = 0.95
-#: Largest difference between the domains that is not reported: between medians, in standard deviations; and between
-#: the binary logarithms of standard deviations.
+#: Larger differences between the domains are reported: of medians, in standard deviations; and of the binary
+#: logarithms of standard deviations.
 _MAX_SHIFT = 2.0
-#: Largest fraction of target rows with new categories that is not reported.
+#: A larger fraction of target rows with new categories is reported.
 _MAX_NEW_FRACTION = 0.01
 #: A number farther from the median, in interquartile ranges, is reported.
 _MAX_OUTLIER_RANGES = 1e4
@@ -360,7 +360,7 @@ def find_notices(
     * a number that is extremely far from the others;
     * arms with one or two rows;
     * propensities that are all 1;
-    * source rows that repeat the id of an earlier row, or with ``domain``, the column of domains, both values.
+    * source rows with the id of an earlier row, of the same domain if ``domain`` names a column of domains.
     """
     notices = []
     ids = [column.name for column in types if column.is_id and column.name in source.columns]
