@@ -25,7 +25,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 AnyArray: TypeAlias = npt.NDArray[Any]
-#: True for arms that may be chosen in each round, (B, K); None means all.
+#: Boolean mask of the arms that may be chosen in each round, (B, K); None means all.
 Mask: TypeAlias = BoolArray | None
 #: The weight of each round, (B,); None means 1 for all.
 Weights: TypeAlias = FloatArray | None

@@ -1,8 +1,8 @@
 """Define the kinds of shift between source and target, which users state by name.
 
 If the values of a column are larger in the target, unlabelled contexts do not show why. The values may really be larger
-(a warmer city), or be measured in another unit (a price in another currency). The two cases need opposite treatment, so
-the user states which one applies.
+(a warmer city), or be measured in another unit (a price in another currency). The first case needs common
+statistics of both domains, the second separate ones, so the user states which one applies.
 
 * ``"covariate"``: the distribution of contexts differs, but a number means the same in both domains. Every method uses
   the same statistics in both domains, and features are not aligned.

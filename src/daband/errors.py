@@ -86,6 +86,9 @@ class DeviceOutOfMemory(DabandError, MemoryError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'episodes'?"``, the end of an error message; empty if none of ``known`` is similar."""
+    """Return the end of an error message that suggests the most similar of ``known``; empty if none is similar.
+
+    It is, for example, ``"; did you mean 'episodes'?"``.
+    """
     matches = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -32,7 +32,7 @@ def bench(
 ) -> list[Record]:
     """Execute every run that is not finished, ``jobs`` at a time. Write ``results.json`` after each run.
 
-    All methods of a seed see the same contexts in the same order and get rewards from the same table. Finished runs of
+    All methods of a seed see the same contexts in the same order and get rewards from the same draws. Finished runs of
     other methods or seeds of the same experiment stay in ``results.json``. If several processes work in
     one folder, each run is executed once. On a GPU the seeds of a neural method are trained together, which counts as
     one of the ``jobs``.
@@ -79,7 +79,7 @@ def bench(
 
 
 def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener | None = None) -> list[Record]:
-    """Continue every finished run of a bench on target rewards, and return the records of ``continue_run``.
+    """Continue every finished run of a bench on target rewards, and return a record per run, as ``continue_run`` does.
 
     Each run plays ``rounds`` rounds. Finished continuations are read, not repeated.
     """
@@ -88,7 +88,7 @@ def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener
     records: list[Record] = []
     failures: list[str] = []
     for spec, path in runs:
-        kind = "found" if (path / CONTINUED_FOLDER / "done").exists() else "finished"
+        event_kind = "found" if (path / CONTINUED_FOLDER / "done").exists() else "finished"
         outcome = attempt(
             continue_run,
             path,
@@ -100,7 +100,7 @@ def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener
             listener(RunEvent("failed", spec, {"error": str(outcome)}))
         else:
             records.append(outcome)
-            listener(RunEvent(kind, spec, outcome))
+            listener(RunEvent(event_kind, spec, outcome))
     if failures:
         message = f"{len(failures)} of {len(runs)} runs could not be continued; the others are. First: {failures[0]}"
         raise BenchError(message, records)
@@ -112,7 +112,7 @@ def _make_results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mappi
 
     The file gets the given records, and the records of other finished runs of the same experiment.
     """
-    settings_by_method = {_get_method_key(spec): spec.key_without_seed for spec in specs}
+    run_key_by_method = {_get_method_key(spec): spec.key_without_seed for spec in specs}
     experiment_keys = {_get_experiment_key(spec) for spec in specs}
     folder_names = [spec.folder_name for spec in specs]
 
@@ -126,8 +126,8 @@ def _make_results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mappi
             spec, record = read_spec(folder), read_json(folder / "result.json")
         except DataError:  # not a run of an experiment
             return None
-        settings = settings_by_method.get(_get_method_key(spec), spec.key_without_seed)
-        is_comparable = _get_experiment_key(spec) in experiment_keys and settings == spec.key_without_seed
+        run_key = run_key_by_method.get(_get_method_key(spec), spec.key_without_seed)
+        is_comparable = _get_experiment_key(spec) in experiment_keys and run_key == spec.key_without_seed
         return record if is_comparable else None
 
     def write_results(records: Mapping[str, Record]) -> None:
@@ -148,6 +148,6 @@ def _get_method_key(spec: RunSpec) -> tuple[str, str, str]:
 
 
 def _get_experiment_key(spec: RunSpec) -> str:
-    """Return a key that is equal for runs that may be compared."""
+    """Return the settings that comparable runs have in common, as JSON."""
     fields = {"pair", "pair_options", "components", "episodes", "episode_length", "rule", "selection"}
     return spec.model_dump_json(include=fields)

@@ -47,7 +47,8 @@ def check_policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str
     """Return the settings as keyword arguments of a method's policy. Raise an error for unknown settings.
 
     ``alpha`` is dropped if the policy does not have it, because a comparison may set it for all methods that explore.
-    The shape of the problem comes from the pair, the seed from the experiment, and PCA from the method's name.
+    ``context_shape``, ``n_arms``, ``arms``, ``transform`` and ``seed`` are not settings, because the pair, the method's
+    name and the run determine them.
     """
     known = list_settings(method)
     arguments = {name: value for name, value in settings.items() if name in known or name != "alpha"}
@@ -81,10 +82,10 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, A
     components if the method's name ends in "-p".
     """
     arguments = check_policy_arguments(check_method(method), settings)
-    cls = get_policy_class(method)
+    policy_class = get_policy_class(method)
     if method.endswith(_PCA_SUFFIX):
-        arguments["transform"] = choose_transform(cls, pair, components=components)
-    return cls.for_pair(pair, seed=seed, **arguments)
+        arguments["transform"] = choose_transform(policy_class, pair, components=components)
+    return policy_class.for_pair(pair, seed=seed, **arguments)
 
 
 def get_policy_class(method: str) -> type[Policy]:
@@ -93,5 +94,5 @@ def get_policy_class(method: str) -> type[Policy]:
 
 
 def list_settings(method: str) -> list[str]:
-    """Return the names of the settings of a method's policy. The run sets the policy's other arguments."""
+    """Return the names of the policy arguments that a user may set: all that the run does not set itself."""
     return [name for name in get_setting_defaults(get_policy_class(method)) if name not in _RUN_ARGUMENTS]

@@ -123,7 +123,8 @@ def start_audit(
 ) -> Audit:
     """Start an audit of a folder's policy in the subfolder ``audit``, or read the audit that was started before.
 
-    The incumbent is the one in the policy's ``assessment.json``, unless another is given.
+    The arguments after ``folder`` are those of ``daband.audit``. The incumbent is by default the one in the policy's
+    ``assessment.json``.
     """
     policy_folder = find_policy_folder(folder)
     pair = policy_folder.load_pair()
@@ -161,10 +162,10 @@ def add_answers(folder: str | Path, answers: str | Path, *, replace: bool = Fals
     if assessment_file is None or not result.finished or read_assessment(assessment_file).incumbent != result.incumbent:
         return result, None
     # The assessment without these rewards is kept, because answers may be added or replaced.
-    earlier_file = audit_folder / "before.json"
-    if not earlier_file.is_file():
-        write_bytes(earlier_file, read_bytes(assessment_file))
-    assessment = read_assessment(earlier_file).with_rewards(result.interval, result.value_interval, result.answered)
+    original_file = audit_folder / "before.json"
+    if not original_file.is_file():
+        write_bytes(original_file, read_bytes(assessment_file))
+    assessment = read_assessment(original_file).with_rewards(result.interval, result.value_interval, result.answered)
     assessment.save(assessment_file)
     return result, assessment
 

@@ -1,6 +1,6 @@
 """Define the record of a finished run and the metric of methods, and compare methods by paired tests.
 
-All methods with the same seed see the same contexts in the same order and get rewards from the same table. Therefore
+All methods with the same seed see the same contexts in the same order and get rewards from the same draws. Therefore
 ``compare_paired`` compares results seed by seed, so that the effect of the seed cancels in the difference.
 """
 
@@ -22,12 +22,13 @@ KeyT = TypeVar("KeyT")
 
 #: One finished run, as in its ``result.json`` and in the list ``results.json``.
 #:
-#: ``pair, method, variant, seed, selection, config_hash, folder`` identify the run. ``rounds, source_regret,
-#: source_reward`` (the mean per round) and ``wall_seconds`` describe its training. ``logger_value`` is the mean reward
-#: of the policy that wrote the log, if the source is a log. ``target_accuracy, target_accuracy_macro, target_value,
-#: target_best_value, target_constant_value, target_regret, per_class`` are the fields of ``Evaluation``, None if the
-#: target has no labels. ``target_arm_counts`` counts the chosen arms on ``target_contexts`` target contexts.
-#: ``class_names`` are the names of the arms, and ``feedback`` is the feedback of the pair.
+#: * ``pair, method, variant, seed, selection, config_hash, folder`` identify the run.
+#: * ``rounds, source_regret, source_reward`` (the mean per round) and ``wall_seconds`` describe its training.
+#: * ``logger_value`` is the mean reward of the policy that wrote the log, if the source is a log.
+#: * ``target_accuracy, target_accuracy_macro, target_value, target_best_value, target_constant_value, target_regret,
+#:   per_class`` are the fields of ``Evaluation``, None if the target has no labels.
+#: * ``target_arm_counts`` counts the chosen arms on ``target_contexts`` target contexts.
+#: * ``class_names`` are the names of the arms, and ``feedback`` is the feedback of the pair.
 Record = dict[str, Any]
 Records = list[Record]
 
@@ -42,7 +43,7 @@ class Metric:
     name: str
 
     def count_decimals(self, *values: float | None, significant: int = 3) -> int:
-        """Return the number of decimals for printing ``values``: fixed for accuracies, otherwise by magnitude."""
+        """Return the number of decimals for printing ``values``: ``significant`` for accuracies, else by magnitude."""
         return significant if self is TARGET_ACCURACY else count_decimals(*values, significant=significant)
 
 
@@ -110,19 +111,19 @@ def compare_paired(first: Sequence[float], second: Sequence[float]) -> PairedTes
         raise InvalidInput(f"paired results must be two lists of equal length, got {firsts.shape} and {seconds.shape}")
     if not (np.isfinite(firsts).all() and np.isfinite(seconds).all()):
         raise InvalidInput("paired results must be finite numbers")
-    n, differences = len(firsts), firsts - seconds
+    n_pairs, differences = len(firsts), firsts - seconds
     mean = float(differences.mean())
-    if n == 1:
+    if n_pairs == 1:
         return PairedTest(1, mean, math.nan, math.nan, math.nan)
     rounding_error = 8 * np.finfo(np.float64).eps * max(float(np.abs(firsts).max()), float(np.abs(seconds).max()))
-    standard_error = float(differences.std(ddof=1)) / math.sqrt(n)
+    standard_error = float(differences.std(ddof=1)) / math.sqrt(n_pairs)
     if standard_error <= rounding_error:
-        return PairedTest(n, mean, mean, mean, 1.0 if abs(mean) <= rounding_error else 0.0)
+        return PairedTest(n_pairs, mean, mean, mean, 1.0 if abs(mean) <= rounding_error else 0.0)
     from scipy.special import stdtr, stdtrit
 
-    half_width = float(stdtrit(n - 1, 0.975)) * standard_error
-    p_value = 2.0 * float(stdtr(n - 1, -abs(mean) / standard_error))
-    return PairedTest(n, mean, mean - half_width, mean + half_width, p_value)
+    half_width = float(stdtrit(n_pairs - 1, 0.975)) * standard_error
+    p_value = 2.0 * float(stdtr(n_pairs - 1, -abs(mean) / standard_error))
+    return PairedTest(n_pairs, mean, mean - half_width, mean + half_width, p_value)
 
 
 def adjust_holm(p_values: Sequence[float]) -> list[float]:

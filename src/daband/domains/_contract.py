@@ -11,6 +11,8 @@ A ``Pair`` combines the domains of one problem.
 
 A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a killed run resumes
 from a round number, and two methods with one seed see the same contexts in the same order.
+
+In the shapes of arrays, B is the number of contexts or rounds, K the number of arms, and C the shape of one context.
 """
 
 from __future__ import annotations
@@ -148,7 +150,7 @@ class Contexts(ABC):
         return _draw_permutation(len(self), seed, pass_number, self._order_key)[start:stop]
 
     def read_rounds(self, indices: IntArray) -> Any:
-        """Return all data of the rounds at these indices: contexts, and in a subclass also rewards."""
+        """Return the contexts at these indices; in a subclass, rounds that have these contexts and their rewards."""
         return self.read(indices)
 
     def batch(self, start: int, stop: int, *, seed: int) -> AnyArray:

@@ -8,7 +8,7 @@ rounds, d the divergence of the domains, C the exploration term and psi the erro
 The divergence d is estimated from the discriminator's accuracy. C contains the bonus of the best arm, which is unknown,
 so twice the largest bonus of any arm is used instead. psi is omitted, because it needs target rewards, which only the
 evaluator has. A term may be unknown, for example without a discriminator or without expected source rewards. It is then
-missing, and every sum with it is missing as well. No unknown term counts as 0.
+missing, and so is the total. No unknown term counts as 0.
 
 All rewards, means, bonuses and regrets must be in one unit, with rewards in [0, 1]. The regret of N rounds is at
 most N, so a bound above N is uninformative. A good policy may have such a bound: if its predicted rewards are near 1,
@@ -82,7 +82,7 @@ def compute_bound_terms(
     Args:
         source: the decisions in the source.
         reward: the reward of each chosen arm, (N,).
-        choice_errors: the error of each choice, (N,): ``reward < 1`` if one arm is right, else ``1 - reward``.
+        choice_errors: 1 for a wrong arm and 0 for a right one, or ``1 - reward`` for graded rewards, (N,).
         target: decisions on any number M of target contexts; their sums are scaled to N rounds.
         alpha: the exploration weight.
         divergence: d, e.g. from ``estimate_divergence``; None if it is not known.

@@ -219,8 +219,8 @@ class Exploration:
     ) -> FloatArray:
         """Return the propensities (B,) of the chosen ``arms`` (B,), for means and bonuses (B, K).
 
-        For "ucb" and "greedy", ``propensities`` (B,) are returned unchanged. For "thompson", these depend on the draws.
-        They are replaced by the probability that the arm's draw is the largest.
+        For "ucb" and "greedy", ``propensities`` (B,) are returned unchanged. For "thompson", they are replaced by the
+        probability, over all draws, that the arm is chosen.
         """
         if self.rule != "thompson":
             return propensities
@@ -240,7 +240,7 @@ class Exploration:
             best_probability = np.where(mask, best_probability, 0.0)
             best_probability /= best_probability.sum(axis=1, keepdims=True)  # quadrature leaves an error of about 1e-9
         else:
-            is_tied = _find_tied(mean + self.optimism * bonus, mask, unit)
+            is_tied = _mask_tied(mean + self.optimism * bonus, mask, unit)
             best_probability = np.ascontiguousarray((is_tied / is_tied.sum(axis=0)).T)
         return (1.0 - self.epsilon) * best_probability + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
 
@@ -249,7 +249,7 @@ def _choose_batch(
     scores: FloatArray, available: Mask, epsilon: float, draws: UniformDraws, unit: Unit
 ) -> tuple[IntArray, FloatArray]:
     """Return the arms (B,) for scores (B, K) of many rounds, and their probabilities under ties and epsilon (B,)."""
-    is_tied = _find_tied(scores, available, unit)
+    is_tied = _mask_tied(scores, available, unit)
     n_tied = is_tied.sum(axis=0)
     if not n_tied.all():
         raise ValueError("no arm is available, or a score is NaN")
@@ -259,12 +259,12 @@ def _choose_batch(
     n_available = mask.sum(axis=0)
     epsilon_draws, arm_draws = draws(len(scores), 2).T
     is_random = epsilon_draws < epsilon
-    rank = (arm_draws * np.where(is_random, n_available, n_tied)).astype(np.int64)
-    arms: IntArray = (np.where(is_random, mask, is_tied).cumsum(axis=0) > rank).argmax(axis=0)
+    arm_rank = (arm_draws * np.where(is_random, n_available, n_tied)).astype(np.int64)
+    arms: IntArray = (np.where(is_random, mask, is_tied).cumsum(axis=0) > arm_rank).argmax(axis=0)
     return arms, epsilon / n_available + is_tied[arms, np.arange(len(arms))] * (1.0 - epsilon) / n_tied
 
 
-def _find_tied(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
+def _mask_tied(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
     """Return booleans (K, B) for scores (B, K): True for available arms that are tied with the best one.
 
     Arms are the first axis, because sums over the first axis are fast.

@@ -21,7 +21,7 @@ from daband.linear._kernels_numpy import uniforms
 
 @functools.cache
 def kernels_are_compiled() -> bool:
-    """Return True if compiled loops are used: numba is installed, or ``DABAND_KERNELS`` is "numba"."""
+    """Return True for compiled loops: ``DABAND_KERNELS`` is "numba", or it is not "numpy" and numba is installed."""
     choice = os.environ.get("DABAND_KERNELS", "auto")
     check_one_of("DABAND_KERNELS", choice, ("auto", "numba", "numpy"))
     return choice == "numba" or (choice == "auto" and importlib.util.find_spec("numba") is not None)
@@ -41,7 +41,7 @@ kernels: Any = _LazyKernels()
 
 
 # Seeded random draws without a generator (``uniforms``). A draw is a hash (splitmix64) of a key, a round number and a
-# slot.
+# slot, which is the index of the draw in its round.
 #
 # So a batch has the same draws as its single rounds, rounds can be drawn in any order, and there is no generator state
 # to save. The draws are the same with numba and without, on every processor.

@@ -18,7 +18,7 @@ import numpy as np
 
 from daband._arrays import FloatArray
 
-#: A smaller skewness is not corrected.
+#: Skewness is corrected only above this absolute value.
 _MIN_SKEWNESS = 1e-6
 #: Minimum number of rewards in each group, policy and control, for an interval of the lift.
 _MIN_GROUP_REWARDS = 50
@@ -101,8 +101,9 @@ class LiftSequence:
     The lift is the mean reward of the policy minus the mean reward of the control group.
 
     A round belongs to the control group with a known probability c. Its term is (r - m) / (1 - c) for the policy and
-    -(r - m) / c for the control group, where r is the reward and m is computed from earlier rewards only. The
-    expectation of the term is the lift, for any c and also if rewards change over time.
+    -(r - m) / c for the control group, where r is the reward. m is (1 - c) times the mean of the control group plus c
+    times the mean of the policy, over earlier rewards only. The expectation of the term is the lift, for any c and also
+    if rewards change over time.
 
     Limits are an asymptotic confidence sequence (Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas: "Time-uniform central
     limit theory and asymptotic confidence sequences", 2024). The probability that the interval ever misses the mean
@@ -120,7 +121,7 @@ class LiftSequence:
         self._groups = {True: [0, 0.0], False: [0, 0.0]}
         self._n_terms = 0
         #: The sum of the terms, of their squares, and of their expected squares if both groups had the same rewards.
-        self._sum = self._squares = self._pooled_squares = 0.0
+        self._sum_terms = self._sum_squares = self._sum_pooled_squares = 0.0
         #: True once the upper limit was below 0.
         self.worse = False
         #: True once the lower limit was above 0.
@@ -140,9 +141,9 @@ class LiftSequence:
             centre = (1.0 - control_probability) * control_mean + control_probability * policy_mean
             term = (reward - centre) * (-1.0 / control_probability if in_control else 1.0 / (1.0 - control_probability))
             self._n_terms += 1
-            self._sum += term
-            self._squares += term * term
-            self._pooled_squares += (reward - centre) ** 2 / (control_probability * (1.0 - control_probability))
+            self._sum_terms += term
+            self._sum_squares += term * term
+            self._sum_pooled_squares += (reward - centre) ** 2 / (control_probability * (1.0 - control_probability))
         group = self._groups[in_control]
         group[0] += 1
         group[1] += reward
@@ -155,10 +156,10 @@ class LiftSequence:
         n = self._n_terms
         if not n:
             return math.nan, -math.inf, math.inf
-        value = self._sum / n
+        value = self._sum_terms / n
         if min(self.counts) < _MIN_GROUP_REWARDS:
             return value, -math.inf, math.inf
-        variance = max(self._squares / n - value * value, self._pooled_squares / n)
+        variance = max(self._sum_squares / n - value * value, self._sum_pooled_squares / n)
         rho_squared, scale = self._rho_squared, n * self._rho_squared + 1.0
         half_width = math.sqrt(2.0 * variance * scale / (n * n * rho_squared) * math.log(scale**0.5 / self._alpha))
         return value, value - half_width, value + half_width

@@ -1,7 +1,7 @@
 """Build, save and load the transforms that a policy applies to contexts: ``PCA``, ``Standardise`` and ``Piecewise``.
 
-A transform is fitted on unlabelled contexts before the first round. It then has a *step* for each domain, which an
-exported file contains.
+A transform is fitted on unlabelled contexts before the first round. It then has a *step* for each domain.
+Exported files contain these steps.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
 
 
 def adapt_transform(transform: Any, shift: Shift, n_features: int) -> Any:
-    """Return the transform that the argument ``transform`` becomes under a shift between the domains.
+    """Return a transform for domains with this shift.
 
-    It is an unfitted copy with separate statistics of each domain, for the columns that need them
+    It is an unfitted copy of ``transform`` with separate statistics of each domain, for the columns that need them
     (``shift.own_statistics``). A transform that is fitted or already has ``by_domain`` is returned unchanged.
     """
-    is_separate = shift.own_statistics(n_features)
-    if transform is None or not any(is_separate) or transform.fitted or transform.by_domain:
+    separate_columns = shift.own_statistics(n_features)
+    if transform is None or not any(separate_columns) or transform.fitted or transform.by_domain:
         return transform
     if isinstance(transform, PCA):
         return PCA(transform.n_components, seed=transform.seed, by_domain=True)
-    by_domain = True if all(is_separate) else [index for index in range(n_features) if is_separate[index]]
+    by_domain = True if all(separate_columns) else [index for index in range(n_features) if separate_columns[index]]
     if isinstance(transform, Piecewise):
         return Piecewise(by_domain=by_domain)
     return Standardise(components=transform.components, by_domain=by_domain)

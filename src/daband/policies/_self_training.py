@@ -4,8 +4,8 @@ Lee: "Pseudo-label" (2013); Liao et al.: "PACE" (2022). Each domain is standardi
 regression on the source labels predicts an arm for each target context. For each arm, the fifth of its contexts with
 the most confident predictions is labelled with that arm (pseudo-labels). The regression is fitted again to both
 domains. These two steps are repeated with two fifths of the contexts, three fifths, and so on. The mean of all
-regressions decides in the target, so that poor pseudo-labels do not lead far away from the first regression. LinUCB's
-predictions, scaled to the same standard deviation, have a quarter of the weight.
+regressions decides in the target, which limits the effect of wrong pseudo-labels. LinUCB's predictions, scaled to the
+same standard deviation, have a quarter of the weight.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SelfTraining(LinUCB):
             epsilon=epsilon, standardise_rewards=feedback != "one_hot", transform=transform, shift=shift, form=form,
             seed=seed, domains=domains,
         )  # fmt: skip
-        #: The sum of z z' over labelled contexts z, (d, d); empty before the first label.
+        #: The sum of z z' over the features z of labelled contexts, (d, d); empty before the first label.
         self._gram: FloatArray = np.zeros((0, 0))
         #: The sum of z over the labelled contexts of each arm, (K, d).
         self._arm_sums: FloatArray = np.zeros((self.n_arms, 0))
@@ -102,7 +102,9 @@ class SelfTraining(LinUCB):
         self._target_contexts: dict[int, AnyArray] = {}
         #: Coefficients (K, d) of the regression that predicts in a target, by the index of the target.
         self._target_theta: dict[int, FloatArray] = {}
+        #: The number of rounds that had been learned at the last fit.
         self._fitted_rounds = 0
+        #: The number of episodes until the end of the run.
         self._episodes_left = 0
 
     def settings(self) -> dict[str, Any]:
@@ -118,7 +120,10 @@ class SelfTraining(LinUCB):
         return unit_scale(self._featurise(contexts)) @ theta.T, math.sqrt(self._compute_penalty_ratio()) * bonus
 
     def _compute_penalty_ratio(self) -> float:
-        """Return LinUCB's ridge penalty divided by the penalty of ``fit_self_training``, which scales the bonus."""
+        """Return LinUCB's ridge penalty divided by the penalty of ``fit_self_training``.
+
+        Bonuses in the target are multiplied by its square root.
+        """
         return float(self._head.ridge * self._n_labels / np.trace(self._gram))
 
     def _freeze(self, domain: int) -> FrozenParts:
@@ -179,6 +184,7 @@ class SelfTraining(LinUCB):
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         n_learned, self._episodes_left = self.rounds_learned, self._episodes_left - 1
+        # Without ``steps``, fit when the number of rounds has doubled, and after the last episode.
         is_due = bool(steps) or (steps is None and (n_learned >= 2 * self._fitted_rounds or self._episodes_left == 0))
         if self._n_labels and self._target_contexts and is_due and n_learned > self._fitted_rounds:
             theta, linucb_theta = {}, self._head.statistics.coefficients()
@@ -243,7 +249,7 @@ def fit_self_training(gram: FloatArray, arm_sums: FloatArray, n_labels: float, c
     """Return the mean coefficients (K, d) of regressions on the labels and a growing number of pseudo-labels.
 
     Args:
-        gram: the sum of z z' over labelled contexts, (d, d).
+        gram: the sum of z z' over the features z of labelled contexts, (d, d).
         arm_sums: the sum of z over the labelled contexts of each arm, (K, d).
         n_labels: the sum of the weights of labelled contexts, which is their number without weights.
         contexts: unlabelled target contexts, (n, d).

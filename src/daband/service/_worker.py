@@ -66,7 +66,7 @@ class LogLearner:
         store: the log.
         file: the saved policy.
         deployed: the file that the policy was exported to.
-        number: the number of ``deployed`` among the models of the log.
+        number: the model number of ``deployed`` in the log.
         group_size: the number of rewards in a group.
     """
 
@@ -215,7 +215,7 @@ def _load_policy(file: str | Path, deployed: DeployedPolicy) -> Policy:
 
 
 def _was_exported_to(deployed: DeployedPolicy, policy: Policy) -> bool:
-    """Return True if the file has the predictions of the policy, up to rounding, and has learned as many rounds."""
+    """Return True if file and policy have the same predictions, up to rounding, and as many learned rounds."""
     if policy.rounds_learned != deployed.rounds_learned:
         return False
     contexts = np.random.default_rng(0).normal(size=(64, *deployed.frozen.row_shape))
@@ -264,8 +264,9 @@ class Worker:
         self._publish_seconds, self._snapshot_seconds = publish_seconds, snapshot_seconds
         self._published_at = -publish_seconds
         self._started_at = self._clock.now()
+        #: Events up to this time have a reward or a default reward.
         self._defaulted_until = 0.0
-        self._reset_time = self._verdict = ""
+        self._reset_note = self._verdict = ""
         self._arms_note: str | None
         self._snapshot, self._snapshot_at = b"", 0.0
         self._restart_statistics()
@@ -294,9 +295,9 @@ class Worker:
         if lift["verdict"] != self._verdict:
             self._verdict = lift["verdict"]
             if self._verdict:
-                limits = lift["value"], lift["low"], lift["high"]
-                _log.warning("the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", self._verdict, *limits)
-            self.store.write_note("verdict", f"{self._reset_time}/{self._model.number}/{self._verdict}")
+                values = lift["value"], lift["low"], lift["high"]
+                _log.warning("the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", self._verdict, *values)
+            self.store.write_note("verdict", f"{self._reset_note}/{self._model.number}/{self._verdict}")
         snapshot["learning"] = self._learner is not None
         text = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
         now = self._clock.now()
@@ -307,7 +308,7 @@ class Worker:
 
     def _restart_statistics(self) -> None:
         """Start the statistics again. The log is read from its start, but events before the last reset do not count."""
-        self._reset_time = self.store.read_note("watch_from") or "0"
+        self._reset_note = self.store.read_note("watch_from") or "0"
         self._statistics = Statistics(self._model.deployed, self.settings, first_model=self._model.number)
         self._event_seq = self._reward_seq = 0
         self._arms_note = None  # so that the next ``_read_log`` adds the arms of the log again
@@ -315,9 +316,9 @@ class Worker:
 
     def _read_log(self) -> bool:
         """Add the next events and rewards to the statistics. Return True if there are more."""
-        if (self.store.read_note("watch_from") or "0") != self._reset_time:
+        if (self.store.read_note("watch_from") or "0") != self._reset_note:
             self._restart_statistics()
-        since = float(self._reset_time)
+        since = float(self._reset_note)
         arms_note = self.store.read_note("arms")
         if arms_note != self._arms_note:
             self._arms_note, self._statistics.deployed = arms_note, with_added_arms(self._model, arms_note).deployed

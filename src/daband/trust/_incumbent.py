@@ -37,7 +37,10 @@ class Incumbent:
     column: str | None = None
 
     def choose_target_arms(self, contexts: AnyArray, indices: IntArray) -> IntArray:
-        """Return the arms for the target contexts (n, *C) at these indices (n,) of the domain, (n,)."""
+        """Return the arms (n,) for these target contexts (n, *C).
+
+        ``indices`` (n,) are the positions of the contexts in the target domain.
+        """
         if self.choices is not None:
             return self.choices[indices]
         return self.choose_arms(contexts, "target")
@@ -88,25 +91,25 @@ def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], targe
             return make_constant_incumbent(_find_arm_index(incumbent, n_arms, arm_names), arm_names)
         columns = target.row_names if target.table is None else target.table.to_dict(as_series=False)
         if incumbent not in columns:
-            arms = ", ".join(arm_names) or f"0 to {n_arms - 1}"
+            arms_text = ", ".join(arm_names) or f"0 to {n_arms - 1}"
             remedy = f"; a column that is not a context must be given as id (--id {incumbent})"
             raise InvalidInput(
-                f"incumbent={incumbent!r} is neither an arm ({arms}) nor a column of the target "
+                f"incumbent={incumbent!r} is neither an arm ({arms_text}) nor a column of the target "
                 f"({', '.join(columns) or 'it has no table'}){did_you_mean(incumbent, arm_names) or remedy}"
             )
         name = f"the choices in column {incumbent}"
-        column_incumbent = _build_incumbent(columns[incumbent], name, n_arms, arm_names, target)
+        column_incumbent = _make_incumbent_from_choices(columns[incumbent], name, n_arms, arm_names, target)
         return replace(column_incumbent, column=incumbent)
     if isinstance(incumbent, Sequence | np.ndarray) or hasattr(incumbent, "__array__"):
         choices = incumbent if isinstance(incumbent, Sequence) else as_numpy(incumbent, "incumbent").tolist()
-        return _build_incumbent(choices, "today's choices", n_arms, arm_names, target)
+        return _make_incumbent_from_choices(choices, "today's choices", n_arms, arm_names, target)
     raise InvalidInput(
         "incumbent must be an arm, a column of the target, an array of today's choices or a policy, got "
         f"{type(incumbent).__name__}"
     )
 
 
-def _build_incumbent(
+def _make_incumbent_from_choices(
     choices: Sequence[Any], name: str, n_arms: int, arm_names: Sequence[str], target: Contexts
 ) -> Incumbent:
     """Return the incumbent with a stored choice per target context."""
@@ -116,12 +119,12 @@ def _build_incumbent(
     return Incumbent(name, choices=np.array(arms, np.int64))
 
 
-def _find_arm_index(value: Any, n_arms: int, arm_names: Sequence[str], location: str = "incumbent") -> int:
+def _find_arm_index(value: Any, n_arms: int, arm_names: Sequence[str], error_prefix: str = "incumbent") -> int:
     """Return the index of an arm that is given by its name, or by its index if no name is an integer."""
     index = None if value is None else find_arm(value, {name: index for index, name in enumerate(arm_names)})
     is_number = isinstance(value, int | np.integer | float) and not isinstance(value, bool)
     if index is None and is_number and value in range(n_arms) and not any(name.isdigit() for name in arm_names):
         index = int(value)
     if index is None:
-        raise InvalidInput(f"{location}: {value!r} is not an arm ({', '.join(arm_names) or f'0 to {n_arms - 1}'})")
+        raise InvalidInput(f"{error_prefix}: {value!r} is not an arm ({', '.join(arm_names) or f'0 to {n_arms - 1}'})")
     return index

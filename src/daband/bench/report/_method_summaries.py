@@ -1,7 +1,7 @@
 """Summarise the records of runs for the report.
 
-``summarise`` computes means over seeds by method, and ``find_best_method`` compares the best method with a rival. The
-last functions read the results of the paper.
+``summarise`` computes means over seeds by method, and ``find_best_method`` compares the best method with a rival.
+``read_paper_accuracy`` and ``paper_ablation`` read the results of the paper.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ UNKNOWN = "unknown"
 Key = tuple[str, str]
 #: The method with which others are compared, Neural-LinUCB.
 BASELINE: Key = ("nlinucb", "default")
-#: The combinations of terms that an ablation keeps; the last is the full method.
+#: The terms that an ablation keeps: R (regression error), P (predicted reward) and D (divergence of the domains). The
+#: last combination is the full method.
 ABLATION_LETTERS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 #: Terms of the letter R.
 _R_TERMS = ("regression_error",)
@@ -157,8 +158,8 @@ def summarise(records: Sequence[Record]) -> list[MethodSummary]:
         seeds = tuple(record["seed"] for record in group)
         metric = choose_metric([record for record in records if record["pair"] == pair])
         seconds = float(np.mean([record.get("wall_seconds", np.nan) for record in group]))
-        counts = {"rounds": group[0]["rounds"], "seconds": seconds, "arm_fractions": _compute_arm_fractions(group)}
-        rows.append(MethodSummary(pair, method, variant, seeds, metric, **means, **counts))
+        fields = {"rounds": group[0]["rounds"], "seconds": seconds, "arm_fractions": _compute_arm_fractions(group)}
+        rows.append(MethodSummary(pair, method, variant, seeds, metric, **means, **fields))
     return rows
 
 

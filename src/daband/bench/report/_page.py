@@ -47,18 +47,18 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
         formats: file formats of the figures, out of "svg", "png" and "pdf".
     """
     folder = Path(folder)
-    figures = folder / "report" / "figures"
+    figures_folder = folder / "report" / "figures"
     with matplotlib.rc_context(fname=MPLSTYLE):
         content = build_content(folder, pair=pair)
-        shutil.rmtree(figures, ignore_errors=True)
-        figures.mkdir(parents=True)
+        shutil.rmtree(figures_folder, ignore_errors=True)
+        figures_folder.mkdir(parents=True)
         images = {}
         for drawing in (drawing for section in content["sections"] for drawing in section.drawings):
             files = {"svg": _figure_bytes(drawing.figure, "svg")}
             drawing.figure.set_layout_engine("none")  # the layout is computed; other formats reuse it
             files |= {suffix: _figure_bytes(drawing.figure, suffix) for suffix in formats if suffix != "svg"}
             for suffix in formats:
-                (figures / f"{drawing.name}.{suffix}").write_bytes(files[suffix])
+                (figures_folder / f"{drawing.name}.{suffix}").write_bytes(files[suffix])
             images[drawing.name] = base64.b64encode(files["svg"]).decode()
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -75,12 +75,12 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
 
 
 def _figure_bytes(figure: Figure, suffix: str) -> bytes:
-    """Return a figure as the content of a file."""
-    content = io.BytesIO()
+    """Return the content of a figure's file in the format ``suffix``."""
+    buffer = io.BytesIO()
     # Without dates, so that equal runs give equal files.
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[suffix]
-    figure.savefig(content, format=suffix, dpi=200, metadata=metadata)
-    return content.getvalue()
+    figure.savefig(buffer, format=suffix, dpi=200, metadata=metadata)
+    return buffer.getvalue()
 
 
 def build_content(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
@@ -135,10 +135,10 @@ def _select_runs(runs: Sequence[RunFiles]) -> list[RunFiles]:
 
 
 def _describe_result(records: Sequence[Record], family: str) -> tuple[str, str]:
-    """Return two texts on the result of one data set: a headline, and its details, such as the interval."""
+    """Return the headline on the result of a data set, and a sentence with details such as the interval."""
     if not summaries.filter_labelled(records):
-        methods = len({summaries.get_key(record) for record in records})
-        return caption("unknown", methods=methods, family=family), caption("unknown_detail")
+        n_methods = len({summaries.get_key(record) for record in records})
+        return caption("unknown", methods=n_methods, family=family), caption("unknown_detail")
     roles = group_by(records, summaries.get_role)
     result = summaries.find_best_method(roles.get("comparison") or records)
     if result is None:
@@ -153,16 +153,16 @@ def _describe_budget(records: Sequence[Record]) -> str:
     rounds = sorted({record["rounds"] for record in records})
     budget = f"{rounds[0]:,}" if len(rounds) == 1 else f"{rounds[0]:,} to {rounds[-1]:,}"
     rules = sorted({str(record.get("selection", "none")) for record in records} - {"none"})
-    seeds = len({record["seed"] for record in records})
-    return caption("lead", runs=len(records), seeds=seeds, budget=budget, rules=", ".join(rules))
+    n_seeds = len({record["seed"] for record in records})
+    return caption("lead", runs=len(records), seeds=n_seeds, budget=budget, rules=", ".join(rules))
 
 
-def _describe_comparison(family: str, result: MethodComparison, pairs: int) -> tuple[str, str]:
+def _describe_comparison(family: str, result: MethodComparison, n_pairs: int) -> tuple[str, str]:
     """Return a headline with the best method, and a detail with its difference to the rival."""
     digits, paired = result.metric.count_decimals(result.mean.value), result.paired
     values: dict[str, Any] = {
         "kind": "alone", "family": family, "name": label(*result.best), "metric": result.metric.name,
-        "seeds": result.mean.seeds, "pairs": pairs, "score": f"{result.mean.value:,.{digits}f}",
+        "seeds": result.mean.seeds, "pairs": n_pairs, "score": f"{result.mean.value:,.{digits}f}",
     }  # fmt: skip
     if paired is None or result.rival is None:
         return caption("winner", **values), ""

@@ -2,11 +2,11 @@
 
 A customer belongs to a segment and has habits. The table of customers shows the habits as amounts in euros, two scores
 from 1 to 10, age, visits and a channel. The expected reward of an offer depends on the habits. The old market's log has
-the offer that was made, its reward (0 in many rounds) and its propensity. The option ``kind`` is the difference of the
-new market:
+the offer that was made, its reward (0 in many rounds) and its propensity. The option ``kind`` states how the new
+market differs:
 
 * ``covariate``: different customers, the same columns and the same tastes.
-* ``units``: amounts are in another currency, 4.3 to the euro. The three amount columns are then the setting ``units``.
+* ``units``: amounts are in another currency, 4.3 to the euro. The argument ``units`` takes the three amount columns.
 * ``inverted``: the best score is 1 instead of 10, for both scores. Contexts do not reveal this difference.
 * ``moved``: the offers are permuted, so that each offer has the rewards of another. Contexts do not reveal this either.
 * ``labels``: the segments have other frequencies, so that other offers are best for most customers.
@@ -42,7 +42,7 @@ _N_HABITS = 6
 _BUYING_FRACTION = 0.6
 
 
-def _read_market(
+def _generate_market(
     *, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000, data_seed: int = 0
 ) -> PairData:
     """Read a market's log as source and a new market as target: 5 offers, and rewards in euros.
@@ -53,7 +53,7 @@ def _read_market(
     reward of every offer. Every ``data_seed`` gives another market with other tastes.
 
     Args:
-        kind: the difference of the new market: covariate, units, inverted, moved or labels.
+        kind: how the new market differs: covariate, units, inverted, moved or labels.
         n_source: the number of rounds of the log.
         n_target: the number of customers of the new market.
         data_seed: seed of all random draws.
@@ -62,9 +62,9 @@ def _read_market(
         check_int(name, value, minimum=100)
     rng = np.random.default_rng([check_int("data_seed", data_seed, minimum=0), 2024])
     tastes = _Tastes(rng)
-    habits = tastes.draw_habits(rng, n_source, np.full(len(_OFFERS), 1.0 / len(_OFFERS)))
-    customers = _build_table(rng, habits, channels=(0.3, 0.3, 0.4))
-    old_log = _draw_log(rng, customers, tastes.compute_mean_rewards(habits))
+    old_habits = tastes.draw_habits(rng, n_source, np.full(len(_OFFERS), 1.0 / len(_OFFERS)))
+    old_customers = _build_table(rng, old_habits, channels=(0.3, 0.3, 0.4))
+    old_log = _draw_log(rng, old_customers, tastes.compute_mean_rewards(old_habits))
 
     frequencies, habit_offset = np.full(len(_OFFERS), 1.0 / len(_OFFERS)), np.zeros(_N_HABITS)
     habit_offset[4] = 0.3  # slightly older customers in every new market
@@ -73,9 +73,9 @@ def _read_market(
     if kind == "covariate":
         habit_offset += rng.choice([-0.7, 0.7], size=_N_HABITS)
     habits = tastes.draw_habits(rng, n_target, frequencies) + habit_offset
-    expected = tastes.compute_mean_rewards(habits)
+    mean_rewards = tastes.compute_mean_rewards(habits)
     if kind == "moved":
-        expected = expected[:, np.roll(np.arange(len(_OFFERS)), 1 + rng.integers(len(_OFFERS) - 1))]
+        mean_rewards = mean_rewards[:, np.roll(np.arange(len(_OFFERS)), 1 + rng.integers(len(_OFFERS) - 1))]
     customers = _build_table(rng, habits, channels=(0.6, 0.1, 0.3), per_euro=_PER_EURO if kind == "units" else 1.0)
     if kind == "inverted":
         customers = customers.with_columns(11.0 - customers["satisfaction"], 11.0 - customers["price_score"])
@@ -87,18 +87,21 @@ def _read_market(
         reward="euros",
         propensity="propensity",
     )
-    customers = customers.with_columns(**dict(zip(_OFFERS, expected.T, strict=True)))
+    customers = customers.with_columns(**dict(zip(_OFFERS, mean_rewards.T, strict=True)))
     return PairData({"source": old_log, "target": customers, "columns": columns}, reader=from_table)
 
 
 class _Tastes:
-    """The habits of each segment, and the mean rewards of a customer with given habits. Both markets have the same."""
+    """The habits of each segment, and the mean rewards of a customer with given habits. Both markets share it."""
 
     def __init__(self, rng: np.random.Generator) -> None:
+        #: The mean habits of each segment, (5, 6).
         self.centres = 1.3 * rng.standard_normal((len(_OFFERS), _N_HABITS))
+        #: The effect of each habit on the reward of each offer, (5, 6).
         self.slopes = self.centres / np.linalg.norm(self.centres, axis=1, keepdims=True)
         self.slopes = self.slopes + 0.3 * rng.standard_normal(self.slopes.shape)
         self.slopes[:, :4] *= 1.4  # amounts and scores are the most informative
+        #: The effect of the absolute value of each habit, (5, 6).
         self.curvatures = 0.35 * rng.standard_normal((len(_OFFERS), _N_HABITS))
         self.intercepts = 0.3 * rng.standard_normal(len(_OFFERS))
         unscaled = self._compute_unscaled(self.draw_habits(rng, 20_000, np.full(len(_OFFERS), 1.0 / len(_OFFERS))))
@@ -145,21 +148,21 @@ def _build_table(
     return pl.DataFrame(columns).with_columns(pl.col("last_order").fill_nan(None))
 
 
-def _draw_log(rng: np.random.Generator, table: pl.DataFrame, expected: FloatArray) -> pl.DataFrame:
+def _draw_log(rng: np.random.Generator, table: pl.DataFrame, mean_rewards: FloatArray) -> pl.DataFrame:
     """Return the log of a policy that is slightly better than random, and may choose any offer.
 
-    ``expected`` (n, 5) are the mean rewards of the customers in ``table``.
+    ``mean_rewards`` (n, 5) are the mean rewards of the customers in ``table``.
     """
-    n, rows = len(expected), np.arange(len(expected))
-    scores = 0.5 * (expected + rng.normal(0.0, 2.0, expected.shape))
+    n, rows = len(mean_rewards), np.arange(len(mean_rewards))
+    scores = 0.5 * (mean_rewards + rng.normal(0.0, 2.0, mean_rewards.shape))
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     propensities = 0.7 * weights / weights.sum(axis=1, keepdims=True) + 0.3 / len(_OFFERS)
     arms = (rng.random((n, 1)) > propensities.cumsum(axis=1)).sum(axis=1).clip(max=len(_OFFERS) - 1)
     has_bought = rng.random(n) < _BUYING_FRACTION
-    rewards = np.where(has_bought, expected[rows, arms] / _BUYING_FRACTION + rng.normal(0.0, 1.0, n), 0.0)
+    rewards = np.where(has_bought, mean_rewards[rows, arms] / _BUYING_FRACTION + rng.normal(0.0, 1.0, n), 0.0)
     return table.with_columns(
         offer=np.array(_OFFERS)[arms], euros=rewards.round(2), propensity=propensities[rows, arms]
     )
 
 
-declare("market", read=_read_market)
+declare("market", read=_generate_market)

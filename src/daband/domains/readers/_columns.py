@@ -268,36 +268,36 @@ def _check_outcomes(source: pl.DataFrame, roles: ColumnRoles) -> None:
 def _infer_type(name: str, source: pl.DataFrame, target: pl.DataFrame) -> ColumnType:
     """Return the role that the values and the name of a column suggest."""
     tables = [frame for frame in ((source,) if target is source else (source, target)) if name in frame.columns]
-    columns = [column for column in (frame[name].drop_nulls() for frame in tables) if len(column)]
-    n_rows = sum(len(column) for column in columns)
-    if not columns:
+    series = [column for column in (frame[name].drop_nulls() for frame in tables) if len(column)]
+    n_rows = sum(len(column) for column in series)
+    if not series:
         return ColumnType(name, "ignored", "it has no value at all")
-    dtypes = [column.dtype for column in columns]
+    dtypes = [column.dtype for column in series]
     unsupported = next((dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in _get_readable_types())), None)
     if unsupported is not None:
         return ColumnType(name, "ignored", f"of type {unsupported}, which is not a number, category or date")
-    date_kinds = {_get_date_kind(column) for column in columns}
-    is_numeric = [column.dtype.is_numeric() or column.dtype == pl.Boolean for column in columns]
-    n_distinct = pl.concat([column.cast(pl.Float64 if all(is_numeric) else pl.String) for column in columns]).n_unique()
+    date_kinds = {_get_date_kind(column) for column in series}
+    is_numeric = [column.dtype.is_numeric() or column.dtype == pl.Boolean for column in series]
+    n_distinct = pl.concat([column.cast(pl.Float64 if all(is_numeric) else pl.String) for column in series]).n_unique()
     n_missing = sum(frame[name].null_count() for frame in tables)
     description = f"{n_distinct:,} different values" + (f", {n_missing:,} missing" if n_missing else "")
     if n_distinct == 1 and not n_missing:
         return ColumnType(name, "ignored", "it has the same value in every row")
-    identifies_rows = max(column.n_unique() / len(column) for column in columns) > _MAX_UNIQUE_FRACTION
+    identifies_rows = max(column.n_unique() / len(column) for column in series) > _MAX_UNIQUE_FRACTION
     if date_kinds == {"time"}:
         return ColumnType(name, "date", "time of day, as sine and cosine")
     if date_kinds == {"date", "time"}:
         return ColumnType(name, "ignored", "dates in one file and times of day in the other", notable=True)
     if date_kinds == {"date"}:
-        increases = all(column.is_sorted() and column[0] != column[-1] for column in columns)
+        increases = all(column.is_sorted() and column[0] != column[-1] for column in series)
         hint = f"; it increases from row to row, use --drop {name} if it is the time of logging" if increases else ""
         return ColumnType(name, "date", f"year, and sine and cosine of month, weekday and time of day{hint}")
     if all(is_numeric):
-        if all(column.dtype.is_integer() for column in columns) and _ID_NAME.search(name) and identifies_rows:
+        if all(column.dtype.is_integer() for column in series) and _ID_NAME.search(name) and identifies_rows:
             reason = f"an id: {n_distinct:,} different integers in {n_rows:,} rows"
             return ColumnType(name, "ignored", reason, is_id=True)
         return ColumnType(name, "number", description)
-    remark = "numbers in one file and text in the other, " if any(is_numeric) else _describe_texts(columns)
+    remark = "numbers in one file and text in the other, " if any(is_numeric) else _describe_texts(series)
     if identifies_rows and n_distinct > _MAX_CATEGORIES // 2:
         reason = f"{remark or 'an id or free text: '}{n_distinct:,} different values in {n_rows:,} rows"
         return ColumnType(name, "ignored", reason, is_id=not remark, notable=bool(remark))

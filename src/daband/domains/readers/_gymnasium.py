@@ -28,8 +28,8 @@ def from_gymnasium(
     """Return a pair whose source is a simulator: a gymnasium environment with discrete actions.
 
     Args:
-        env: the environment (``gymnasium.Env``) or its id. The actions are the arms, the observations the contexts. A
-            context that is not an array is flattened by ``gymnasium.spaces.flatten``.
+        env: the environment (``gymnasium.Env``) or its id. The actions are the arms, the observations the contexts. An
+            observation that is not an array is flattened by ``gymnasium.spaces.flatten``.
         target_contexts: contexts of the target, (m, *C); or another environment, such as a real robot, which is reset
             ``rounds`` times without taking actions.
         rounds: the number of source contexts.
@@ -38,7 +38,7 @@ def from_gymnasium(
             uniformly, and every step is a round of a log.
         target_test: target contexts with labels or rewards (t, K) for the evaluator; or an environment, in which every
             arm is tried ``rounds`` times.
-        seed: the first seed of ``env.reset``; contexts have consecutive seeds.
+        seed: the first seed of ``env.reset``. A reset for source round i = 0, 1, ... has ``seed + i``.
         name: the pair's name in reports.
         settings: further arguments of ``from_arrays``, or of ``from_log``.
 
@@ -54,13 +54,13 @@ def from_gymnasium(
         seeds = range(seed + rounds, seed + 2 * rounds)
         target_contexts = np.stack([_as_context(target_env, target_env.reset(seed=number)[0]) for number in seeds])
     if hasattr(target_test, "reset") or isinstance(target_test, str):
-        target_env, n_test_arms = _open_environment(target_test, "target_test")
+        test_env, n_test_arms = _open_environment(target_test, "target_test")
         if n_test_arms != n_arms:
             raise InvalidInput(f"target_test has {n_test_arms} actions, but env has {n_arms}")
-        target_test = _try_every_arm(target_env, n_arms, range(seed + 2 * rounds, seed + 3 * rounds))
+        target_test = _try_every_arm(test_env, n_arms, range(seed + 2 * rounds, seed + 3 * rounds))
     options = {"target": target_contexts, "target_test": target_test, "n_arms": n_arms, "name": name, **settings}
     if feedback == "log":
-        return from_log(source=_draw_steps(simulator, n_arms, rounds, seed), **options)
+        return from_log(source=_record_log(simulator, n_arms, rounds, seed), **options)
     return from_arrays(source=_try_every_arm(simulator, n_arms, range(seed, seed + rounds)), **options)
 
 
@@ -99,7 +99,7 @@ def _try_every_arm(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, Float
     return contexts, rewards
 
 
-def _draw_steps(env: Any, n_arms: int, n_rounds: int, seed: int) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
+def _record_log(env: Any, n_arms: int, n_rounds: int, seed: int) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
     """Return a log of steps with uniformly drawn arms: contexts (n, *C), arms, rewards and propensities (n,)."""
     arms, rewards, contexts = np.random.default_rng(seed).integers(0, n_arms, n_rounds), np.empty(n_rounds), []
     observation, has_ended = None, True

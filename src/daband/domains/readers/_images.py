@@ -151,8 +151,8 @@ def from_images(
     Args:
         source: a folder with one sub-folder per class; the names of the sub-folders are the class names.
         target: a folder of target images. If it has no sub-folders, the target is unlabelled, and the pair has no
-            ``target_test``. If it has the source's sub-folders and ``target_test`` is None, half of the images, the
-            same in every run, is kept for the evaluator. With ``target_test``, training sees all images.
+            ``target_test``. If it has the source's sub-folders and ``target_test`` is None, a fixed half of the
+            images is kept for the evaluator. With ``target_test``, training sees all images.
         sources: several sources by name, instead of ``source``; all have the same sub-folders.
         targets: several targets by name, instead of ``target``; ``target_test`` is then a folder for each name.
         target_test: a folder with the same sub-folders as the source, for the evaluator.
@@ -195,7 +195,7 @@ def from_images(
     target_paths = tuple(_require_images(target))
     if target_test is not None:
         test_images = scan_classes(check_path(target_test, "target_test"), classes)
-    elif any((target / label).is_dir() for label in classes):
+    elif any((target / class_name).is_dir() for class_name in classes):
         unknown_folders = sorted({path.relative_to(target).parts[0] for path in target_paths} - set(classes))
         if unknown_folders:
             raise DataError(
@@ -275,7 +275,9 @@ def build_image_pair(
 ) -> Pair:
     """Return a pair made from lists of image files.
 
-    ``target_labelled`` has the files in ``target`` with their classes. Other arguments are as in ``from_images``.
+    ``target`` has files without classes. ``target_labelled`` has the same files with their classes. ``source_test`` may
+    also be the fraction of ``source`` to hold out. ``framing`` is (resize, crop). Other arguments are as in
+    ``from_images``.
     """
     passes = check_int("passes", passes, minimum=1)
     target_passes = passes if target_passes is None else check_int("target_passes", target_passes, minimum=1)
@@ -286,26 +288,26 @@ def build_image_pair(
     # Files are listed by class. They are shuffled, so that the index of a target context does not reveal its class.
     rows = np.random.default_rng(len(target)).permutation(len(target))
     target_contexts = ImageContexts([target[row] for row in rows], framing, passes=target_passes)
-    labelled_rounds = None
+    labelled_domain = None
     if target_labelled is not None:
-        labelled_rounds = LabelledImages(target_labelled.take(rows), passes=target_passes, **options)
-    source_rounds: RewardDomain = LabelledImages(source, passes=passes, **options)
-    held_out_rounds: EvaluationDomain | None
+        labelled_domain = LabelledImages(target_labelled.take(rows), passes=target_passes, **options)
+    source_domain: RewardDomain = LabelledImages(source, passes=passes, **options)
+    held_out_domain: EvaluationDomain | None
     if isinstance(source_test, ImageList):
-        held_out_rounds = RewardEvaluation(LabelledImages(source_test, **options))
+        held_out_domain = RewardEvaluation(LabelledImages(source_test, **options))
     else:
-        source_rounds, held_out_rounds = hold_out(source_rounds, fraction=source_test, name=name)
-    test_rounds = None if target_test is None else RewardEvaluation(LabelledImages(target_test, **options))
+        source_domain, held_out_domain = hold_out(source_domain, fraction=source_test, name=name)
+    test_domain = None if target_test is None else RewardEvaluation(LabelledImages(target_test, **options))
     return Pair(
         name=name,
         context_shape=target_contexts.context_shape,
         n_arms=len(class_names),
         class_names=tuple(class_names),
-        source=source_rounds,
-        source_test=held_out_rounds,
+        source=source_domain,
+        source_test=held_out_domain,
         target=target_contexts,
-        target_test=test_rounds,
-        target_labelled=labelled_rounds,
+        target_test=test_domain,
+        target_labelled=labelled_domain,
         feedback="one_hot",
         about=About(summary="folders of images given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=target_contexts.context_shape),

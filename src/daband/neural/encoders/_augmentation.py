@@ -56,7 +56,7 @@ class Augmentation:
 
 
 def augment(contexts: torch.Tensor, settings: Augmentation, draws: torch.Tensor) -> torch.Tensor:
-    """Return images (B, C, H, W) as augmented floats, and other contexts unchanged.
+    """Return augmented images as floats, (B, C, H, W), and other contexts unchanged.
 
     ``draws`` (B, n) are uniform draws from [0, 1), with n from ``settings.count_draws``. All shapes are fixed, and the
     host does not wait for the device.
@@ -91,13 +91,13 @@ def _apply_affine(images: torch.Tensor, settings: Augmentation, draws: torch.Ten
 
 def _change_contrast(images: torch.Tensor, contrast: float, draws: torch.Tensor) -> torch.Tensor:
     """Return images (B, C, H, W) with changed contrast and brightness, from uniform draws (B, 2 + 2 * C) in [0, 1)."""
-    batch, channels = images.shape[:2]
+    n_images, n_channels = images.shape[:2]
     # The rows are for contrast and brightness. The first column is for the image, the others are for its channels.
-    signed_draws = (2 * draws - 1).view(batch, 2, 1 + channels)
+    signed_draws = (2 * draws - 1).view(n_images, 2, 1 + n_channels)
     image_draws, channel_draws = signed_draws[:, :, :1], signed_draws[:, :, 1:]
     gain = (1 + contrast * image_draws[:, 0]) * (1 + contrast / 2 * channel_draws[:, 0])
     brightness = contrast / 2 * image_draws[:, 1] + contrast / 4 * channel_draws[:, 1]
     mean = images.mean(dim=(2, 3))
     # The result is (images - mean) * gain + mean + brightness. Only the last operation passes over all pixels.
     offset = torch.addcmul(mean + brightness, mean, gain, value=-1)
-    return torch.addcmul(offset.view(batch, channels, 1, 1), images, gain.view(batch, channels, 1, 1))
+    return torch.addcmul(offset.view(n_images, n_channels, 1, 1), images, gain.view(n_images, n_channels, 1, 1))

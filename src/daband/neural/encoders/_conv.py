@@ -78,18 +78,18 @@ class ConvFeatures(FeatureNetwork):
         self.pixels = pixels
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
-        n_inputs, height, width = context_shape
+        n_channels, height, width = context_shape
         for n_outputs in channels:
             # The norm after the convolution has a bias. Without a norm, the convolution needs one.
-            self.layers.append(nn.Conv2d(n_inputs, n_outputs, kernel_size=5, bias=not normalise))
+            self.layers.append(nn.Conv2d(n_channels, n_outputs, kernel_size=5, bias=not normalise))
             norm = DomainNorm(channels=n_outputs, domains=domains, statistics=statistics)
             self.norms.append(norm if normalise else nn.Identity())
-            n_inputs, height, width = n_outputs, (height - 4) // 2, (width - 4) // 2
+            n_channels, height, width = n_outputs, (height - 4) // 2, (width - 4) // 2
             if min(height, width) < 1:
                 raise InvalidInput(f"images of shape {context_shape} are too small for {len(channels)} convolutions")
         self.has_average_pool = max(height, width) > _MAX_MAP_SIDE_PIXELS
         self.map_shape = (min(height, _MAX_MAP_SIDE_PIXELS), min(width, _MAX_MAP_SIDE_PIXELS))
-        self.width = n_inputs * math.prod(self.map_shape)
+        self.width = n_channels * math.prod(self.map_shape)
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int], runs: int = 1) -> torch.Tensor:
         maps = 2 * contexts - 1 if self.pixels == "symmetric" else contexts
@@ -158,7 +158,7 @@ def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) ->
 class GroupedConvolution(torch.autograd.Function):
     """A grouped ``conv2d`` with a faster backward pass: the gradient of the maps is a convolution with flipped weights.
 
-    The library's own backward pass runs group by group and converts layouts, which takes six times as long on a GPU.
+    PyTorch's own backward pass runs group by group and converts layouts, which takes six times as long on a GPU.
     """
 
     @staticmethod
@@ -181,11 +181,12 @@ class GroupedConvolution(torch.autograd.Function):
         return map_gradient, weight_gradient, None
 
 
-# The functions below compute a convolution as a matrix product (im2col). With three channels the library's kernels
+# The functions below compute a convolution as a matrix product (im2col). With three channels PyTorch's kernels
 # first convert the layout and have a slow backward pass. A product of all patches with the weights saves a fifth to a
 # third of the layer's time on a GPU. The gradient with respect to the images, which would be expensive, is not needed.
-# Biases are the weights of a column of ones, so that adding them costs nothing. In shapes, B images of C channels have
-# the sides H and W, patches have the sides h and w, and each run has K output channels.
+# Biases are the weights of a column of ones, so that adding them costs nothing. Further columns of ones, which only pad
+# the rows, have the weight 0. In shapes, B images of C channels have the sides H and W, patches have the sides h and w,
+# and each run has K output channels.
 
 
 def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:

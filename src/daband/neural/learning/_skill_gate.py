@@ -12,7 +12,7 @@ is clipped to [0, 1]. It is estimated from recent source rounds, with prediction
 * With "one_hot" feedback, the attainable value is 1. The value of the best constant arm is the largest fraction of
   rounds in which one arm was played and correct.
 * With "bandit" feedback, the attainable value is the mean of the highest prediction per round. The value of the best
-  constant arm is the highest mean prediction of an arm. So noisy or small rewards do not close the gate.
+  constant arm is the highest mean prediction of an arm. Noisy or small rewards therefore do not reduce the skill.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from daband._arrays import AnyArray, FloatArray, IntArray
 
 #: The factor by which the weights of older rounds decay per round, so that sums cover about 600 rounds.
 _DECAY = 0.9 ** (1 / 64)
-#: The minimum number of rounds; with fewer rounds the skill is 0.
+#: With fewer rounds the skill is 0.
 _MIN_ROUNDS = 64.0
 #: The minimum difference between the attainable value and the value of the best constant arm, in standard deviations of
 #: rewards; with a smaller difference the skill is 0.
@@ -55,8 +55,8 @@ class SkillGate:
         (rounds, highest), (matched, sum_rewards) = self._sums
         if rounds < _MIN_ROUNDS * _DECAY**_MIN_ROUNDS or matched <= 0:
             return 0.0
-        predicted, frequency = self._arm_sums.max(axis=1) / rounds
-        constant, attainable = (frequency, 1.0) if self.feedback == "one_hot" else (predicted, highest / rounds)
+        predicted, correct_fraction = self._arm_sums.max(axis=1) / rounds
+        constant, attainable = (correct_fraction, 1.0) if self.feedback == "one_hot" else (predicted, highest / rounds)
         gain = attainable - constant
         skill = (sum_rewards / matched - constant) / gain if gain > _MIN_GAIN * deviation else 0.0
         return float(np.clip(skill, 0.0, 1.0))
