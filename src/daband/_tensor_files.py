@@ -91,17 +91,17 @@ def read_tensor_header(path: str | Path, file_format: FileFormat) -> dict[str, A
             raise CheckpointError(f"{path} cannot be read: it is a folder, a device or a pipe, not a file")
         size = os.stat(path).st_size
         with open(path, "rb") as file:
-            first_nine = file.read(9)
-            length = int.from_bytes(first_nine[:8], "little")
-            _reject_other_formats(path, first_nine, size)
+            first_nine_bytes = file.read(9)
+            length = int.from_bytes(first_nine_bytes[:8], "little")
+            _reject_other_formats(path, first_nine_bytes, size)
             if 8 + length > size or length > _MAX_HEADER_BYTES:
                 raise CheckpointError(
                     f"{path} is truncated or not a safetensors file: its header would have {length} bytes, the file "
                     f"has {size}"
                 )
-            file_header = first_nine[8:] + file.read(length - 1)
+            file_header = first_nine_bytes[8:] + file.read(length - 1)
             header, digest = _parse_header(path, file_header, file_format)
-            hasher = hashlib.sha256(first_nine[:8])
+            hasher = hashlib.sha256(first_nine_bytes[:8])
             first_bytes = file_format.header_start + _ZERO_DIGEST.encode()
             hasher.update(first_bytes + file_header[len(first_bytes) :])
             while chunk := file.read(_CHUNK_BYTES):
@@ -118,12 +118,12 @@ def read_tensor_header(path: str | Path, file_format: FileFormat) -> dict[str, A
     return header
 
 
-def _reject_other_formats(path: Path, first_nine: bytes, size: int) -> None:
+def _reject_other_formats(path: Path, first_nine_bytes: bytes, size: int) -> None:
     """Raise an error if a file, given by its first nine bytes and its size, is too short, a pickle or a zip archive."""
     if size < 9:
         raise CheckpointError(f"{path} is truncated: a safetensors file has more than {size} bytes")
-    # A safetensors file starts with the length of its header, which may look like a pickle's mark, followed by "{".
-    if first_nine[8:] != b"{" and (first_nine[:1] == b"\x80" or first_nine[:4] == b"PK\x03\x04"):
+    # The first eight bytes of a safetensors file are a length, which may look like a pickle's mark. The ninth is "{".
+    if first_nine_bytes[8:] != b"{" and (first_nine_bytes[:1] == b"\x80" or first_nine_bytes[:4] == b"PK\x03\x04"):
         raise CheckpointError(
             f"{path} is a pickle or a zip archive, not a daband policy; pickles can run code and are never opened"
         )

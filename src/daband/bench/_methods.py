@@ -50,19 +50,19 @@ def check_policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str
     ``context_shape``, ``n_arms``, ``arms``, ``transform`` and ``seed`` are not settings, because the pair, the method's
     name and the run determine them.
     """
-    known = list_settings(method)
-    arguments = {name: value for name, value in settings.items() if name in known or name != "alpha"}
-    unknown = sorted(set(arguments) - set(known))
+    setting_names = list_settings(method)
+    arguments = {name: value for name, value in settings.items() if name in setting_names or name != "alpha"}
+    unknown = sorted(set(arguments) - set(setting_names))
     if unknown:
-        hint = did_you_mean(unknown[0], [*known, "alpha"])
-        raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (it has {', '.join(known)})")
+        hint = did_you_mean(unknown[0], [*setting_names, "alpha"])
+        raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (it has {', '.join(setting_names)})")
     if arguments.get("recipe") is not None:
         _check_recipe(arguments["recipe"])
     return arguments
 
 
 def _check_recipe(recipe: Any) -> None:
-    """Raise an error for an unknown name in a recipe, before the first run, which may take hours."""
+    """Raise an error for an unknown name in a recipe, so that it is found before training."""
     # Imported here, because methods without a network do not need torch.
     from daband.neural._recipes import resolve_recipe
     from daband.neural.encoders._encoder import encoders

@@ -26,7 +26,7 @@ from daband.policies._policy import Policy
 from daband.training._loop import continue_on_target, run_phase
 from daband.training._trainer import Phase, Run, TrainSettings, build_source_phase
 
-#: The files whose digests are stored in ``done``. The policy's file contains its digest.
+#: The files whose digests are stored in ``done``. The policy's file is not listed, because it contains its own digest.
 _DIGESTED_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "environment.json", "result.json")
 #: The subfolder of a run in which it is continued on target rewards.
 CONTINUED_FOLDER = "continued"

@@ -1,8 +1,8 @@
 """Run the paper's ablation of the terms R, P and D.
 
 R is the regression error, P the predicted reward, D the divergence. DABand adds these three to Neural-LinUCB. Without
-them (``none``), it equals Neural-LinUCB with the same recipe, bit for bit. In the paper, D is the adversarial term. The
-default recipe aligns domains with further target terms, which belong to D.
+them (``none``), it equals Neural-LinUCB with the same recipe, bit for bit. In the paper, D is the adversarial term. In
+the recipe "default-rpd", D also contains the terms ``target_diversity`` and ``pseudo_labels``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def list_ablation_runs(
 ) -> list[RunSpec]:
     """Return all eight combinations on each base, with method "daband" and variant ``base:letters``.
 
-    The experiment's settings for DABand apply. If they change a recipe, the change applies only to the base of that
-    name.
+    The experiment's settings for DABand apply. A changed recipe in them replaces the base with the same name, and
+    other bases stay unchanged.
     """
     for base in bases:
         if base not in ABLATION_BASES:

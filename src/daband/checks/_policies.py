@@ -3,8 +3,8 @@
     from daband.checks import check_policy
     check_policy(lambda **settings: MyPolicy(**settings))
 
-Each check takes a function that returns a new policy for given settings. It raises an ``AssertionError`` that describes
-the problem. daband's tests run all checks on every registered policy.
+Each check takes a function that returns a new policy for given settings. A check that fails raises an
+``AssertionError`` that describes the problem. daband's tests run all checks on every registered policy.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ POLICY_CHECKS = Checks()
 #: The result of a function that reads a saved file.
 T = TypeVar("T")
 
-#: A function that returns a new policy, called with the keywords ``context_shape``, ``n_arms``, ``arms`` and ``seed``.
-#: The same arguments must give the same policy.
+#: A function that returns a new policy, called with the keywords ``context_shape``, ``n_arms`` and ``seed``, and with
+#: ``arms`` unless it is a class without that setting. The same arguments must give the same policy.
 MakePolicy: TypeAlias = Callable[..., Policy]
 
 #: Shape of contexts in checks.
@@ -319,7 +319,7 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
     assert decision.mean.shape == (3, N_ARMS + 1)
 
 
-def _play_in_units(make: MakePolicy, arms: str, *, factor: float, offset: float) -> RewardedDecision:
+def _play_rescaled(make: MakePolicy, arms: str, *, factor: float, offset: float) -> RewardedDecision:
     """Return the decisions of a policy whose rewards are multiplied by ``factor`` and moved by ``offset``."""
     rng = np.random.default_rng(20)
     policy = create_policy(make, arms)
@@ -333,8 +333,8 @@ def _play_in_units(make: MakePolicy, arms: str, *, factor: float, offset: float)
 @_with_both_arm_models
 def check_units_change_no_decision(make: MakePolicy, arms: str) -> None:
     """Check that rewards times 1,000 plus 7 give the same arms, and predictions and bonuses in that unit."""
-    original = _play_in_units(make, arms, factor=1.0, offset=0.0)
-    rescaled = _play_in_units(make, arms, factor=1000.0, offset=7.0)
+    original = _play_rescaled(make, arms, factor=1.0, offset=0.0)
+    rescaled = _play_rescaled(make, arms, factor=1000.0, offset=7.0)
     assert_same(original.arm, rescaled.arm, "arms in another unit")
     # Networks compute in single precision.
     assert_close(1000.0 * original.mean + 7.0, rescaled.mean, "means in another unit", rtol=1e-4)

@@ -79,7 +79,7 @@ _LIST_OPTIONS = ("id", "category", "number", "date", "drop", "text", "units", "a
 
 
 def accept_files(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with options for files, and with an optional argument NAME."""
+    """Return the command with the options of ``_file_options``, and with NAME optional."""
     command_parameters, file_parameters = (
         inspect.signature(function, eval_str=True).parameters for function in (command, _file_options)
     )
@@ -98,7 +98,7 @@ def accept_files(command: Callable[..., None]) -> Callable[..., None]:
         if not (file_options["source"] and file_options["target"]):
             missing = "target" if file_options["source"] else "source"
             raise InvalidInput(f"--{missing} is missing: --source old.csv --target new.csv")
-        out = arguments.get("out") or Path("runs") / _run_name(file_options["source"], file_options["target"])
+        out = arguments.get("out") or Path("runs") / _get_run_name(file_options["source"], file_options["target"])
         if "out" in command_parameters:
             arguments["out"] = out
         settings_file, open_questions = _write_settings(file_options, out, command.__name__.removesuffix("_command"))
@@ -132,7 +132,7 @@ def write_table_as_log(table_path: str, log_path: Path, roles: dict[str, Any]) -
     return pair, Columns(tables.columns.context, arm=names[0], reward=names[1], propensity=names[2])
 
 
-def _run_name(source: str, target: str) -> str:
+def _get_run_name(source: str, target: str) -> str:
     """Return the name of the folder for results on these files."""
     return "-to-".join(Path(path).name.partition(".")[0] or "files" for path in (source, target))
 
@@ -178,22 +178,22 @@ def _write_settings(file_options: dict[str, Any], out: Path, command: str) -> tu
             print_line(f"Arms: {len(catalogue.names):,}, with the features {', '.join(catalogue.table.names)}.")
         open_questions = [str(notice) for notice in _print_columns(tables, file_options) if notice.needs_decision]
         _check_units(tables, options.get("units", []))
-    settings = file_options["settings"] or make_folder(out, "out") / "daband.toml"
+    settings_path = file_options["settings"] or make_folder(out, "out") / "daband.toml"
     text = _format_toml(options)
     if (
-        settings.is_file()
-        and settings.read_text() != text
-        and any(path != settings for path in settings.parent.iterdir())
+        settings_path.is_file()
+        and settings_path.read_text() != text
+        and any(path != settings_path for path in settings_path.parent.iterdir())
     ):
         raise InvalidInput(
-            f"{settings.parent} has results of other settings ({settings.name}); choose another --out, or "
+            f"{settings_path.parent} has results of other settings ({settings_path.name}); choose another --out, or "
             "remove the folder"
         )
-    write_text(settings, text)
-    quoted_path = shlex.quote(str(settings))
+    write_text(settings_path, text)
+    quoted_path = shlex.quote(str(settings_path))
     next_command = f"assess POLICY --on {quoted_path}" if command == "assess" else f"{command} {quoted_path}"
-    print_line(f"Settings: {settings} (edit the file and continue with `daband {next_command}`)")
-    return Path(settings), open_questions
+    print_line(f"Settings: {settings_path} (edit the file and continue with `daband {next_command}`)")
+    return Path(settings_path), open_questions
 
 
 def _split_names(values: list[str] | None) -> list[str]:
@@ -211,8 +211,8 @@ def _check_units(tables: UserTables, units: list[str]) -> None:
 
 def _print_columns(tables: UserTables, file_options: dict[str, Any]) -> list[Notice]:
     """Print the roles of columns. Return notices about possible mistakes."""
-    target = f"; {file_options['target']}: {len(tables.target):,}" if file_options["target"] else ""
-    table = Table(title=escape(f"{file_options['source']}: {len(tables.source):,} rows{target}"))
+    target_text = f"; {file_options['target']}: {len(tables.target):,}" if file_options["target"] else ""
+    table = Table(title=escape(f"{file_options['source']}: {len(tables.source):,} rows{target_text}"))
     for heading in ("column", "role", "reason"):
         table.add_column(heading, overflow="fold")
     for column in tables.types:

@@ -1,6 +1,7 @@
 """Define the commands on exported policies: ``export``, ``decide``, ``serve`` and ``export-events``.
 
-Most imports are in the functions, because the package daband-serving has only the command ``serve``.
+Most imports are in the functions, because the package daband-serving, whose only command is ``serve``, lacks the
+modules of the other commands.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ _TARGET_FIELDS = ("target", "target_test", "target_labelled")
 def _locate(parts: Mapping[Any, Any], indices: IntArray) -> tuple[IntArray, IntArray]:
     """Return the part number and the index within that part, (n,) each, for indices (n,) of a mixture."""
     starts = np.cumsum([0, *map(len, parts.values())])
-    part_indices = np.searchsorted(starts, indices, side="right") - 1
-    return part_indices, indices - starts[part_indices]
+    part_numbers = np.searchsorted(starts, indices, side="right") - 1
+    return part_numbers, indices - starts[part_numbers]
 
 
 @lru_cache(maxsize=8)
@@ -69,6 +69,10 @@ class MixedContexts(Contexts):
         return dict(self.parts.items())
 
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1``, (stop - start,).
+
+        A pass has n rounds and shows every context once. ``part_of_round`` has the part number of each of its rounds.
+        """
         self.check_rounds(start, stop)
         sizes = tuple(map(len, self.parts.values()))
         n, first_indices = sum(sizes), np.cumsum([0, *sizes])
@@ -90,16 +94,16 @@ class MixedContexts(Contexts):
         return self._gather(indices, lambda part, rows: [part.read(rows)])[0]
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        part_indices, indices = _locate(self.parts, self.order(start, stop, seed=seed))
+        part_numbers, indices = _locate(self.parts, self.order(start, stop, seed=seed))
         method = "read_rounds" if isinstance(self, RewardDomain | LoggedDomain) else "read"
-        indices_by_name = {name: indices[part_indices == number] for number, name in enumerate(self.parts)}
+        indices_by_name = {name: indices[part_numbers == number] for number, name in enumerate(self.parts)}
         return [(name, getattr(self.parts[name], method)(rows)) for name, rows in indices_by_name.items() if len(rows)]
 
     def _gather(self, indices: IntArray, read: Callable[[Any, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
         """Return the arrays that ``read(part, rows)`` returns for all parts, with rows in the order of ``indices``."""
-        part_indices, indices = _locate(self.parts, np.asarray(indices))
+        part_numbers, indices = _locate(self.parts, np.asarray(indices))
         parts = list(self.parts.values())
-        return gather_rows(part_indices, lambda part, rows: read(parts[part], indices[rows]))
+        return gather_rows(part_numbers, lambda part, rows: read(parts[part], indices[rows]))
 
 
 class MixedRewards(MixedContexts, RewardDomain):
@@ -158,7 +162,7 @@ class MixedEvaluation(EvaluationDomain):
         return np.concatenate([part.read_expected(*rows) for part, rows in self._split_range(start, stop)])
 
     def _split_range(self, start: int, stop: int) -> Iterator[tuple[EvaluationDomain, list[int]]]:
-        """Yield each part with the start and stop of its rows that belong to a range of rows."""
+        """Yield each part and the [start, stop] of its own rows that lie within the given range of the mixture."""
         first_row = 0
         for part in self.parts.values():
             yield part, [min(max(0, row - first_row), len(part)) for row in (start, stop)]
@@ -245,9 +249,9 @@ def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_
         by_target: as in ``allow_several_domains``.
     """
     arguments = dict(arguments)
-    name = arguments.pop("name")
+    pair_name = arguments.pop("name")
     source_options = {"source_test": arguments.pop("source_test")}
-    target_options = {key: arguments.pop(key) for key in by_target}
+    target_options = {field: arguments.pop(field) for field in by_target}
     domains: dict[str, Mapping[str, Any]] = {}
     for role in ("source", "target"):
         only_domain, domains_by_name = arguments.pop(role), arguments.pop(f"{role}s")
@@ -257,34 +261,34 @@ def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_
         if not isinstance(domains[role], Mapping) or not domains[role]:
             raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {domains_by_name!r}")
     for role, options in (("source", source_options), ("target", target_options)):
-        for key, value in options.items():
+        for field, value in options.items():
             unknown_names = sorted(set(value) - set(domains[role])) if isinstance(value, Mapping) else []
             if unknown_names:
                 names_text = ", ".join(domains[role])
-                raise InvalidInput(f"{key} has {unknown_names[0]!r}, which is not one of the {role}s ({names_text})")
-    for key, value in target_options.items():
+                raise InvalidInput(f"{field} has {unknown_names[0]!r}, which is not one of the {role}s ({names_text})")
+    for field, value in target_options.items():
         if value is not None and not isinstance(value, Mapping) and len(domains["target"]) > 1:
-            raise InvalidInput(f"{key} must be a mapping with a value for each of {', '.join(domains['target'])}")
+            raise InvalidInput(f"{field} must be a mapping with a value for each of {', '.join(domains['target'])}")
 
     def read_each(role: str, other_role: str, options: Mapping[str, Any]) -> dict[str, Pair]:
-        """Return a pair for each domain of a role. ``options`` have one value, or a mapping by domain."""
+        """Return a pair for each domain of a role. An option is one value for all, or a mapping by domain name."""
         pairs = {}
-        for key, domain in domains[role].items():
+        for name, domain in domains[role].items():
             both_domains = {role: domain, other_role: next(iter(domains[other_role].values()))}
-            args = {field: value.get(key) if isinstance(value, Mapping) else value for field, value in options.items()}
-            full_name = name if len(domains[role]) == 1 else f"{name}, {key}"
-            pairs[key] = read(**both_domains, name=full_name, **args, **arguments)
+            args = {field: value.get(name) if isinstance(value, Mapping) else value for field, value in options.items()}
+            full_name = pair_name if len(domains[role]) == 1 else f"{pair_name}, {name}"
+            pairs[name] = read(**both_domains, name=full_name, **args, **arguments)
         return pairs
 
     sources, targets = read_each("source", "target", source_options), read_each("target", "source", target_options)
     for pairs, options in ((sources, source_options), (targets, target_options)):
-        for key in (key for key, value in options.items() if isinstance(value, Mapping)):
-            missing = [domain for domain, pair in pairs.items() if getattr(pair, key) is None]
+        for field in (field for field, value in options.items() if isinstance(value, Mapping)):
+            missing = [name for name, pair in pairs.items() if getattr(pair, field) is None]
             if missing:
                 remedy = f"give it for each of {', '.join(pairs)}, or omit it"
-                raise InvalidInput(f"{key} has nothing for {missing[0]!r}; {remedy}")
+                raise InvalidInput(f"{field} has nothing for {missing[0]!r}; {remedy}")
     _get_common({**sources, **targets}, "class_names")
-    return join_pairs(sources, targets, name=name)
+    return join_pairs(sources, targets, name=pair_name)
 
 
 def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: Sequence[str] | None = None) -> Pair:

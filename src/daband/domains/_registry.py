@@ -1,6 +1,7 @@
 """Register pairs by name, load them, and find the data files that they need.
 
-``register_pair`` registers a function, and ``load`` calls it. The functions after them search the data directory.
+``register_pair`` registers a function, and ``load`` calls it. The functions after them find and check files in the data
+directory.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ def check_data(name: str) -> Iterator[ResourceStatus]:
 
 
 def _is_complete(path: Path, resource: Resource) -> bool:
-    """Return True if a file has the expected checksum. A folder, or a file without one, must not be empty."""
+    """Return True if a file has the expected checksum; if that is not known, or for a folder, if it is not empty."""
     if path.is_dir():
         return any(path.iterdir())
     if not resource.content_md5:

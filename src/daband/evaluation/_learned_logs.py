@@ -39,9 +39,9 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
     if not learned_ranges and not learned_ids:
         return 0
     n_learned = 0
-    for part, part_entry in compute_digests(log.parts()).items():
+    for part, entry in compute_digests(log.parts()).items():
         is_learned = np.zeros(len(part), np.bool_)
-        for start, stop in learned_ranges.get(part_entry.partition(":")[0], ()):
+        for start, stop in learned_ranges.get(entry.partition(":")[0], ()):
             is_learned[max(0, start - part.start) : max(0, stop - part.start)] = True
         if id_column is not None:
             is_learned |= np.array([round_id in learned_ids for round_id in log.values(part, id_column)], np.bool_)
@@ -50,7 +50,7 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
 
 
 def mark_learned(policy: Policy, path: str | Path) -> None:
-    """Add all rounds of a file, which was read as a table, to the learned parts of a policy."""
+    """Add all rounds of a file that was read as a whole table to the learned parts of a policy."""
     policy.log_parts |= frozenset(compute_digests([LogPart(str(path), 0, sys.maxsize)]).values())
 
 
@@ -62,7 +62,10 @@ def has_learned(policy: Policy, path: str | Path) -> bool:
 
 
 def list_entries(log: LoggedDomain) -> frozenset[str]:
-    """Return the entries of ``Policy.log_parts`` for all rounds of a log."""
+    """Return the entries of ``Policy.log_parts`` for all rounds of a log.
+
+    A log in memory has one entry, with a digest of its arms and rewards.
+    """
     entries: set[str] = set()
     for source_log in log.by_name.values():
         if isinstance(source_log, ParquetLog):

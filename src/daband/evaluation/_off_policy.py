@@ -48,10 +48,10 @@ ESTIMATORS = ("dr", "snips", "ips")
 _MAX_CONTEXT_BYTES = 1 << 30
 #: Minimum effective sample size without a warning. Below it, intervals are too short too often.
 _MIN_EFFECTIVE_ROUNDS = 100
+#: If more than this fraction of rounds have the median reward (e.g. 0 for no purchase), it is the usual reward.
+_MIN_USUAL_FRACTION = 0.5
 #: Minimum number of rounds without the usual reward. With fewer, the skewness of rewards cannot be estimated.
 _MIN_UNUSUAL_ROUNDS = 20
-#: The median of rewards, such as 0 for no purchase, is the usual reward if a larger fraction of rounds has it.
-_MIN_USUAL_FRACTION = 0.5
 #: Largest fraction of the total weight that one round may have without a warning.
 _MAX_WEIGHT_FRACTION = 0.1
 #: Largest fraction of the variance that one round may contribute without a warning. Intervals of level 0.95 contain the
@@ -90,7 +90,8 @@ class LogEstimate:
     high: float
     #: The standard error of the value.
     error: float
-    #: The number of rounds of equal weight with the same variance: (sum of weights)^2 / sum of squared weights.
+    #: The number of rounds of equal weight that would give the same variance:
+    #: (sum of weights)^2 / sum of squared weights.
     effective_sample_size: float
     #: Reasons to doubt the estimate; empty if there are none.
     warnings: tuple[str, ...]
@@ -129,7 +130,7 @@ def evaluate_log(
 
     Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is a log. A
     ``LogPolicy`` that ``choose`` returns has learned these, and needs a later log. An estimate from learned rounds
-    would be too high. A file that the policy has learned is therefore an error: by ``fit_log`` or ``learn_log``, or by
+    would be too high. A file raises an error if the policy has learned it, by ``fit_log`` or ``learn_log``, or by
     ``train`` or ``choose`` on a pair that was made from its path. Other rounds in memory are recognised by their ids.
 
     Args:

@@ -3,6 +3,9 @@
 These versions are written to be read. ``_kernels_numba`` has compiled versions of ``choose``, ``learn_rounds``,
 ``play_episode``, ``add_reward`` and ``sum_of_squares`` with the same arguments, and tests compare the results.
 
+A *head* is a ridge regression on contexts Z and rewards r, with A = ridge I + Z'Z and theta = A^-1 Z'[r, 1]. The second
+target, 1, gives predictions as if all rewards were 1. With them, rewards can be centred after the fit.
+
 Random decisions use *draws*, uniform random numbers in [0, 1). ``uniforms``, at the end, computes them.
 """
 
@@ -18,7 +21,7 @@ import numpy as np
 
 from daband._arrays import BoolArray, FloatArray, IntArray
 
-#: Scores this close to the best, relative to 1 plus its absolute value, are tied, so that rounding does not decide.
+#: Scores within ``TIE_TOLERANCE * (1 + |best|)`` of the best score are tied, so that rounding does not decide.
 TIE_TOLERANCE = 1e-12
 
 
@@ -132,7 +135,7 @@ def play_episode(episode: Any, is_shared: bool, selection: Any, rewards: Any, mo
         episode: the fields of an ``Episode``, with means of shape (2, H, K) and variances of shape (H, K). The
             first means are predicted rewards, the second are predictions as if all rewards were 1. Both arrays are
             updated in place. At the end, row i has the predictions with which round i was decided. This is a plain
-            tuple, because numba needs longer for a named one.
+            tuple, because numba compiles named tuples more slowly.
         is_shared: False if there are K regressions and one context per round. True if all arms share one regression,
             and a round has a context for each arm.
         selection: the factors of bonuses (H, K), the available arms (H, K), epsilon, and draws (H, 2) as in ``choose``.
@@ -143,7 +146,7 @@ def play_episode(episode: Any, is_shared: bool, selection: Any, rewards: Any, mo
     """
     products, contexts, has_covariances, means, variance = episode
     (bonus_factors, available, epsilon, draws), (reward_table, weights) = selection, rewards
-    (reward_moments, standardise), (arms, probabilities, units) = moments, out
+    (reward_moments, standardise), (arms, probabilities, centres_and_scales) = moments, out
     _, n, n_arms = means.shape
     contexts_per_round = n_arms if is_shared else 1
     covariances = np.zeros((n, n * contexts_per_round))  # of each chosen context with all later ones
@@ -153,7 +156,7 @@ def play_episode(episode: Any, is_shared: bool, selection: Any, rewards: Any, mo
         centre, scale = (mean_reward, 1.0) if standardise else (0.0, 1.0)
         if standardise and total_weight > 0.0 and low < high:
             scale = math.sqrt(squared_differences / total_weight) or 1.0
-        units[i] = centre, scale
+        centres_and_scales[i] = centre, scale
         scores = (means[0, i] - centre * means[1, i]) / scale
         scores += bonus_factors[i] * np.sqrt(np.maximum(variance[i], 0.0))
         arm, probabilities[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])

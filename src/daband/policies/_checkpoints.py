@@ -77,7 +77,7 @@ def read_notes(path: str | Path) -> dict[str, str]:
 
 
 def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> None:
-    """Write a policy to a file; an error leaves no partial file. ``replay`` is as in ``Policy.save``."""
+    """Write a policy to a file; an error leaves no partial file. With ``replay``, training data are stored too."""
     settings = {**policy.settings(), "policy": policy.name}
     if policy.table is not None:
         settings["table"] = policy.table.state()
@@ -94,7 +94,7 @@ def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> N
 
 
 def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
-    """Return the complete learned state of a policy as arrays by name. ``replay`` is as in ``Policy.save``."""
+    """Return the complete learned state of a policy as arrays by name. With ``replay``, it includes training data."""
     arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in policy._state(replay=replay).items()}
     arrays["rounds"] = np.array([policy.rounds_decided, policy.rounds_learned, policy.version], np.int64)
     arrays["domain"] = np.array([policy._domain], np.int64)

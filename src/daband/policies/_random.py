@@ -26,7 +26,7 @@ class Random(Policy):
         n_arms: the number of arms; more can be added later.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         standardise_rewards: as in ``LinUCB``.
-        transform: applied to contexts first; it changes no decision here.
+        transform: a transform of contexts, as in other policies; it changes no decision.
         shift: the assumed difference between the domains (``daband.Shift``).
         seed: determines the random draws.
         domains: the names of the sources and targets, one of each by default.

@@ -284,8 +284,8 @@ class Constant(RidgePolicy):
     Args:
         context_shape: the shape of one context, which is not used.
         n_arms: the number of arms; more can be added later.
-        alpha: the factor of the bonus that is added to the mean reward of an arm. With 2 an arm is played at least
-            about ten times before another is preferred. With much smaller values the first arm with a reward may be the
+        alpha: the factor of the bonus that is added to the mean reward of an arm. With 2, each arm is played about
+            ten times or more before one is preferred. With much smaller values, the first arm with a reward may be the
             only one that is ever played.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         standardise_rewards: as in ``LinUCB``.

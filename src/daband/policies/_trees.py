@@ -81,7 +81,7 @@ class Trees(Policy):
     [0, 1]
     """
 
-    scale_matters = True  # not for a tree, but domains may have their own units
+    scale_matters = True  # trees ignore the scale of features, but domains may have different units
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class Limits:
     #: Maximum number of open connections. It is smaller if the process may open few files. A new connection replaces
     #: the connection that has been idle longest.
     connections: int = 512
-    #: The number of seconds in which a request must arrive. Each MiB of a large body has as many seconds again.
+    #: The number of seconds in which a request must arrive. The time starts again if at least 1 MiB has arrived in it.
     request_seconds: float = 15.0
 
     def __post_init__(self) -> None:

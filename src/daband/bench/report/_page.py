@@ -139,11 +139,11 @@ def _describe_result(records: Sequence[Record], family: str) -> tuple[str, str]:
     if not summaries.filter_labelled(records):
         n_methods = len({summaries.get_key(record) for record in records})
         return caption("unknown", methods=n_methods, family=family), caption("unknown_detail")
-    roles = group_by(records, summaries.get_role)
-    result = summaries.find_best_method(roles.get("comparison") or records)
+    records_by_role = group_by(records, summaries.get_role)
+    result = summaries.find_best_method(records_by_role.get("comparison") or records)
     if result is None:
         return f"No method ran on every pair of {family}, so there is no winner yet.", ""
-    remark = "" if "comparison" in roles else " " + caption("chosen_in_the_target")
+    remark = "" if "comparison" in records_by_role else " " + caption("chosen_in_the_target")
     headline, detail = _describe_comparison(family, result, len({record["pair"] for record in records}))
     return headline, detail + remark
 
@@ -158,7 +158,7 @@ def _describe_budget(records: Sequence[Record]) -> str:
 
 
 def _describe_comparison(family: str, result: MethodComparison, n_pairs: int) -> tuple[str, str]:
-    """Return a headline with the best method, and a detail with its difference to the rival."""
+    """Return a headline with the best method, and a detail with its difference to ``result.rival``."""
     digits, paired = result.metric.count_decimals(result.mean.value), result.paired
     values: dict[str, Any] = {
         "kind": "alone", "family": family, "name": label(*result.best), "metric": result.metric.name,

@@ -45,7 +45,7 @@ _BUYING_FRACTION = 0.6
 def _generate_market(
     *, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000, data_seed: int = 0
 ) -> PairData:
-    """Read a market's log as source and a new market as target: 5 offers, and rewards in euros.
+    """Generate a market's log as source and a new market as target: 5 offers, and rewards in euros.
 
     Contexts have numbers, a category and missing values.
 
@@ -63,11 +63,11 @@ def _generate_market(
     rng = np.random.default_rng([check_int("data_seed", data_seed, minimum=0), 2024])
     tastes = _Tastes(rng)
     old_habits = tastes.draw_habits(rng, n_source, np.full(len(_OFFERS), 1.0 / len(_OFFERS)))
-    old_customers = _build_table(rng, old_habits, channels=(0.3, 0.3, 0.4))
+    old_customers = _build_table(rng, old_habits, channel_probabilities=(0.3, 0.3, 0.4))
     old_log = _draw_log(rng, old_customers, tastes.compute_mean_rewards(old_habits))
 
     frequencies, habit_offset = np.full(len(_OFFERS), 1.0 / len(_OFFERS)), np.zeros(_N_HABITS)
-    habit_offset[4] = 0.3  # slightly older customers in every new market
+    habit_offset[4] = 0.3  # age: customers are slightly older in every new market
     if kind == "labels":
         frequencies = np.array([0.04, 0.06, 0.1, 0.2, 0.6])[rng.permutation(len(_OFFERS))]
     if kind == "covariate":
@@ -76,7 +76,8 @@ def _generate_market(
     mean_rewards = tastes.compute_mean_rewards(habits)
     if kind == "moved":
         mean_rewards = mean_rewards[:, np.roll(np.arange(len(_OFFERS)), 1 + rng.integers(len(_OFFERS) - 1))]
-    customers = _build_table(rng, habits, channels=(0.6, 0.1, 0.3), per_euro=_PER_EURO if kind == "units" else 1.0)
+    per_euro = _PER_EURO if kind == "units" else 1.0
+    customers = _build_table(rng, habits, channel_probabilities=(0.6, 0.1, 0.3), per_euro=per_euro)
     if kind == "inverted":
         customers = customers.with_columns(11.0 - customers["satisfaction"], 11.0 - customers["price_score"])
     columns = Columns(
@@ -92,7 +93,10 @@ def _generate_market(
 
 
 class _Tastes:
-    """The habits of each segment, and the mean rewards of a customer with given habits. Both markets share it."""
+    """The parameters that both markets share: the mean habits of each segment, and the function from habits to rewards.
+
+    There is one segment per offer, in which that offer tends to be best.
+    """
 
     def __init__(self, rng: np.random.Generator) -> None:
         #: The mean habits of each segment, (5, 6).
@@ -102,7 +106,7 @@ class _Tastes:
         self.slopes = self.slopes + 0.3 * rng.standard_normal(self.slopes.shape)
         self.slopes[:, :4] *= 1.4  # amounts and scores are the most informative
         #: The effect of the absolute value of each habit, (5, 6).
-        self.curvatures = 0.35 * rng.standard_normal((len(_OFFERS), _N_HABITS))
+        self.abs_slopes = 0.35 * rng.standard_normal((len(_OFFERS), _N_HABITS))
         self.intercepts = 0.3 * rng.standard_normal(len(_OFFERS))
         unscaled = self._compute_unscaled(self.draw_habits(rng, 20_000, np.full(len(_OFFERS), 1.0 / len(_OFFERS))))
         constant_value, best_value = unscaled.mean(axis=0).max(), unscaled.max(axis=1).mean()
@@ -123,17 +127,17 @@ class _Tastes:
 
     def _compute_unscaled(self, habits: FloatArray) -> FloatArray:
         """Return the reward of each offer before scaling to euros, (n, 5)."""
-        unscaled: FloatArray = habits @ self.slopes.T + self.intercepts
-        unscaled += np.abs(habits) @ self.curvatures.T  # so that a linear policy is good, but not optimal
+        # Because of the absolute habits, a linear policy is good, but not optimal.
+        unscaled: FloatArray = habits @ self.slopes.T + self.intercepts + np.abs(habits) @ self.abs_slopes.T
         return unscaled
 
 
 def _build_table(
-    rng: np.random.Generator, habits: FloatArray, *, channels: tuple[float, ...], per_euro: float = 1.0
+    rng: np.random.Generator, habits: FloatArray, *, channel_probabilities: tuple[float, ...], per_euro: float = 1.0
 ) -> pl.DataFrame:
     """Return the table of customers from their habits (n, 6), with a category and missing values.
 
-    ``channels`` are the probabilities of the channels, and ``per_euro`` is the number of currency units per euro.
+    ``channel_probabilities`` follow the order of ``_CHANNELS``. ``per_euro`` is the number of currency units per euro.
     """
     spending, order, satisfaction, price_score, age, visits = habits.T
     n = len(habits)
@@ -142,8 +146,8 @@ def _build_table(
         "basket": per_euro * (40.0 + 12.0 * order + rng.normal(0.0, 2.0, n)),
         "spent_last_year": per_euro * (500.0 + 160.0 * spending + rng.normal(0.0, 30.0, n)),
         "last_order": per_euro * last_order,
-        "satisfaction": 5.5 + 1.2 * satisfaction, "price_score": 5.5 + 1.2 * price_score,
-        "age": 44.0 + 9.0 * age, "visits": 8.0 + 2.0 * visits, "channel": rng.choice(_CHANNELS, size=n, p=channels),
+        "satisfaction": 5.5 + 1.2 * satisfaction, "price_score": 5.5 + 1.2 * price_score, "age": 44.0 + 9.0 * age,
+        "visits": 8.0 + 2.0 * visits, "channel": rng.choice(_CHANNELS, size=n, p=channel_probabilities),
     }  # fmt: skip
     return pl.DataFrame(columns).with_columns(pl.col("last_order").fill_nan(None))
 
@@ -151,7 +155,7 @@ def _build_table(
 def _draw_log(rng: np.random.Generator, table: pl.DataFrame, mean_rewards: FloatArray) -> pl.DataFrame:
     """Return the log of a policy that is slightly better than random, and may choose any offer.
 
-    ``mean_rewards`` (n, 5) are the mean rewards of the customers in ``table``.
+    ``mean_rewards`` (n, 5) has the mean reward of each offer for the customers in ``table``.
     """
     n, rows = len(mean_rewards), np.arange(len(mean_rewards))
     scores = 0.5 * (mean_rewards + rng.normal(0.0, 2.0, mean_rewards.shape))

@@ -50,7 +50,7 @@ class UserTables:
 def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = "") -> UserTables:
     """Read the tables at these paths, and infer the roles of their columns.
 
-    Source rows without a reward or label are dropped, and the reason of that column's role reports their number.
+    Source rows without a reward or label are dropped. The ``reason`` of that column in ``types`` states their number.
 
     Args:
         source: the path of the source table.
@@ -95,8 +95,8 @@ def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with absolute paths and a digest of the files, so that runs on other data are detected."""
     if "source" not in options or "target" not in options:
         return options
-    roles = ("source",) if options.get("domain") else ("source", "target")
-    paths = {role: _find_path(options[role], role).resolve() for role in roles}
+    domain_roles = ("source",) if options.get("domain") else ("source", "target")
+    paths = {role: _find_path(options[role], role).resolve() for role in domain_roles}
     arm_paths = [_find_path(path, "arms").resolve() for path in _list_arm_paths(options.get("arms"))]
     path_options = {role: str(path) for role, path in paths.items()}
     if arm_paths:

@@ -10,7 +10,7 @@ There are three formats:
 - "personalizer": JSON lines of the calls of Personalizer: rank requests, rank responses and rewards, joined by
   ``eventId``. An event without a reward has the reward 0, Personalizer's default.
 
-An action's name is its ``id``, its tag, or the text of its features. Rewards are negative costs.
+An action's name is its ``id`` or tag, or the text of its features if it has no tag. Rewards are negative costs.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
         actions: dict[str, dict[str, Any]] = {}
         outcome = None
         for line_number, event_line in event_lines:
-            head, bar, features = event_line.partition("|")
+            label_and_tag, bar, features = event_line.partition("|")
             if not bar:
                 raise DataError(f"line {line_number} must have a | before the features, got {event_line[:60]!r}")
-            words = head.split()
+            words = label_and_tag.split()
             if words and words[0] == "shared":
                 context = _parse_vw_features("|" + features, line_number)
                 continue
@@ -121,7 +121,7 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
             if label is not None:
                 try:
                     _, cost, probability = label.split(":")
-                    outcome = name, 0.0 - float(cost), float(probability)
+                    outcome = name, 0.0 - float(cost), float(probability)  # 0.0 - 0.0 is not -0.0
                 except ValueError:
                     raise DataError(f"line {line_number}: a label is action:cost:probability, got {label!r}") from None
         if outcome is not None:

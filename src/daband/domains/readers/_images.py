@@ -159,8 +159,8 @@ def from_images(
         source_test: a folder like ``source`` of images that training does not use, or the fraction of ``source`` to
             hold out (a fixed split by class), or None.
         framing: the side of a context in pixels, by default 224; or a tuple (resize, crop), to resize both sides and
-            crop the centre. With ``encoder``, it is the input size of a module or an ONNX file; named encoders have
-            their own.
+            crop the centre. With ``encoder``, it is the input size of a module or an ONNX file; named encoders
+            define their own.
         encoder: a frozen encoder whose features are the contexts, instead of pixels: "torchvision:resnet50",
             "timm:resnet18", "open_clip:ViT-B-32", "efficientnet_lite0", a ``torch.nn.Module`` from (B, 3, H, W) in
             [0, 1] to (B, ...), or the path of an ONNX file or of a module that ``torch.save`` wrote (which runs the

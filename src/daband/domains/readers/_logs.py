@@ -29,7 +29,7 @@ class ArrayLog(ArrayContexts, LoggedDomain):
     """A log in arrays.
 
     If there are no propensities, they are estimated from the log. The attribute ``propensity_method`` then describes
-    the method, and is empty otherwise.
+    the method in a phrase for messages, and is empty otherwise.
 
     Args:
         contexts: (n, *C).

@@ -312,16 +312,16 @@ def _read_values(frame: pl.DataFrame, name: str) -> list[Any]:
     return values
 
 
-def _get_strata(frame: pl.DataFrame, columns: Columns, table_name: str, arm: str | None = None) -> IntArray:
-    """Return the stratum of every row for a split, (n,): its value of ``arm``, or its label, or its best arm."""
-    name = arm or columns.label
+def _get_strata(frame: pl.DataFrame, columns: Columns, table_name: str, arm_column: str | None = None) -> IntArray:
+    """Return the stratum of every row for a split, (n,): its value in ``arm_column``, or its label, or its best arm."""
+    name = arm_column or columns.label
     if name is None:
         return np.asarray(_read_reward_table(frame, columns, table_name).argmax(axis=1))
     return np.unique([str(value) for value in _read_values(frame, name)], return_inverse=True)[1]
 
 
 def _has_labels(target: pl.DataFrame, columns: Columns, remedy: str) -> bool:
-    """Return True if all target rows have a label. Warn if only some have, with ``remedy`` at the end."""
+    """Return False if target rows lack a label, else True. Warn if only some lack it, with ``remedy`` at the end."""
     n_missing = 0 if columns.label is None else target[columns.label].null_count()
     if 0 < n_missing < len(target):
         warnings.warn(
@@ -385,7 +385,7 @@ def _add_propensities(rounds_by_field: dict[str, Any], n_arms: int) -> None:
 
 
 def _warn_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
-    """Warn about categorical columns without a category that both domains have, which are uninformative."""
+    """Warn about categorical columns in which no category occurs in both domains. They are uninformative."""
     for name in columns.categorical:
         source_values, target_values = (set(read_categories(frame, name)) - {None} for frame in (source, target))
         if source_values and target_values and not source_values & target_values:

@@ -68,8 +68,8 @@ class DomainNorm(nn.Module):
     domain is normalised by the statistics of all sources. This keeps differences between domains that matter for
     rewards. For example, if the patients of one domain are older, subtracting each domain's mean would hide their age.
 
-    Stacked runs are normalised together. ``torch.func.functional_call`` then passes parameters and buffers with
-    ``runs * channels`` channels, and ``batches_seen`` with a column per run. The channels of each run are normalised as
+    Stacked runs are normalised together. Parameters and buffers, which ``torch.func.functional_call`` passes, then have
+    ``runs * channels`` channels, and ``batches_seen`` has a column per run. The channels of each run are normalised as
     in a single run.
 
     Args:
