@@ -86,7 +86,7 @@ class Experiment(_StrictSettings):
 
     Args:
         summary: describes the experiment in one line.
-        pair: the name of a pair, or a pattern for several pairs, e.g. "amazon/*".
+        pair: the name of a pair, or a pattern for several pairs, e.g. ``"amazon/*"``.
         pair_options: options of the pair, as in ``daband.domains.load``.
         episodes: the number of episodes of each run.
         episode_length: the number of rounds of an episode.
