@@ -133,6 +133,7 @@ def test_todays_choices_are_a_column_that_only_the_target_has(market):
     assert "given as id (--id today)" in daband("choose", *files, *options, cwd=market, code=2)
     told = daband("choose", *files, *options, "--id", "today", cwd=market)
     assert "euros over the choices in column today is expected in the target" in told
+    assert "only the target has" not in told
     daband("audit", "today", "--budget", "3", "--out", "today-questions.csv", cwd=market)
     text = (market / "today-questions.csv").read_text()
     assert text.startswith("id,context,customer,today,arm,arm_name,reward\n")

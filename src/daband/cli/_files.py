@@ -219,7 +219,8 @@ def _print_columns(tables: UserTables, file_options: dict[str, Any]) -> list[Not
         style = "dim" if column.role == "ignored" else ""
         table.add_row(escape(column.name), column.role, escape(column.reason), style=style)
     console.print(table)
-    target_only = [name for name in tables.target.columns if name not in tables.source.columns]
+    used_names = {*tables.source.columns, *_split_names(file_options.get("id"))}  # an id may have today's choices
+    target_only = [name for name in tables.target.columns if name not in used_names]
     if target_only:
         print_line(f"Ignored, because only the target has them: {', '.join(target_only)}.")
     label, reward = tables.columns.label, tables.columns.reward

@@ -137,7 +137,10 @@ def audit_command(
     replace: Annotated[
         bool, typer.Option("--replace", help="With --answers: overwrite earlier answers that differ.")
     ] = False,
-    incumbent: Incumbent = None,
+    incumbent: Annotated[
+        str | None,
+        typer.Option(help="An arm, or a column that --id names. Default: the assessment's incumbent."),
+    ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the two-sided interval.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the questions.")] = 0,
 ) -> None:

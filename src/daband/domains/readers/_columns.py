@@ -332,8 +332,9 @@ def _describe_texts(columns: Sequence[pl.Series]) -> str:
     is_number = texts.str.contains(r"^[+-]?\d+([.,]\d+)?$")
     if 0.5 * len(texts) < is_number.sum() < len(texts):
         return f"numbers, except for texts such as {texts.filter(~is_number)[0]!r} (leave such cells empty); "
-    if is_number.all() and texts.str.contains(r"^[+-]?0\d").any():
-        return f"numbers with leading zeros such as {example!r}, read as codes; "
+    codes = texts.filter(texts.str.contains(r"^[+-]?0\d"))
+    if is_number.all() and len(codes):
+        return f"numbers with leading zeros such as {codes[0]!r}, read as codes; "
     if re.fullmatch(r"\W*\d[\d.,' ]*\s*[^\d\s]{0,3}", example):
         return f"amounts such as {example!r}, read as text (write plain numbers); "
     if re.fullmatch(r"\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}.*", example):
