@@ -24,9 +24,6 @@ from daband.evaluation._learned_logs import mark_learned
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
 
-#: The formats of other programs to which logs can be converted.
-Format = Literal["vw", "dsjson", "personalizer"]
-
 
 def fit_log_command(
     log: Annotated[
@@ -266,28 +263,21 @@ def open_policy(path: Path) -> tuple[Policy, PolicyFolder | None]:
 def convert_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The log to read.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The log to write; an existing file is an error.")],
-    arms: Annotated[Path, typer.Option(help="The catalogue of arms: a CSV file that is written, or read with --to.")],
-    to: Annotated[Format | None, typer.Option(help="Write OUT in this format, from a log and a catalogue.")] = None,
+    arms: Annotated[Path, typer.Option(help="The arm catalogue to write (CSV); an existing file is an error.")],
 ) -> None:
-    """Convert logs of Vowpal Wabbit and Personalizer to a log and a catalogue of arms, or back with --to.
+    """Convert logs of Vowpal Wabbit and Personalizer to a log and a catalogue of arms.
 
     Formats are text of --cb_explore_adf (vw), dsjson, and JSON lines of Personalizer's calls. A log has the columns
     arm, reward and propensity, and the context.
 
     Example: daband convert events.dsjson log.csv --arms offers.csv
     """
-    from daband.domains.readers._foreign_logs import guess_format, read_foreign_log, write_foreign_log
-    from daband.domains.readers._reading import read_table
+    from daband.domains.readers._foreign_logs import guess_format, read_foreign_log
 
-    for path in (out,) if to else (out, arms):
+    for path in (out, arms):
         check_writable(path)
         if path.exists():
             raise InvalidInput(f"{path} exists already: move it away, or write another file")
-    if to is not None:
-        log = read_table(file)
-        write_foreign_log(log, read_table(arms), out, to)
-        print_line(f"Written: {out} ({len(log):,} events as {to})")
-        return
     log_format = guess_format(file)
     log, catalogue = read_foreign_log(file, log_format)
     for path, frame in ((out, log), (arms, catalogue)):

@@ -1,4 +1,4 @@
-"""Convert logs of Vowpal Wabbit and Azure Personalizer to a log and a catalogue of daband, and back.
+"""Convert logs of Vowpal Wabbit and Azure Personalizer to a log and a catalogue of daband.
 
 There are three formats:
 
@@ -16,19 +16,15 @@ An action's name is its ``id`` or tag, or the text of its features if it has no 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from daband._files import write_bytes
 from daband._lazy_polars import pl
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError
 
 #: Names of the columns of a log that are not part of the context.
 _ROLE_COLUMNS = ("arm", "reward", "propensity", "offered")
-#: Regular expression of characters that names in Vowpal Wabbit cannot contain; underscores replace them.
-_FORBIDDEN = re.compile(r"[\s|:]+")
 
 
 class _Event(NamedTuple):
@@ -215,71 +211,3 @@ def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
             yield _Event(context, actions, arm, float(event.get("value", 0.0)), probabilities[arm])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"event {event_id} is not a rank call with its response: {error!r}") from None
-
-
-def write_foreign_log(log: Any, arms: Any, path: Path, log_format: str) -> None:
-    """Write a log with ``arm``, ``reward`` and ``propensity``, and its catalogue, in the format ``log_format``."""
-    missing = [name for name in _ROLE_COLUMNS[:3] if name not in log.columns]
-    if missing or "id" not in arms.columns:
-        problem = f"the log has no column {', '.join(missing)}" if missing else "the catalogue has no column id"
-        raise InvalidInput(f"{problem}: a log needs arm, reward and propensity, and a catalogue needs id")
-    features_by_arm = {str(row.pop("id")): _drop_missing(row) for row in arms.to_dicts()}
-    format_event = {"vw": _format_vw, "dsjson": _format_dsjson, "personalizer": _format_personalizer}[log_format]
-    event_texts = []
-    for index, row in enumerate(log.to_dicts()):
-        arm, reward, propensity = str(row.pop("arm")), float(row.pop("reward")), float(row.pop("propensity"))
-        offered = str(row.pop("offered", None) or "|".join(features_by_arm)).split("|")
-        unknown_arm = next((name for name in (arm, *offered) if name not in features_by_arm), None)
-        if unknown_arm is not None:
-            raise DataError(f"row {index}: {unknown_arm!r} is not in the catalogue")
-        if arm not in offered:
-            raise DataError(f"row {index}: {arm!r} was chosen, but is not among the offered arms")
-        event = _Event(_drop_missing(row), {name: features_by_arm[name] for name in offered}, arm, reward, propensity)
-        event_texts.append(format_event(event, index))
-    write_bytes(path, "".join(event_texts).encode())
-
-
-def _drop_missing(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a row that are not missing."""
-    return {name: value for name, value in row.items() if value is not None}
-
-
-def _format_vw(event: _Event, _: int) -> str:
-    """Return an event in the format of Vowpal Wabbit."""
-
-    def format_features(features: Mapping[str, Any]) -> str:
-        """Return features as words such as ``city=Oslo`` and ``age:41``."""
-        words = [
-            f"{_FORBIDDEN.sub('_', name)}{'=' if isinstance(value, str) else ':'}{_FORBIDDEN.sub('_', str(value))}"
-            for name, value in features.items()
-        ]
-        return " ".join(words)
-
-    lines = [f"shared | {format_features(event.context)}"]
-    for name, features in event.actions.items():
-        label = f"0:{0.0 - event.reward!r}:{event.propensity!r} " if name == event.arm else ""
-        lines.append(f"{label}'{_FORBIDDEN.sub('_', name)} | {format_features(features)}")
-    return "\n".join(lines) + "\n\n"
-
-
-def _format_dsjson(event: _Event, event_number: int) -> str:
-    """Return an event as a line of dsjson."""
-    actions = [{"_tag": name, **features} for name, features in event.actions.items()]
-    index = list(event.actions).index(event.arm)
-    event_object = {
-        "_label_cost": 0.0 - event.reward, "_label_probability": event.propensity, "_label_Action": index + 1,
-        "_labelIndex": index, "Version": "1", "EventId": str(event_number), "a": [index + 1], "p": [event.propensity],
-        "c": {**event.context, "_multi": actions},
-    }  # fmt: skip
-    return json.dumps(event_object) + "\n"
-
-
-def _format_personalizer(event: _Event, event_number: int) -> str:
-    """Return an event as a line of Personalizer's calls."""
-    event_object = {
-        "eventId": str(event_number), "contextFeatures": [event.context],
-        "actions": [{"id": name, "features": [features]} for name, features in event.actions.items()],
-        "ranking": [{"id": event.arm, "probability": event.propensity}], "rewardActionId": event.arm,
-        "value": event.reward,
-    }  # fmt: skip
-    return json.dumps(event_object) + "\n"
