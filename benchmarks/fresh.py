@@ -220,7 +220,7 @@ def _with_arms(domains: list[Any], entry: dict[str, Any]) -> list[Any]:
 def _from_table(name: str, domains: list[Any], entry: dict[str, Any]) -> Any:
     import polars as pl
 
-    from daband.domains.readers._columns import ColumnRoles, infer_columns
+    from daband.domains.readers._columns import StatedRoles, infer_columns
     from daband.domains.readers._tables import from_table
 
     said = entry["source"] + entry["target"]
@@ -232,7 +232,7 @@ def _from_table(name: str, domains: list[Any], entry: dict[str, Any]) -> Any:
         texts = [name for name in kept if kept[name].dtype.kind not in "ifb"]
         kept[texts] = kept[texts].astype(object).where(kept[texts].isna(), kept[texts].astype(str))
         frames.append(pl.from_pandas(kept.astype(dict.fromkeys(texts, "string"))))
-    columns, _ = infer_columns(frames[0], frames[1], ColumnRoles(label="arm"))
+    columns, _ = infer_columns(frames[0], frames[1], StatedRoles(label="arm"))
     if "near" in entry:  # the reward falls linearly with the distance to the right arm
         n_arms = 1 + max(int(frame["arm"].max()) for frame in frames)
         rewards = [(1.0 - (pl.col("arm") - arm).abs() / (n_arms - 1)).alias(f"worth {arm}") for arm in range(n_arms)]

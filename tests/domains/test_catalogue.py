@@ -9,7 +9,7 @@ from daband.errors import InvalidInput
 def test_every_pair_is_listed_and_says_what_it_needs():
     records = {name: pairs.get(name) for name in pairs.names()}
     made = {name for name in records if name.partition("/")[0] == "market"}
-    assert {"digit", "files", "synthetic"} | made == {name for name, entry in records.items() if entry.ready}
+    assert {"digit", "files", "synthetic"} | made == {name for name, entry in records.items() if entry.is_ready}
     for entry in records.values():
         assert entry.about.summary
         assert entry.about.licence
@@ -26,7 +26,7 @@ def test_every_resource_can_be_got_somehow():
 def test_real_files_are_whole(shared_data):
     for name in ("digit", "handwritten", "signs", "amazon", "office_caltech", "warfarin", "natural_tables", "sat12"):
         assert {status.state for status in check_data(name)} == {"there"}
-    ready = {name for name in pairs.names() if pairs.get(name).ready}
+    ready = {name for name in pairs.names() if pairs.get(name).is_ready}
     assert {name for name in pairs if not name.startswith("emoji")} - ready == {"visda17", "s2rda49"}
 
 
@@ -46,7 +46,7 @@ def test_one_ordered_pair_needs_only_its_own_files(places):
     (places / "amazon_reviews_400").mkdir(parents=True)
     for domain in ("books", "dvd"):
         (places / f"amazon_reviews_400/{domain}_400.mat").write_bytes(b"x")
-    states = {name: "ready" if pairs.get(name).ready else "missing" for name in pairs.names()}
+    states = {name: "ready" if pairs.get(name).is_ready else "missing" for name in pairs.names()}
     assert states["amazon/books-dvd"] == "ready"
     assert states["amazon/books-elec"] == states["amazon"] == "missing"
 

@@ -9,7 +9,7 @@ from PIL import Image
 import daband
 from daband._table_transform import TableTransform
 from daband.domains._registry import load, pairs
-from daband.domains.readers._columns import ColumnRoles, Columns, find_notices, infer_columns
+from daband.domains.readers._columns import Columns, StatedRoles, find_notices, infer_columns
 from daband.domains.readers._reading import _SAMPLE_BYTES, read_table
 from daband.domains.readers._tables import from_table
 from tests.leaks import check_pair
@@ -44,7 +44,7 @@ def frames(seed=0):
 
 def test_types_are_told_from_values_and_each_has_a_reason():
     old, new = frames()
-    columns, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p", id=["customer"]))
+    columns, types = infer_columns(old, new, StatedRoles(arm="offer", reward="euros", propensity="p", id=["customer"]))
     roles = {column.name: (column.role, column.reason) for column in types}
     assert list(roles) == old.columns
     assert roles["customer"] == ("ignored", "an id, as stated")
@@ -74,36 +74,36 @@ def test_a_column_of_propensities_is_known_by_its_name_and_is_no_context(name):
     """It tells the logging policy, which a policy cannot look at where it decides."""
     old, _ = frames()
     old = old.rename({"p": name}).with_columns(pl.Series(name, np.linspace(0.1, 0.9, N)))
-    columns, types = infer_columns(old, old, ColumnRoles(arm="offer", reward="euros"))
+    columns, types = infer_columns(old, old, StatedRoles(arm="offer", reward="euros"))
     assert (columns.propensity, name in columns.context) == (name, False)
     assert next(one for one in types if one.name == name).reason.startswith("by its name")
     for settled, is_context in (({"number": [name]}, True), ({"drop": [name]}, False)):
-        columns, _ = infer_columns(old, old, ColumnRoles(arm="offer", reward="euros", **settled))
+        columns, _ = infer_columns(old, old, StatedRoles(arm="offer", reward="euros", **settled))
         assert (columns.propensity, name in columns.context) == (None, is_context)
-    columns, _ = infer_columns(old, old, ColumnRoles(label="offer"))  # no log
+    columns, _ = infer_columns(old, old, StatedRoles(label="offer"))  # no log
     assert name in columns.context
 
 
 def test_what_the_user_says_wins():
     old, new = frames()
     settled = {"category": ["age"], "number": ["row_id"], "drop": ["joined", "seen", "income"]}
-    columns, _ = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", **settled))
+    columns, _ = infer_columns(old, new, StatedRoles(arm="offer", reward="euros", **settled))
     assert columns.context == ("row_id", "age", "city")
     assert columns.categorical == ("age", "city")
     assert columns.propensity is None
     with pytest.raises(daband.InvalidInput, match="the source has no column 'agee'; did you mean 'age'"):
-        infer_columns(old, new, ColumnRoles(label="offer", drop=["agee"]))
+        infer_columns(old, new, StatedRoles(label="offer", drop=["agee"]))
     with pytest.raises(daband.InvalidInput, match="either the column with the right arm"):
-        infer_columns(old, new, ColumnRoles())
+        infer_columns(old, new, StatedRoles())
     with pytest.raises(daband.InvalidInput, match="no column can be used as context"):
-        infer_columns(old.select("country", "offer"), new, ColumnRoles(label="offer"))
+        infer_columns(old.select("country", "offer"), new, StatedRoles(label="offer"))
 
 
 def test_many_categories_are_left_out_with_a_word_how_to_keep_them():
     text = pl.DataFrame({"street": [f"street {number % 60}" for number in range(300)], "y": [0, 1] * 150})
     with pytest.raises(daband.InvalidInput, match="too many categories: 60 in 300 rows; --category street"):
-        infer_columns(text, text, ColumnRoles(label="y"))
-    assert infer_columns(text, text, ColumnRoles(label="y", category=["street"]))[0].categorical == ("street",)
+        infer_columns(text, text, StatedRoles(label="y"))
+    assert infer_columns(text, text, StatedRoles(label="y", category=["street"]))[0].categorical == ("street",)
 
 
 def test_a_date_becomes_parts_the_same_from_a_table_a_row_and_a_file():
@@ -140,7 +140,7 @@ def test_a_date_becomes_parts_the_same_from_a_table_a_row_and_a_file():
 
 def test_a_deployed_policy_reads_dates(tmp_path):
     old, new = frames()
-    columns, _ = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p", id=["customer"]))
+    columns, _ = infer_columns(old, new, StatedRoles(arm="offer", reward="euros", propensity="p", id=["customer"]))
     pair = from_table(source=old, target=new, columns=columns)
     check_pair(pair)
     policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -228,7 +228,7 @@ def test_python_is_told_of_other_units_and_the_command_line_not_twice(tmp_path):
 
 def test_an_id_that_was_left_out_names_rows_and_is_no_warning(tmp_path):
     old, new = frames()
-    columns, _ = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    columns, _ = infer_columns(old, new, StatedRoles(arm="offer", reward="euros", propensity="p"))
     assert columns.id == ("customer", "row_id", "note")
     pair = from_table(source=old, target=new, columns=columns)
     assert list(pair.target.row_names) == ["customer", "row_id", "note"]
@@ -282,7 +282,7 @@ def test_a_table_of_json_lines(tmp_path):
 
 def test_a_date_that_grows_from_row_to_row_is_said_to():
     old, new = (frame.with_columns(written=pl.col("joined").sort()) for frame in frames())
-    _, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros"))
+    _, types = infer_columns(old, new, StatedRoles(arm="offer", reward="euros"))
     why = {column.name: column.reason for column in types}
     assert "--drop written if it is the time of logging" in why["written"]
     assert "--drop" not in why["joined"]
@@ -350,7 +350,7 @@ def test_numbers_in_one_file_and_amounts_with_a_currency_in_the_other_are_left_o
     """Before: as many categories as rows, none of them in both files."""
     old, new = frames()
     old = old.with_columns(price=pl.col("row_id") + 0.25)
-    roles = ColumnRoles(arm="offer", reward="euros", propensity="p")
+    roles = StatedRoles(arm="offer", reward="euros", propensity="p")
     _, types = infer_columns(old, new.with_columns(price=pl.format("{} zł", pl.col("row_id"))), roles)
     (price,) = (column for column in types if column.name == "price")
     assert price.role == "ignored"
@@ -362,7 +362,7 @@ def test_numbers_in_one_file_and_amounts_with_a_currency_in_the_other_are_left_o
 def test_arms_that_differ_by_a_space_or_a_capital_are_named():
     old, new = frames()
     old[5, "offer"], old[6, "city"] = "Mail ", "oslo"  # a space does not count
-    _, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    _, types = infer_columns(old, new, StatedRoles(arm="offer", reward="euros", propensity="p"))
     lines = map(str, find_notices(old, new, types))
     assert [line for line in lines if "one spelling" in line] == [
         "city: 'Oslo' and 'oslo' are two values; if they mean the same, use one spelling",
@@ -395,7 +395,7 @@ def test_what_text_seems_to_be_is_said_where_it_is_left_out():
     both = [
         frame.with_columns(**{name: pl.format(text, number) for name, text in texts.items()}) for frame in (old, new)
     ]
-    _, types = infer_columns(*both, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    _, types = infer_columns(*both, StatedRoles(arm="offer", reward="euros", propensity="p"))
     why = {one.name: (one.role, one.reason) for one in types}
     assert why["share"] == (
         "ignored",
@@ -407,13 +407,13 @@ def test_what_text_seems_to_be_is_said_where_it_is_left_out():
         frame.with_columns(dose=pl.when(pl.col("row_id") < 3).then(pl.lit("low")).otherwise(number.cast(pl.String)))
         for frame in (old, new)
     ]
-    _, types = infer_columns(*nearly, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    _, types = infer_columns(*nearly, StatedRoles(arm="offer", reward="euros", propensity="p"))
     assert {one.name: one.reason for one in types}["dose"].startswith(
         "numbers, except for texts such as 'low' (leave such cells empty"
     )
     dated = [frame.with_columns(day=pl.lit("1/2/2024")) for frame in (old, new)]
     dated[0][3, "day"] = "1/3/2024"
-    _, types = infer_columns(*dated, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    _, types = infer_columns(*dated, StatedRoles(arm="offer", reward="euros", propensity="p"))
     assert {one.name: one.reason for one in types}["day"].startswith(
         "dates such as '1/2/2024', read as text (write 2024-05-31"
     )
@@ -466,7 +466,7 @@ def test_times_of_day_are_read_and_served(tmp_path):
         daband.InvalidInput, match="'joined' must be a date such as 2024-05-31, got the time 07:01 alone"
     ):
         pair.table.contexts({**row, "joined": "07:01"})
-    _, types = infer_columns(*both, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    _, types = infer_columns(*both, StatedRoles(arm="offer", reward="euros", propensity="p"))
     assert {one.name: one.reason for one in types}["at"] == "time of day, as sine and cosine"
 
 
@@ -489,7 +489,7 @@ def test_dates_in_one_table_and_times_of_day_in_the_other_are_not_mixed(turned):
     old = old.with_columns(at=pl.Series([f"{number % 24}:30" for number in range(N)]))
     new = new.with_columns(at=pl.col("seen"))
     both = (new.with_columns(old.select("offer", "euros", "p")), old) if turned else (old, new)
-    columns, types = infer_columns(*both, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    columns, types = infer_columns(*both, StatedRoles(arm="offer", reward="euros", propensity="p"))
     assert [(one.role, one.reason) for one in types if one.name == "at"] == [
         ("ignored", "dates in one file and times of day in the other")
     ]
@@ -504,7 +504,7 @@ def test_dates_of_one_file_may_be_text_in_the_other():
     _, types = infer_columns(
         old,
         new.with_columns(pl.col("joined").cast(pl.String)),
-        ColumnRoles(arm="offer", reward="euros", propensity="p"),
+        StatedRoles(arm="offer", reward="euros", propensity="p"),
     )
     assert {one.name: one.role for one in types}["joined"] == "date"
 
@@ -513,7 +513,7 @@ def test_dates_of_one_file_may_be_text_in_the_other():
 def test_columns_that_nothing_reads_are_left_out(values):
     """Before: an error of polars that named no column."""
     old, new = (frame.with_columns(odd=pl.Series(values * (N // 2))) for frame in frames())
-    _, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    _, types = infer_columns(old, new, StatedRoles(arm="offer", reward="euros", propensity="p"))
     (odd,) = (one for one in types if one.name == "odd")
     assert odd.role == "ignored"
     assert odd.reason.startswith("of type ")
@@ -537,7 +537,7 @@ def test_a_pandas_column_of_several_types_is_named():
 def test_repeated_ids_are_reported_unless_they_are_of_other_domains():
     old, new = frames()
     twice = pl.concat([old, old.head(7)]).with_columns(country=pl.Series(["de"] * len(old) + ["fr"] * 7))
-    _, types = infer_columns(twice, new, ColumnRoles(arm="offer", reward="euros", propensity="p", id=["row_id"]))
+    _, types = infer_columns(twice, new, StatedRoles(arm="offer", reward="euros", propensity="p", id=["row_id"]))
     (notice,) = (one for one in find_notices(twice, new, types) if one.column == "row_id")
     assert notice.text.startswith(f"7 of {len(old) + 7} source rows repeat an earlier row's value.")
     assert notice.needs_decision
@@ -551,7 +551,7 @@ def test_what_looks_like_a_mistake_is_said():
     new = new.with_columns(weight=weight, score=pl.col("row_id") - 200)
     old = old.with_columns(weight=weight, score=pl.col("row_id") - 200, p=pl.lit(1.0))
     old[3, "offer"], old[4, "income"] = "mial", 1e9
-    _, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    _, types = infer_columns(old, new, StatedRoles(arm="offer", reward="euros", propensity="p"))
     assert list(map(str, find_notices(old, new, types))) == [
         "income: 1e+09 is extremely far from its median, 60; in training it is clipped. "
         "Leave the cell empty if it is a mistake",

@@ -48,7 +48,7 @@ class TestMixture:
         assert len(pair.source) == 72 + 36
         assert len(pair.source_test) == 12
         whole = pair.source.rounds(0, 50, seed=4)
-        pieces = pair.source.by_domain(0, 50, seed=4)
+        pieces = pair.source.read_by_domain(0, 50, seed=4)
         assert [name for name, _ in pieces] == ["de", "fr"]
         assert sum(len(part) for _, part in pieces) == 50
         joined = np.concatenate([part.contexts for _, part in pieces])
@@ -253,7 +253,7 @@ class TestReaders:
             framing=8,
         )
         assert pair.domains.names == ("day", "night", "rain")
-        assert [name for name, _ in pair.source.by_domain(0, 16, seed=0)] == ["day", "night"]
+        assert [name for name, _ in pair.source.read_by_domain(0, 16, seed=0)] == ["day", "night"]
         assert len(pair.target_test) == 20
 
 
@@ -297,11 +297,11 @@ def test_training_reads_what_a_domain_of_the_users_gives_as_rounds_and_batch():
     source, target = pair.source, pair.target
     plain, contexts = source.rounds(0, 4, seed=0).contexts, target.batch(0, 4, seed=0)
     source.__class__, target.__class__ = Moved, MovedContexts
-    assert np.array_equal(source.by_domain(0, 4, seed=0)[0][1].contexts, plain + 7.0)
-    assert np.array_equal(target.by_domain(0, 4, seed=0)[0][1], contexts + 7.0)
+    assert np.array_equal(source.read_by_domain(0, 4, seed=0)[0][1].contexts, plain + 7.0)
+    assert np.array_equal(target.read_by_domain(0, 4, seed=0)[0][1], contexts + 7.0)
 
 
 def test_a_mixture_of_contexts_gives_contexts_even_of_a_part_with_rewards():
     pair = daband.domains.load("synthetic", tiny=True)
     both = mix_domains({"a": pair.source, "b": pair.target})
-    assert all(isinstance(rows, np.ndarray) for _, rows in both.by_domain(0, 8, seed=0))
+    assert all(isinstance(rows, np.ndarray) for _, rows in both.read_by_domain(0, 8, seed=0))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import daband
 from daband._table_transform import TableTransform
 from daband.domains._registry import load
-from daband.domains.readers._columns import ColumnRoles, Columns, infer_columns
+from daband.domains.readers._columns import Columns, StatedRoles, infer_columns
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 
@@ -92,7 +92,7 @@ def test_columns_are_taken_for_the_same_however_they_come(folder, table):
     roles = {}
     for way, given_table in ways(table, folder).items():
         read = read_table(given_table)
-        roles[way] = [(one.name, one.role) for one in infer_columns(read, read, ColumnRoles(label="offer"))[1]]
+        roles[way] = [(one.name, one.role) for one in infer_columns(read, read, StatedRoles(label="offer"))[1]]
         assert roles[way] == roles["polars"], way
 
 

@@ -69,7 +69,7 @@ def test_ordered_pairs_are_those_of_the_family(family, count):
     for name in ordered:
         source, _, target = name.partition("/")[2].partition("-")
         entry = pairs.get(name)
-        assert {"passes", "target_passes", "source_test"} <= set(entry.options())
+        assert {"passes", "target_passes", "source_test"} <= set(entry.list_options())
         assert f"{source} to {target}" in entry.about.summary
         if family == "warfarin":
             named, asked = load(name, tiny=True), load(family, tiny=True, source=source, target=target)

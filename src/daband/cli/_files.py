@@ -22,8 +22,8 @@ from rich.table import Table
 from daband._files import make_folder, write_text
 from daband.cli._shared import console, print_line
 from daband.domains._contract import LoggedDomain, Pair
-from daband.domains.datasets._user_files import IMAGE_SIDE, UserTables, read_arm_tables, read_files
-from daband.domains.readers._columns import ColumnRoles, Columns, Notice, find_notices, read_catalogue
+from daband.domains.datasets._user_files import IMAGE_SIDE, UserTables, read_arm_tables, read_user_tables
+from daband.domains.readers._columns import Columns, Notice, StatedRoles, find_notices, read_catalogue
 from daband.domains.readers._tables import from_table
 from daband.errors import InvalidInput
 
@@ -121,7 +121,7 @@ def write_table_as_log(table_path: str, log_path: Path, roles: dict[str, Any]) -
 
     Return the pair that is read from the table, and the roles of the columns in the Parquet file.
     """
-    tables = read_files(table_path, table_path, ColumnRoles(**roles))
+    tables = read_user_tables(table_path, table_path, StatedRoles(**roles))
     _print_columns(tables, {"source": table_path, "target": None, "shift": "covariate", "units": []})
     pair = from_table(source=tables.source, target=tables.target, columns=tables.columns, source_test=None)
     assert isinstance(pair.source, LoggedDomain)
@@ -169,8 +169,8 @@ def _write_settings(file_options: dict[str, Any], out: Path, command: str) -> tu
     else:
         options.pop("side", None)
         other_options = ("source", "target", "domain", "shift", "units", "arms")
-        roles = ColumnRoles(**{name: value for name, value in options.items() if name not in other_options})
-        tables = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
+        roles = StatedRoles(**{name: value for name, value in options.items() if name not in other_options})
+        tables = read_user_tables(options["source"], options["target"], roles, domain=options.get("domain", ""))
         if "arms" in options:
             arm_data = read_arm_tables(options["arms"])
             catalogue = read_catalogue(arm_data, str(tables.columns.arm or tables.columns.label))
@@ -203,7 +203,7 @@ def _split_names(values: list[str] | None) -> list[str]:
 
 def _check_units(tables: UserTables, units: list[str]) -> None:
     """Raise an error if a column in ``units`` is not numeric."""
-    numeric_columns = [column.name for column in tables.types if column.role == "number"]
+    numeric_columns = [column.name for column in tables.column_roles if column.role == "number"]
     for name in units:
         if name not in numeric_columns:
             raise InvalidInput(f"--units {name} is not a numeric column ({', '.join(numeric_columns) or 'none'})")
@@ -215,7 +215,7 @@ def _print_columns(tables: UserTables, file_options: dict[str, Any]) -> list[Not
     table = Table(title=escape(f"{file_options['source']}: {len(tables.source):,} rows{target_text}"))
     for heading in ("column", "role", "reason"):
         table.add_column(heading, overflow="fold")
-    for column in tables.types:
+    for column in tables.column_roles:
         style = "dim" if column.role == "ignored" else ""
         table.add_row(escape(column.name), column.role, escape(column.reason), style=style)
     console.print(table)
@@ -229,7 +229,7 @@ def _print_columns(tables: UserTables, file_options: dict[str, Any]) -> list[Not
     elif reward in tables.target.columns and tables.target is not tables.source:
         print_line(f"The target has rewards in {reward}, which are not used here; `daband learn` can use them later.")
     units, domain = _split_names(file_options["units"]), file_options.get("domain")
-    notices = find_notices(tables.source, tables.target, tables.types, units=units, domain=domain)
+    notices = find_notices(tables.source, tables.target, tables.column_roles, units=units, domain=domain)
     for notice in notices:
         print_line(str(notice), style="yellow")
     print_line("To change roles: --category, --number, --date, --drop COLUMN, or --text COLUMN --encoder NAME.")

@@ -289,8 +289,8 @@ def list_command(
             n_hidden += 1
             continue
         entry = pairs.get(name)
-        state = "[green]ready[/green]" if entry.ready else "[yellow]missing[/yellow]"
-        table.add_row(name, entry.about.summary, state, ", ".join(entry.options()))
+        state = "[green]ready[/green]" if entry.is_ready else "[yellow]missing[/yellow]"
+        table.add_row(name, entry.about.summary, state, ", ".join(entry.list_options()))
     console.print(table)
     if n_hidden:
         console.print(f"and {n_hidden} ordered pairs such as amazon/books-dvd, listed with --all", style="dim")

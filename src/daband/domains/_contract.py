@@ -103,7 +103,7 @@ class Contexts(ABC):
     #: Columns (n,), such as ids or file names, by which people recognise the contexts. A policy never sees them.
     row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
     #: The user's rows (a polars frame) without labels and rewards; None if the contexts do not come from a table.
-    table: Any = None
+    frame: Any = None
     #: A part of the seed of the order. It differs by class, so that source and target have different orders.
     _order_key: int = 0
 
@@ -116,8 +116,8 @@ class Contexts(ABC):
         """Return the contexts at these indices, (B, *context_shape), or (B, K, *context_shape) for shared arms."""
 
     def read_raw(self, indices: IntArray) -> Any:
-        """Return the raw contexts at these indices: rows of ``table`` if there is one, else the result of ``read``."""
-        return self.read(indices) if self.table is None else self.table[indices]
+        """Return the raw contexts at these indices: rows of ``frame`` if there is one, else the result of ``read``."""
+        return self.read(indices) if self.frame is None else self.frame[indices]
 
     @property
     def rounds_available(self) -> int:
@@ -162,7 +162,7 @@ class Contexts(ABC):
         """The component domains by name; a domain that is not a mixture has the name None."""
         return {None: self}
 
-    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+    def read_by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         """Return the name of each component domain with its part of ``batch``, or of ``rounds`` if it has rewards."""
         return [(None, self.batch(start, stop, seed=seed))]
 
@@ -177,7 +177,7 @@ class FeedbackDomain(Contexts):
         """Return rounds ``start`` to ``stop - 1``; the seed determines their order."""
         return self.read_rounds(self.order(start, stop, seed=seed))
 
-    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+    def read_by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         return [(None, self.rounds(start, stop, seed=seed))]
 
 

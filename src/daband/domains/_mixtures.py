@@ -93,7 +93,7 @@ class MixedContexts(Contexts):
     def read(self, indices: IntArray) -> AnyArray:
         return self._gather(indices, lambda part, rows: [part.read(rows)])[0]
 
-    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+    def read_by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         part_numbers, indices = _locate(self.parts, self.order(start, stop, seed=seed))
         method = "read_rounds" if isinstance(self, RewardDomain | LoggedDomain) else "read"
         indices_by_name = {name: indices[part_numbers == number] for number, name in enumerate(self.parts)}

@@ -74,17 +74,17 @@ class PairEntry:
         return dict(options) if self.resolve is None else self.resolve(dict(options))
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """True if all files that the pair needs exist."""
         return all(find_data(resource.paths) is not None for resource in self.resources if not resource.optional)
 
-    def options(self) -> list[str]:
+    def list_options(self) -> list[str]:
         """Return the names of the pair's options, which are keyword arguments of ``load``."""
         return list(inspect.signature(self.build).parameters)
 
     def check_options(self, names: Iterable[str]) -> None:
         """Raise an error if one of these names is not an option of the pair."""
-        options = self.options()
+        options = self.list_options()
         for name in sorted(set(names) - set(options)):
             hint, options_text = did_you_mean(name, options), ", ".join(options) or "none"
             raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {options_text})")
@@ -143,7 +143,7 @@ def data_directory() -> Path:
     return Path(folder).expanduser() if folder else cache_directory() / "data"
 
 
-def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
+def allocate_array(shape: tuple[int, ...], dtype: Any) -> AnyArray:
     """Return an uninitialised array. Above a gigabyte it is stored in a temporary file, which is deleted with it."""
     if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _MAX_MEMORY_BYTES:
         return np.empty(shape, dtype=dtype)

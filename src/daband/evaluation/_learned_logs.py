@@ -44,7 +44,7 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
         for start, stop in learned_ranges.get(entry.partition(":")[0], ()):
             is_learned[max(0, start - part.start) : max(0, stop - part.start)] = True
         if id_column is not None:
-            is_learned |= np.array([round_id in learned_ids for round_id in log.values(part, id_column)], np.bool_)
+            is_learned |= np.array([round_id in learned_ids for round_id in log.read_values(part, id_column)], np.bool_)
         n_learned += int(is_learned.sum())
     return n_learned
 

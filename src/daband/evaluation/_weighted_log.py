@@ -16,7 +16,7 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import LoggedRounds
-from daband.domains._registry import allocate
+from daband.domains._registry import allocate_array
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
 from daband.linear._doubly_robust import (
@@ -207,7 +207,7 @@ def weigh_log(
 
     ``probabilities`` computes the policy's probabilities for a batch, and ``seed`` is the seed of ``models``.
     """
-    rewards, weights, predicted, direct = allocate((4, log.n), np.float64)
+    rewards, weights, predicted, direct = allocate_array((4, log.n), np.float64)
     probability_sums, arm_counts = np.zeros(log.n_arms), np.zeros(log.n_arms, np.int64)
     for first_row, batch in log.batches():
         rows = slice(first_row, first_row + len(batch))

@@ -149,6 +149,6 @@ def find_best_arms(expected: FloatArray) -> BoolArray:
 def count_chosen_arms(policy: Policy, target: Contexts, *, rule: str, seed: int) -> list[int]:
     """Return how often a policy chooses each arm, (K,), on up to 2,000 unlabelled target contexts."""
     counts, n = np.zeros(policy.n_arms, np.int64), min(_MAX_COUNTED_CONTEXTS, len(target))
-    for name, batch in target.by_domain(0, n, seed=seed):
+    for name, batch in target.read_by_domain(0, n, seed=seed):
         counts += np.bincount(policy.decide(batch, name or "target", rule=rule).arm, minlength=policy.n_arms)
     return counts.tolist()

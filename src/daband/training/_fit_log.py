@@ -280,7 +280,7 @@ class _LogRun:
                 blank_policy.restore(saved)
             else:
                 if not blank_policy.prepared:
-                    blank_policy.prepare(self.log.sample(_SAMPLE_ROWS))
+                    blank_policy.prepare(self.log.sample_contexts(_SAMPLE_ROWS))
                 self._write_policy("prepared", blank_policy)
         sums = blank_policy.empty_sums()
         # If the policy has learned some parts in an earlier call, the sums of the other parts have a separate file.
@@ -316,7 +316,7 @@ class _LogRun:
             self._find_old_parts(parts, warn=False)
         elif policy.transform is not None and not policy.transform.fitted:
             unlabelled = [] if target is None else [target.batch(0, min(_SAMPLE_ROWS, len(target)), seed=policy.seed)]
-            policy.prepare(self.log.sample(_SAMPLE_ROWS), *unlabelled)
+            policy.prepare(self.log.sample_contexts(_SAMPLE_ROWS), *unlabelled)
         remaining = self._find_remaining(parts)
 
         def learn_part(part: LogPart, _: object) -> None:
@@ -377,7 +377,7 @@ class _LogRun:
     def _learn_part(self, part: LogPart, target: Contexts | None) -> None:
         """Learn the rounds of one part in batches. The policy observes as many target contexts, and then adapts."""
         policy, settings = self.policy, self.settings
-        ids = self.log.values(part, settings.id)
+        ids = self.log.read_values(part, settings.id)
         for batch, weights in read_weighted_batches(policy, self.log, part, settings.weights, settings.adapt_every):
             rounds_before = policy.rounds_learned
             policy.update(

@@ -51,7 +51,7 @@ def read_weighted_batches(
 
     Weights are read from ``weight_column``. If it is None, they are computed from propensities.
     """
-    values = log.values(part, weight_column)
+    values = log.read_values(part, weight_column)
     for batch in log.batches(part, batch_rows):
         if weight_column is None:
             yield batch, weigh_logged_rounds(policy, batch.propensities, batch.offered)

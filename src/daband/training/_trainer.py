@@ -190,10 +190,11 @@ class Phase:
     def read_episode(self, episode: int) -> tuple[ByDomain, ByDomain]:
         """Return the rounds and the unlabelled target contexts of an episode, by domain."""
         start, stop = self.get_round_range(episode)
-        rounds = self.domain.by_domain(start, stop, seed=self.seed)
+        rounds = self.domain.read_by_domain(start, stop, seed=self.seed)
         if self.unlabelled is None or start >= self.unlabelled.rounds_available:
             return rounds, []
-        return rounds, self.unlabelled.by_domain(start, min(stop, self.unlabelled.rounds_available), seed=self.seed)
+        stop = min(stop, self.unlabelled.rounds_available)
+        return rounds, self.unlabelled.read_by_domain(start, stop, seed=self.seed)
 
     def build_config(self) -> dict[str, Any]:
         """Return the content of ``config.json``."""

@@ -406,7 +406,7 @@ def check_target(target: Contexts | ArrayLike, policy: Policy) -> Contexts:
     if target is None:
         raise InvalidInput("target is None; it must be target contexts: pair.target or an array (N, *C)")
     if not isinstance(target, Contexts):
-        target = ArrayContexts(target, per_arm=policy.arms == "shared", name="target")
+        target = ArrayContexts(target, is_per_arm=policy.arms == "shared", name="target")
     if tuple(target.context_shape) != tuple(policy.context_shape):
         raise InvalidInput(f"target must have contexts of shape {policy.context_shape}, got {target.context_shape}")
     if len(target) < 2:

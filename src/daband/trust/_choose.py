@@ -481,7 +481,7 @@ def _learn_held_out(policy: LogPolicy, held_out_rounds: EvaluationDomain | Logge
     """Update a policy with the held-out rounds of a log after its assessment, because logged rewards are noisy."""
     if not isinstance(held_out_rounds, LoggedDomain):
         return
-    for name, rounds in held_out_rounds.by_domain(0, min(len(held_out_rounds), MAX_STORED_ROUNDS), seed=seed):
+    for name, rounds in held_out_rounds.read_by_domain(0, min(len(held_out_rounds), MAX_STORED_ROUNDS), seed=seed):
         weights = weigh_logged_rounds(policy, rounds.propensities, rounds.offered)
         policy.update(rounds.contexts, rounds.arms, rounds.rewards, name or "source", weights)
     policy.log_parts |= list_entries(held_out_rounds)

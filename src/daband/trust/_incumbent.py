@@ -13,7 +13,7 @@ import numpy as np
 
 from daband._arrays import AnyArray, IntArray, as_numpy
 from daband.domains._contract import Contexts
-from daband.domains.readers._reading import find_arm
+from daband.domains.readers._reading import find_arm_index
 from daband.errors import InvalidInput, did_you_mean
 from daband.policies._policy import Policy
 
@@ -89,7 +89,7 @@ def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], targe
     if isinstance(incumbent, str | int | np.integer) and not isinstance(incumbent, bool):
         if not isinstance(incumbent, str) or incumbent in arm_names:
             return make_constant_incumbent(_find_arm_index(incumbent, n_arms, arm_names), arm_names)
-        columns = target.row_names if target.table is None else target.table.to_dict(as_series=False)
+        columns = target.row_names if target.frame is None else target.frame.to_dict(as_series=False)
         if incumbent not in columns:
             arms_text = ", ".join(arm_names) or f"0 to {n_arms - 1}"
             remedy = f"; a column that is not a context must be given as id (--id {incumbent})"
@@ -121,7 +121,7 @@ def _make_incumbent_from_choices(
 
 def _find_arm_index(value: Any, n_arms: int, arm_names: Sequence[str], error_prefix: str = "incumbent") -> int:
     """Return the index of an arm that is given by its name, or by its index if no name is an integer."""
-    index = None if value is None else find_arm(value, {name: index for index, name in enumerate(arm_names)})
+    index = None if value is None else find_arm_index(value, {name: index for index, name in enumerate(arm_names)})
     is_number = isinstance(value, int | np.integer | float) and not isinstance(value, bool)
     if index is None and is_number and value in range(n_arms) and not any(name.isdigit() for name in arm_names):
         index = int(value)

@@ -91,7 +91,7 @@ def declare(family: str, *, read: ReadFunction, resolve: ResolveFunction | None 
             return replace(pair, about=replace(about, summary=pair_summary), class_names=arm_names)
 
         free_parameters = [parameter for option, parameter in read_options.items() if option not in fixed_options]
-        # ``PairEntry.options`` reads the options of a pair from this signature.
+        # ``PairEntry.list_options`` reads the options of a pair from this signature.
         build.__signature__ = inspect.Signature([*free_parameters, *common_options.values()])  # type: ignore[attr-defined]
         build.__doc__, build.__name__ = read.__doc__, family
         return build

@@ -79,32 +79,32 @@ def synthetic(
     # Each part has its own random generator, so that an option of one part does not change the draws of others.
     part_names = ("world", "source", "target", "test", "source_test")
     rngs = dict(zip(part_names, np.random.default_rng(data_seed).spawn(len(part_names)), strict=True))
-    per_arm = arms == "shared"
-    world = _World(rngs["world"], rewards=rewards, per_arm=per_arm, n_arms=n_arms, dimension=dimension)
+    is_per_arm = arms == "shared"
+    world = _World(rngs["world"], rewards=rewards, is_per_arm=is_per_arm, n_arms=n_arms, dimension=dimension)
     source_frequencies = np.full(n_arms, 1.0 / n_arms)
     target_frequencies = np.exp(-frequency * np.linspace(0.0, 1.0, n_arms))
     target_frequencies /= target_frequencies.sum()
 
     vectors, expected = world.draw_rounds(rngs["source"], n_contexts, source_frequencies)
     drawn_rewards = _draw_rewards(rngs["source"], expected, 0.0 if rewards == "labels" else noise)
-    source = ArraySource(vectors, drawn_rewards, n_arms=n_arms, expected=expected, per_arm=per_arm)
+    source = ArraySource(vectors, drawn_rewards, n_arms=n_arms, expected=expected, is_per_arm=is_per_arm)
 
     vectors, expected = world.draw_rounds(rngs["target"], n_contexts, target_frequencies)
     contexts = world.shift(vectors, rotation, translation, scale)
     drawn_rewards = _draw_rewards(rngs["target"], expected, 0.0 if rewards == "labels" else noise)
-    target = ArrayContexts(contexts, per_arm=per_arm)
+    target = ArrayContexts(contexts, is_per_arm=is_per_arm)
     target_labelled = ArraySource(
-        contexts, drawn_rewards, n_arms=n_arms, expected=expected, per_arm=per_arm, name="target_labelled"
+        contexts, drawn_rewards, n_arms=n_arms, expected=expected, is_per_arm=is_per_arm, name="target_labelled"
     )
 
     vectors, expected = world.draw_rounds(rngs["test"], max(n_contexts // 5, 50), target_frequencies)
     target_test = ArrayEvaluation(
-        world.shift(vectors, rotation, translation, scale), expected, n_arms=n_arms, per_arm=per_arm
+        world.shift(vectors, rotation, translation, scale), expected, n_arms=n_arms, is_per_arm=is_per_arm
     )
     source_test = ArrayEvaluation(
         *world.draw_rounds(rngs["source_test"], max(n_contexts // 5, 50), source_frequencies),
         n_arms=n_arms,
-        per_arm=per_arm,
+        is_per_arm=is_per_arm,
         name="source_test",
     )
     return Pair(
@@ -127,9 +127,11 @@ def synthetic(
 class _World:
     """The parameters that both domains share: the prototypes, and the directions of the shift."""
 
-    def __init__(self, rng: np.random.Generator, *, rewards: str, per_arm: bool, n_arms: int, dimension: int) -> None:
+    def __init__(
+        self, rng: np.random.Generator, *, rewards: str, is_per_arm: bool, n_arms: int, dimension: int
+    ) -> None:
         self.rewards = rewards
-        self.per_arm = per_arm
+        self.is_per_arm = is_per_arm
         self.prototypes = np.ascontiguousarray(np.linalg.qr(rng.standard_normal((dimension, n_arms)))[0].T)
         self.basis = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
         self.direction = _normalise(rng.standard_normal(dimension))
@@ -139,7 +141,7 @@ class _World:
         n_arms, dimension = self.prototypes.shape
         best_arms = rng.choice(n_arms, size=n, p=frequencies)
         # Shared arms: the context of the best arm is near prototype 0, which is rewarded; those of other arms are not.
-        prototype_indices = (np.arange(n_arms)[None, :] - best_arms[:, None]) % n_arms if self.per_arm else best_arms
+        prototype_indices = (np.arange(n_arms)[None, :] - best_arms[:, None]) % n_arms if self.is_per_arm else best_arms
         centres = self.prototypes[prototype_indices]
         noise = rng.standard_normal(centres.shape) * (_NOISE_NORM / np.sqrt(dimension))
         projection = noise @ self.prototypes.T
@@ -152,7 +154,7 @@ class _World:
         """Return the expected rewards (n, K) of rounds with these hidden vectors and best arms."""
         if self.rewards == "labels":
             return np.eye(len(self.prototypes))[best_arms]
-        products = vectors @ (self.prototypes[0] if self.per_arm else self.prototypes.T)
+        products = vectors @ (self.prototypes[0] if self.is_per_arm else self.prototypes.T)
         return np.clip(products, 0.0, 1.0)  # rounding may leave -1e-17
 
     def shift(self, vectors: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:

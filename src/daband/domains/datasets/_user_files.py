@@ -21,7 +21,7 @@ from daband._shift import ShiftLike
 from daband._table_transform import ROW_COLUMN, CategoricalColumn, DateColumn, EncodedColumn, TableTransform
 from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
-from daband.domains.readers._columns import ColumnRoles, Columns, ColumnType, find_notices, infer_columns
+from daband.domains.readers._columns import ColumnRole, Columns, StatedRoles, find_notices, infer_columns
 from daband.domains.readers._images import from_images
 from daband.domains.readers._reading import read_table, record_file
 from daband.domains.readers._tables import from_table
@@ -44,10 +44,10 @@ class UserTables:
     #: Columns by role.
     columns: Columns
     #: The role of every column, and the reason for it.
-    types: list[ColumnType]
+    column_roles: list[ColumnRole]
 
 
-def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = "") -> UserTables:
+def read_user_tables(source: str, target: str, roles: StatedRoles, *, domain: str = "") -> UserTables:
     """Read the tables at these paths, and infer the roles of their columns.
 
     Source rows without a reward or label are dropped. The ``reason`` of that column in ``types`` states their number.
@@ -181,14 +181,14 @@ def _load_files(
             image_options = {"encoder": transform.columns[0].encoder}
         pair = from_images(source=paths[0], target=paths[1], **image_options, shift=shift, name="files", **options)
     else:
-        roles = ColumnRoles(
+        roles = StatedRoles(
             label, arm, reward, propensity, offered, id, category, number, date, drop, text=text, encoder=encoder
         )
-        user_tables = read_files(source, target, roles, domain=domain)
+        user_tables = read_user_tables(source, target, roles, domain=domain)
         if not digest:  # with a digest, the command line has printed these notices
-            notices = [f"{column.name}: {column.reason}" for column in user_tables.types if column.notable]
+            notices = [f"{column.name}: {column.reason}" for column in user_tables.column_roles if column.notable]
             for notice in notices + find_notices(
-                user_tables.source, user_tables.target, user_tables.types, units=units or (), domain=domain
+                user_tables.source, user_tables.target, user_tables.column_roles, units=units or (), domain=domain
             ):
                 warnings.warn(str(notice), stacklevel=4)
         columns = user_tables.columns if transform is None else _select_columns(transform, user_tables.columns)

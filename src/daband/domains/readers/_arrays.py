@@ -22,17 +22,19 @@ class ArrayContexts(Contexts):
     """Contexts in an array.
 
     Args:
-        contexts: (n, *C), or (n, K, *C) with ``per_arm=True``.
+        contexts: (n, *C), or (n, K, *C) with ``is_per_arm=True``.
         passes: number of times that each context may be shown.
-        per_arm: True if there is a context per arm.
+        is_per_arm: True if there is a context per arm.
         name: name of the data in error messages.
     """
 
-    def __init__(self, contexts: ArrayLike, *, passes: int = 1, per_arm: bool = False, name: str = "contexts") -> None:
-        array = _check_contexts(contexts, name, per_arm)
+    def __init__(
+        self, contexts: ArrayLike, *, passes: int = 1, is_per_arm: bool = False, name: str = "contexts"
+    ) -> None:
+        array = _check_contexts(contexts, name, is_per_arm)
         self._contexts = array
         self.array_shape = array.shape
-        self.context_shape = array.shape[2:] if per_arm else array.shape[1:]
+        self.context_shape = array.shape[2:] if is_per_arm else array.shape[1:]
         self.passes = check_int("passes", passes, minimum=1)
 
     def __len__(self) -> int:
@@ -46,12 +48,12 @@ class ArraySource(ArrayContexts, RewardDomain):
     """Contexts with the reward of every arm, in arrays.
 
     Args:
-        contexts: contexts (n, *C), or (n, K, *C) with ``per_arm=True``.
+        contexts: contexts (n, *C), or (n, K, *C) with ``is_per_arm=True``.
         rewards: labels (n,) or rewards (n, K).
         n_arms: number of arms; required with labels.
         expected: expected rewards (n, K) if ``rewards`` are noisy; by default ``rewards``.
         passes: number of times that each context may be shown.
-        per_arm: True if there is a context per arm.
+        is_per_arm: True if there is a context per arm.
         name: name of the data in error messages.
     """
 
@@ -63,10 +65,10 @@ class ArraySource(ArrayContexts, RewardDomain):
         n_arms: int | None = None,
         expected: ArrayLike | None = None,
         passes: int = 1,
-        per_arm: bool = False,
+        is_per_arm: bool = False,
         name: str = "source",
     ) -> None:
-        super().__init__(contexts, passes=passes, per_arm=per_arm, name=f"{name} contexts")
+        super().__init__(contexts, passes=passes, is_per_arm=is_per_arm, name=f"{name} contexts")
         self._rewards, self._labels = _check_rewards(rewards, len(self), n_arms, name)
         self.n_arms = n_arms if self._rewards is None else self._rewards.shape[1]  # type: ignore[assignment]
         self._expected = None if expected is None else _check_reward_table(expected, len(self), f"{name} expected")
@@ -100,10 +102,10 @@ class ArrayEvaluation(RewardEvaluation):
         expected: ArrayLike,
         *,
         n_arms: int | None = None,
-        per_arm: bool = False,
+        is_per_arm: bool = False,
         name: str = "target_test",
     ) -> None:
-        rounds = ArraySource(contexts, expected, n_arms=n_arms, per_arm=per_arm, name=name)
+        rounds = ArraySource(contexts, expected, n_arms=n_arms, is_per_arm=is_per_arm, name=name)
         super().__init__(rounds)
         self.array_shape = rounds.array_shape
 
@@ -197,17 +199,17 @@ def from_arrays(
                 "1; otherwise set n_arms",
                 stacklevel=3,
             )
-    per_arm = arms == "shared"
-    all_rounds = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
+    is_per_arm = arms == "shared"
+    all_rounds = ArraySource(*source, n_arms=n_arms, passes=passes, is_per_arm=is_per_arm)
     target_fields = build_target_fields(
-        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
+        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, is_per_arm
     )
     source_rounds: RewardDomain = all_rounds
     test_rounds: EvaluationDomain | None = None
     if isinstance(source_test, tuple):
-        test_rounds = ArrayEvaluation(*source_test, n_arms=n_arms, per_arm=per_arm, name="source_test")
+        test_rounds = ArrayEvaluation(*source_test, n_arms=n_arms, is_per_arm=is_per_arm, name="source_test")
     fields = {"source": all_rounds, **target_fields, "source_test": test_rounds}
-    check_shapes(fields, all_rounds.context_shape, n_arms=n_arms, per_arm=per_arm)
+    check_shapes(fields, all_rounds.context_shape, n_arms=n_arms, is_per_arm=is_per_arm)
     if test_rounds is None:
         source_rounds, test_rounds = hold_out(all_rounds, fraction=source_test, name=name)
     labelled_rounds = target_fields["target_labelled"]
@@ -228,22 +230,22 @@ def from_arrays(
 
 
 def build_target_fields(
-    target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, per_arm: bool
+    target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, is_per_arm: bool
 ) -> dict[str, Any]:
     """Return the fields ``target``, ``target_test`` and ``target_labelled`` of a pair, as in ``from_arrays``."""
     passes = check_int("target_passes", passes, minimum=1)
     fields: dict[str, Any] = dict.fromkeys(("target_test", "target_labelled"))
-    fields["target"] = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
+    fields["target"] = ArrayContexts(target, passes=passes, is_per_arm=is_per_arm, name="target")
     if target_test is not None:
-        fields["target_test"] = ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
+        fields["target_test"] = ArrayEvaluation(*target_test, n_arms=n_arms, is_per_arm=is_per_arm)
     if target_labelled is not None:
         fields["target_labelled"] = ArraySource(
-            *target_labelled, n_arms=n_arms, passes=passes, per_arm=per_arm, name="target_labelled"
+            *target_labelled, n_arms=n_arms, passes=passes, is_per_arm=is_per_arm, name="target_labelled"
         )
     return fields
 
 
-def check_shapes(fields: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, per_arm: bool) -> None:
+def check_shapes(fields: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, is_per_arm: bool) -> None:
     """Raise an error unless all fields of a pair have the context shape ``shape`` and ``n_arms`` arms."""
     for field, domain in fields.items():
         if domain is None:
@@ -252,7 +254,7 @@ def check_shapes(fields: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: i
             raise InvalidInput(f"{field} contexts have shape {domain.context_shape}, but source contexts {shape}")
         if isinstance(domain, ArraySource | ArrayEvaluation) and domain.n_arms != n_arms:
             raise InvalidInput(f"{field} has rewards for {domain.n_arms} arms, expected {n_arms}")
-        if per_arm and domain.array_shape[1] != n_arms:
+        if is_per_arm and domain.array_shape[1] != n_arms:
             raise InvalidInput(f"shared arms need {field} contexts (n, {n_arms}, *C), got {domain.array_shape}")
 
 
@@ -268,12 +270,12 @@ def _count_reward_bytes(n_arms: int, n_rows: int) -> float:
     return 8.0 * n_arms * min(n_rows, 4096)
 
 
-def _check_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray:
+def _check_contexts(contexts: ArrayLike, name: str, is_per_arm: bool) -> AnyArray:
     """Return contexts as an array. Raise an error for a wrong shape or a value that is not finite."""
     array = as_numpy(contexts, name)
-    min_dimensions = 3 if per_arm else 2
+    min_dimensions = 3 if is_per_arm else 2
     if array.ndim < min_dimensions:
-        expected_shape = "(n, K, *C)" if per_arm else "(n, *C)"
+        expected_shape = "(n, K, *C)" if is_per_arm else "(n, *C)"
         raise InvalidInput(f"{name} must have shape {expected_shape}, got {array.shape}")
     if len(array) == 0:
         raise InvalidInput(f"{name} must have at least one row, got shape {array.shape}")

@@ -118,7 +118,7 @@ _MISSING_CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0
 
 
 @dataclass(frozen=True)
-class ColumnType:
+class ColumnRole:
     """The role of a column, and the reason for it."""
 
     #: Name of the column.
@@ -149,7 +149,7 @@ class Notice:
 
 
 @dataclass(frozen=True)
-class ColumnRoles:
+class StatedRoles:
     """The roles of columns that a user states. The roles of other columns are inferred.
 
     ``label``, ``arm``, ``reward``, ``propensity`` and ``offered`` name one column each, as in ``Columns``. Either
@@ -180,7 +180,7 @@ class ColumnRoles:
             raise InvalidInput("text and encoder must be given together: --text COLUMN --encoder NAME")
 
 
-def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles) -> tuple[Columns, list[ColumnType]]:
+def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles) -> tuple[Columns, list[ColumnRole]]:
     """Return the columns by role, and the role of every source column with the reason for it.
 
     ``roles`` has the roles that the user stated.
@@ -224,12 +224,12 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
     for name in (name for name in source.columns if name != ROW_COLUMN):
         column = _infer_type(name, source, target)
         if name in stated_roles:
-            column = ColumnType(name, *stated_roles[name], is_id=name in roles.id)
+            column = ColumnRole(name, *stated_roles[name], is_id=name in roles.id)
         elif roles.id:
             column = replace(column, is_id=False)
         if column.role in ("number", "category", "date", "text") and name not in target.columns:
             hint = did_you_mean(name, target.columns)
-            column = ColumnType(name, "ignored", f"the target has no such column{hint}", notable=bool(hint))
+            column = ColumnRole(name, "ignored", f"the target has no such column{hint}", notable=bool(hint))
         types.append(column)
     context_roles = ("number", "category", "date", "text")
     by_role = {role: tuple(column.name for column in types if column.role == role) for role in context_roles}
@@ -241,12 +241,12 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
     return Columns(context, by_role["category"], dates=by_role["date"], id=ids, encoders=encoders, **outcomes), types
 
 
-def _list_reasons(types: Sequence[ColumnType]) -> str:
+def _list_reasons(types: Sequence[ColumnRole]) -> str:
     """Return a text with the reason for the role of each column."""
     return "; ".join(f"{column.name}: {column.reason}" for column in types)
 
 
-def _check_outcomes(source: pl.DataFrame, roles: ColumnRoles) -> None:
+def _check_outcomes(source: pl.DataFrame, roles: StatedRoles) -> None:
     """Raise an error if the column of arms has one value or too many, or if all rewards are equal."""
     name = roles.label or roles.arm
     assert name is not None
@@ -265,46 +265,46 @@ def _check_outcomes(source: pl.DataFrame, roles: ColumnRoles) -> None:
         )
 
 
-def _infer_type(name: str, source: pl.DataFrame, target: pl.DataFrame) -> ColumnType:
+def _infer_type(name: str, source: pl.DataFrame, target: pl.DataFrame) -> ColumnRole:
     """Return the role that the values and the name of a column suggest."""
     tables = [frame for frame in ((source,) if target is source else (source, target)) if name in frame.columns]
     series = [column for column in (frame[name].drop_nulls() for frame in tables) if len(column)]
     n_rows = sum(len(column) for column in series)
     if not series:
-        return ColumnType(name, "ignored", "it has no value at all")
+        return ColumnRole(name, "ignored", "it has no value at all")
     dtypes = [column.dtype for column in series]
     unsupported = next((dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in _get_readable_types())), None)
     if unsupported is not None:
-        return ColumnType(name, "ignored", f"of type {unsupported}, which is not a number, category or date")
+        return ColumnRole(name, "ignored", f"of type {unsupported}, which is not a number, category or date")
     date_kinds = {_get_date_kind(column) for column in series}
     is_numeric = [column.dtype.is_numeric() or column.dtype == pl.Boolean for column in series]
     n_distinct = pl.concat([column.cast(pl.Float64 if all(is_numeric) else pl.String) for column in series]).n_unique()
     n_missing = sum(frame[name].null_count() for frame in tables)
     description = f"{n_distinct:,} different values" + (f", {n_missing:,} missing" if n_missing else "")
     if n_distinct == 1 and not n_missing:
-        return ColumnType(name, "ignored", "it has the same value in every row")
+        return ColumnRole(name, "ignored", "it has the same value in every row")
     identifies_rows = max(column.n_unique() / len(column) for column in series) > _MAX_UNIQUE_FRACTION
     if date_kinds == {"time"}:
-        return ColumnType(name, "date", "time of day, as sine and cosine")
+        return ColumnRole(name, "date", "time of day, as sine and cosine")
     if date_kinds == {"date", "time"}:
-        return ColumnType(name, "ignored", "dates in one file and times of day in the other", notable=True)
+        return ColumnRole(name, "ignored", "dates in one file and times of day in the other", notable=True)
     if date_kinds == {"date"}:
         increases = all(column.is_sorted() and column[0] != column[-1] for column in series)
         hint = f"; it increases from row to row, use --drop {name} if it is the time of logging" if increases else ""
-        return ColumnType(name, "date", f"year, and sine and cosine of month, weekday and time of day{hint}")
+        return ColumnRole(name, "date", f"year, and sine and cosine of month, weekday and time of day{hint}")
     if all(is_numeric):
         if all(column.dtype.is_integer() for column in series) and _ID_NAME.search(name) and identifies_rows:
             reason = f"an id: {n_distinct:,} different integers in {n_rows:,} rows"
-            return ColumnType(name, "ignored", reason, is_id=True)
-        return ColumnType(name, "number", description)
+            return ColumnRole(name, "ignored", reason, is_id=True)
+        return ColumnRole(name, "number", description)
     remark = "numbers in one file and text in the other, " if any(is_numeric) else _describe_texts(series)
     if identifies_rows and n_distinct > _MAX_CATEGORIES // 2:
         reason = f"{remark or 'an id or free text: '}{n_distinct:,} different values in {n_rows:,} rows"
-        return ColumnType(name, "ignored", reason, is_id=not remark, notable=bool(remark))
+        return ColumnRole(name, "ignored", reason, is_id=not remark, notable=bool(remark))
     if n_distinct > _MAX_CATEGORIES and n_rows < _MIN_ROWS_PER_CATEGORY * n_distinct:
         reason = f"{remark}too many categories: {n_distinct:,} in {n_rows:,} rows; --category {name} uses it"
-        return ColumnType(name, "ignored", reason, notable=bool(remark))
-    return ColumnType(name, "category", f"{remark}{description}", notable=bool(remark))
+        return ColumnRole(name, "ignored", reason, notable=bool(remark))
+    return ColumnRole(name, "category", f"{remark}{description}", notable=bool(remark))
 
 
 def _get_readable_types() -> tuple[Any, ...]:
@@ -345,7 +345,7 @@ def _describe_texts(columns: Sequence[pl.Series]) -> str:
 def find_notices(
     source: pl.DataFrame,
     target: pl.DataFrame,
-    types: Sequence[ColumnType],
+    types: Sequence[ColumnRole],
     *,
     units: Sequence[str] = (),
     domain: str | None = None,

@@ -158,11 +158,11 @@ def from_log(
     for file_log in (training_log, held_out_log):
         if isinstance(file_log, ParquetLog):
             file_log.log_parts = frozenset(compute_digests(file_log.parts()).values())
-    per_arm = isinstance(log, ParquetLog) and log.shared
+    is_per_arm = isinstance(log, ParquetLog) and log.shared
     target_fields = build_target_fields(
-        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
+        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, is_per_arm
     )
-    check_shapes(target_fields, log.context_shape, n_arms=n_arms, per_arm=per_arm)
+    check_shapes(target_fields, log.context_shape, n_arms=n_arms, is_per_arm=is_per_arm)
     return Pair(
         name=name,
         context_shape=log.context_shape,
@@ -171,7 +171,7 @@ def from_log(
         source=training_log,
         source_test=held_out_log,
         **target_fields,
-        arms="shared" if per_arm else "disjoint",
+        arms="shared" if is_per_arm else "disjoint",
         feedback=feedback,
         about=About(summary="a log given by the user", licence="the user's own"),
         catalogue=catalogue,

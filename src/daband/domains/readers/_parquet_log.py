@@ -212,13 +212,13 @@ class ParquetLog(LoggedDomain):
         elif self._transform is not None and self._transform.row_reader.encoded:
             rows = min(rows, _ENCODED_ROWS)
         offered = [] if self.columns.offered is None else [self.columns.offered]
-        for frame in self.frames(part, [*self.columns.context, *self._log_columns, *offered], rows):
+        for frame in self.read_frames(part, [*self.columns.context, *self._log_columns, *offered], rows):
             yield self._convert_rounds(frame, part.path)
             n_read += len(frame)
         if n_read != len(part):
             raise DataError(f"{part.path} is damaged: {part.start + n_read} rows, at least {part.stop} by its footer")
 
-    def frames(self, part: LogPart, names: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[pl.DataFrame]:
+    def read_frames(self, part: LogPart, names: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[pl.DataFrame]:
         """Yield columns of a part in frames of at most ``rows`` rows. ``ROW_COLUMN`` has their row numbers."""
         query = next(file.query for file in self.files if file.path == part.path)
         row_columns = [ROW_COLUMN] if ROW_COLUMN in query.collect_schema() else []
@@ -231,13 +231,13 @@ class ParquetLog(LoggedDomain):
                     yield frame if row_columns else frame.with_row_index(ROW_COLUMN, offset=first_row)
                     first_row += len(frame)
 
-    def values(self, part: LogPart, column: str | None) -> Iterator[Any]:
+    def read_values(self, part: LogPart, column: str | None) -> Iterator[Any]:
         """Yield the values of a column in the order of the part's rounds, or nothing if ``column`` is None."""
-        for frame in self.frames(part, [column]) if column is not None else ():
+        for frame in self.read_frames(part, [column]) if column is not None else ():
             check_no_nulls(frame, [str(column)], part.path)
             yield from frame[str(column)].to_list()
 
-    def sample(self, rows: int) -> AnyArray:
+    def sample_contexts(self, rows: int) -> AnyArray:
         """Return about ``rows`` contexts from the first rows of up to 16 files, evenly spaced over the log."""
         files = [self.files[i] for i in np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))]
         files = [file for file in files if file.rows]

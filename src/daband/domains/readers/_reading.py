@@ -305,7 +305,7 @@ def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | N
     ``path`` is the file, for error messages.
     """
     index_by_arm = {arm: index for index, arm in enumerate(arm_names or ())}
-    index_by_value = {value: find_arm(value, index_by_arm) for value in column.drop_nulls().to_list()}
+    index_by_value = {value: find_arm_index(value, index_by_arm) for value in column.drop_nulls().to_list()}
     unknown_arm = next((format_value(value) for value, index in index_by_value.items() if index is None), None)
     if unknown_arm is None:
         return None if all(value == index for value, index in index_by_value.items()) else index_by_value
@@ -317,7 +317,7 @@ def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | N
     raise DataError(f"{problem}, which is not an arm{did_you_mean(unknown_arm, arm_names)} ({', '.join(arm_names)})")
 
 
-def find_arm(value: Any, index_by_arm: Mapping[str, int]) -> int | None:
+def find_arm_index(value: Any, index_by_arm: Mapping[str, int]) -> int | None:
     """Return the index of the arm with this name, or None. True also matches "true", and 1.0 also matches "1"."""
     text = value.strip() if isinstance(value, str) else format_value(value)
     integer = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, int | float | str) else None
@@ -357,7 +357,7 @@ def read_offered_arms(
         masks[code] = value is None
         names = value if isinstance(value, tuple) else format_value(value).split("|") if value is not None else ()
         for name in names:
-            index = find_arm(name, index_by_arm)
+            index = find_arm_index(name, index_by_arm)
             if index is None and isinstance(name, int) and 0 <= name < len(arm_names):
                 index = name
             if index is None:

@@ -25,7 +25,7 @@ from daband.domains._splits import split_fraction, split_half
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns, read_catalogue
 from daband.domains.readers._logs import from_log, warn_estimated_propensities
-from daband.domains.readers._reading import find_arm, read_offered_arms, read_table, record_file
+from daband.domains.readers._reading import find_arm_index, read_offered_arms, read_table, record_file
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.linear._propensities import estimate_propensities
 from daband.weights import check_propensities
@@ -189,8 +189,8 @@ def from_table(
     if columns.arm is not None and isinstance(source, str | Path):
         record_file(pair.source, source)
     ids = [name for name in columns.id if name in target_frame.columns]
-    pair.target.table = target_frame.select([*ids, *columns.context])
-    pair.target.row_names = pair.target.table.select(ids or pl.all()).to_dict(as_series=False)
+    pair.target.frame = target_frame.select([*ids, *columns.context])
+    pair.target.row_names = pair.target.frame.select(ids or pl.all()).to_dict(as_series=False)
     about = About(summary="tables given by the user", licence="the user's own")
     return replace(pair, about=about, feature_names=names, table=transform, shift=assumed_shift, catalogue=catalogue)
 
@@ -350,7 +350,7 @@ def _read_outcomes(frame: pl.DataFrame, columns: Columns, arm_names: Sequence[st
 def _find_arm_indices(values: list[Any], arm_names: Sequence[str], column: str, table_name: str) -> IntArray:
     """Return the arm index of each value, (n,). ``column`` and ``table_name`` are for error messages."""
     index_by_name = {name: index for index, name in enumerate(arm_names)}
-    index_by_value = {value: find_arm(value, index_by_name) for value in values}
+    index_by_value = {value: find_arm_index(value, index_by_name) for value in values}
     unknown = next((_format_name(value) for value, index in index_by_value.items() if index is None), None)
     if unknown is not None:
         problem = f"{table_name} has {unknown!r} in column {column!r}"
