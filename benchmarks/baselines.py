@@ -65,8 +65,8 @@ class Aligned(daband.LinUCB):
         for turn in self._turns:
             turn[-1, -1] = 1.0
 
-    def _score(self, contexts: Any, domain: int, bonuses: bool) -> Any:
-        return super()._score(contexts @ self._turns[domain], domain, bonuses)
+    def _score(self, contexts: Any, domain: int, with_bonuses: bool) -> Any:
+        return super()._score(contexts @ self._turns[domain], domain, with_bonuses)
 
     def _learn(self, contexts: Any, arms: Any, rewards: Any, domain: int, weights: Any) -> None:
         super()._learn(contexts @ self._turns[domain], arms, rewards, domain, weights)

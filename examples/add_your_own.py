@@ -64,7 +64,7 @@ class Means(Policy):
         """Return the arguments that build this policy again; its file contains them."""
         return {**super().settings(), "alpha": self.exploration.alpha}
 
-    def _score(self, contexts: Any, domain: int, bonuses: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _score(self, contexts: Any, domain: int, with_bonuses: bool) -> tuple[np.ndarray, np.ndarray]:
         rewards = self.reward_moments
         mean = (rewards.centre + self._total) / (1 + self._count)  # an arm without rounds has the mean of all
         bonus = rewards.scale / np.sqrt(1 + self._count)

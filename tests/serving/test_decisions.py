@@ -256,8 +256,8 @@ def test_a_policy_becomes_exportable_by_one_method(tmp_path):
     class Optimist(daband.LinUCB):
         """Adds half a reward to the last arm."""
 
-        def _score(self, contexts, domain, bonuses):
-            mean, bonus = super()._score(contexts, domain, bonuses)
+        def _score(self, contexts, domain, with_bonuses):
+            mean, bonus = super()._score(contexts, domain, with_bonuses)
             return mean + 0.5 * (np.arange(self.n_arms) == self.n_arms - 1), bonus
 
         def _freeze(self, domain):

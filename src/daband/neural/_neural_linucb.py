@@ -258,10 +258,10 @@ class NeuralLinUCB(Policy):
         """Return images with the channels first, and other contexts unchanged."""
         return contexts if self._layout is None else channels_first(contexts, self._layout)
 
-    def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
         features, moments = self._encoder.encode(self._channels_first(contexts), domain), self.reward_moments
         with self._locks.state:
-            return self._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=bonuses)
+            return self._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=with_bonuses)
 
     def _get_head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, FloatArray]:
         """Return the regression head and the features of contexts, for ``Mixture``, which plays rounds in blocks."""

@@ -126,7 +126,7 @@ class LogPolicy(Policy):
 
     # Decisions.
 
-    def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
         step, theta = self._get_step_and_coefficients()
         mean = step(unit_scale(contexts.reshape(len(contexts), -1))) @ theta.T
         bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))

@@ -68,16 +68,18 @@ _MAX_MEMBERS = 12
 _BLOCK_ROUNDS = 64
 #: Maximum number of stored context checksums; further contexts count as new.
 _MAX_CHECKSUMS = 1 << 16
-#: Maximum number of dimensions of a small context. For small contexts, ``for_pair`` adds piecewise features, and a
+#: Maximum dimension of a small context. For small contexts, ``for_pair`` adds piecewise features, and a
 #: one-hot reward of 1 counts for every arm in the members' errors.
-_MAX_SMALL_CONTEXT = 64
-#: Maximum number of dimensions for which ``for_pair`` adds linear members to the network. For larger contexts the only
+_MAX_SMALL_DIM = 64
+#: Maximum number of principal components of the regression on principal components.
+_MAX_COMPONENTS = 64
+#: Maximum dimension of contexts for which ``for_pair`` adds linear members to the network. For larger contexts the only
 #: member is the network or, without torch, a regression on principal components.
-MAX_LINEAR_CONTEXT = 4096
+MAX_LINEAR_DIM = 4096
 #: The factor by which a member's counts of chosen arms decay with each batch (``_drop_collapsed_members``).
 _COUNT_DECAY = 0.9
-#: A member is dropped once it has chosen too few arms in this many consecutive batches of target contexts.
-_PATIENCE = 10
+#: The number of consecutive batches of target contexts after which a member that chooses too few arms is dropped.
+_MAX_COLLAPSED_BATCHES = 10
 #: Approximate maximum number of contexts per domain to which principal components are fitted.
 _MAX_PCA_ROWS = 4096
 
@@ -168,22 +170,23 @@ class Mixture(Policy):
         #: The number of target contexts for which each member prefers each arm, decayed over batches, (M, K).
         self._arm_counts: FloatArray = np.zeros((len(self.members), n_arms))
         #: The number of latest consecutive batches of target contexts in which a member chose too few arms, (M,).
-        self._batches_collapsed: IntArray = np.zeros(len(self.members), np.int64)
+        self._collapsed_batches: IntArray = np.zeros(len(self.members), np.int64)
         #: Checksums of learned contexts. Errors on these contexts are too small to measure a member.
         self._seen_checksums: dict[int, None] = {}
-        #: The index of the only member that uses arm features, or None. Predictions of the other members are averaged
-        #: with its predictions (``_compute_arm_weights``).
         joint_indices = [index for index, member in enumerate(self.members.values()) if _uses_arm_features(member)]
-        is_single = len(joint_indices) == 1 and not isinstance(list(self.members.values())[joint_indices[0]], Mixture)
-        if joint_indices and not is_single and len(joint_indices) < len(self.members):
+        joint_members = [list(self.members.values())[index] for index in joint_indices]
+        has_one_joint = len(joint_members) == 1 and not isinstance(joint_members[0], Mixture)
+        if joint_members and not has_one_joint and len(joint_members) < len(self.members):
             raise InvalidInput(
                 "members: arm features may be used by one member that is not a mixture, or by all members"
             )
-        self._joint_index = joint_indices[0] if is_single else None
+        #: The index of the only member that uses arm features, or None. Predictions of the other members are averaged
+        #: with its predictions (``_compute_arm_weights``).
+        self._joint_index = joint_indices[0] if has_one_joint else None
         catalogues = (member.catalogue for member in self.members.values())
         self.catalogue = next((catalogue for catalogue in catalogues if catalogue is not None), None)
-        is_small = math.prod(self.feature_shape) <= _MAX_SMALL_CONTEXT
-        self._uses_all_arm_errors = is_small and self.feedback == "one_hot" and arms == "disjoint"
+        is_small_context = math.prod(self.feature_shape) <= _MAX_SMALL_DIM
+        self._uses_all_arm_errors = is_small_context and self.feedback == "one_hot" and arms == "disjoint"
         self.learns_by_gradients = any(member.learns_by_gradients for member in self.members.values())
 
     def _check_members(self, members: Mapping[str, Policy]) -> dict[str, Policy]:
@@ -220,7 +223,7 @@ class Mixture(Policy):
         """
         if "members" in settings:
             return build_policy_for_pair(cls, pair, settings)
-        return build_policy_for_pair(cls, pair, _build_settings(pair, settings))
+        return build_policy_for_pair(cls, pair, _build_mixture_settings(pair, settings))
 
     @property
     def weights(self) -> dict[str, float]:
@@ -259,30 +262,28 @@ class Mixture(Policy):
 
     # Deciding.
 
-    def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        members = list(self.members.values())  # another thread may add an arm meanwhile
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
+        # Another thread may add an arm or change the weights meanwhile.
+        members, weights = list(self.members.values()), self._mixture_weights.weights
         mean, bonus = np.zeros((2, len(contexts), members[0].n_arms))
-        joint_scores: tuple[FloatArray, FloatArray] | None = None
+        joint_mean, joint_bonus = mean, bonus  # replaced if one member uses arm features
         arm_weights, bonus_scales = self._compute_arm_weights(members), self._compute_bonus_scales()
-        rows = zip(members, self._mixture_weights.weights, bonus_scales, self._bonus_weights, strict=True)
-        for index, (member, weight, bonus_scale, bonus_weight) in self._sort_joint_first(list(rows)):
-            if not (weight or (bonus_weight and bonuses) or index == self._joint_index):
+        for index in sorted(range(len(members)), key=lambda index: index != self._joint_index):  # the joint one first
+            member, weight = members[index], weights[index]
+            bonus_scale, bonus_weight = bonus_scales[index], self._bonus_weights[index]
+            if not (weight or (bonus_weight and with_bonuses) or index == self._joint_index):
                 continue
             features = prepare_contexts(member, contexts, domain)
-            needs_bonus = bonuses and (bonus_scale > 0.0 or index == self._joint_index)
+            needs_bonus = with_bonuses and (bonus_scale > 0.0 or index == self._joint_index)
             member_mean, member_bonus = score_transformed(member, features, domain, needs_bonus)
             if index == self._joint_index:
-                joint_scores = member_mean, member.exploration.alpha * member_bonus
-            elif joint_scores is not None:
-                member_mean = arm_weights * member_mean + (1.0 - arm_weights) * joint_scores[0]
-                bonus = bonus + bonus_weight * (1.0 - arm_weights) * joint_scores[1]
+                joint_mean, joint_bonus = member_mean, member.exploration.alpha * member_bonus
+            elif self._joint_index is not None:
+                member_mean = arm_weights * member_mean + (1.0 - arm_weights) * joint_mean
+                bonus = bonus + bonus_weight * (1.0 - arm_weights) * joint_bonus
                 member_bonus = arm_weights * member_bonus
             mean, bonus = weight * member_mean + mean, bonus_scale * member_bonus + bonus
         return mean, bonus
-
-    def _sort_joint_first(self, rows: Sequence[Any]) -> list[tuple[int, Any]]:
-        """Return (index, row) for a row per member. The row of the member that uses arm features comes first."""
-        return sorted(enumerate(rows), key=lambda row: row[0] != self._joint_index)
 
     def _compute_arm_weights(self, members: Sequence[Policy]) -> FloatArray:
         """Return the weight n / (n + d) of each arm's separate regressions after n rounds on d features, (K,).
@@ -300,75 +301,76 @@ class Mixture(Policy):
         return self._bonus_weights * np.array([member.exploration.alpha for member in self.members.values()])
 
     def _freeze(self, domain: int) -> FrozenParts:
-        frozen_parts, moments, offset = [], self.reward_moments, np.zeros(self.n_arms)
+        parts_by_member, moments, offsets = [], self.reward_moments, np.zeros(self.n_arms)
         frozen_members: list[Member] = []
         arm_weights, bonus_scales = self._compute_arm_weights(list(self.members.values())), self._compute_bonus_scales()
-        for index, policy in enumerate(self.members.values()):
-            parts, member_moments = policy._freeze(domain), policy.reward_moments
+        for index, member in enumerate(self.members.values()):
+            parts, member_moments = member._freeze(domain), member.reward_moments
             weight, bonus_scale = float(self._mixture_weights.weights[index]), float(bonus_scales[index])
             if index == self._joint_index:
                 joint_weights = weight + (1.0 - arm_weights) * (1.0 - weight)
-                alpha = policy.exploration.alpha
+                alpha = member.exploration.alpha
                 other_bonus_weight = self._bonus_weights.sum() - self._bonus_weights[index]
-                bonuses = bonus_scale + (1.0 - arm_weights) * alpha * other_bonus_weight
+                joint_scales = bonus_scale + (1.0 - arm_weights) * alpha * other_bonus_weight
                 weight, bonus_scale = 1.0, alpha * self._bonus_weights.sum()
-                arm_factors = np.stack([joint_weights, bonuses / bonus_scale if bonus_scale else np.ones(self.n_arms)])
-                parts = parts._replace(
-                    members=tuple(dataclasses.replace(member, arm_factors=arm_factors) for member in parts.members)
-                )
-                offset += (joint_weights - weight) * (member_moments.centre - moments.centre) / moments.scale
+                bonus_factors = joint_scales / bonus_scale if bonus_scale else np.ones(self.n_arms)
+                arm_factors = np.stack([joint_weights, bonus_factors])
+                joint_parts = tuple(dataclasses.replace(part, arm_factors=arm_factors) for part in parts.members)
+                parts = parts._replace(members=joint_parts)
+                offsets += (joint_weights - weight) * (member_moments.centre - moments.centre) / moments.scale
             elif self._joint_index is not None:
-                parts = parts._replace(members=tuple(_scale_arms(member, arm_weights) for member in parts.members))
-                offset += (arm_weights - 1.0) * float(weight) * (member_moments.centre - moments.centre) / moments.scale
-            frozen_transform = None if policy.transform is None else copy.deepcopy(policy.transform.frozen(domain))
-            ratio = member_moments.scale / moments.scale  # members predict in their own unit
-            offset += float(weight) * (member_moments.centre - moments.centre) / moments.scale
-            for member in parts.members:
-                weights = float(weight) * ratio * member.weight, float(bonus_scale) * ratio * member.bonus_weight
-                if max(weights) > 0.0:
-                    frozen_members.append(_set_weights(member, *weights, None if member.constant else frozen_transform))
-            frozen_parts.append(parts)
-        if offset.any():
+                parts = parts._replace(members=tuple(_scale_arms(part, arm_weights) for part in parts.members))
+                offsets += (arm_weights - 1.0) * weight * (member_moments.centre - moments.centre) / moments.scale
+            frozen_transform = None if member.transform is None else copy.deepcopy(member.transform.frozen(domain))
+            unit_ratio = member_moments.scale / moments.scale  # members predict in their own unit
+            offsets += weight * (member_moments.centre - moments.centre) / moments.scale
+            for part in parts.members:
+                part_weights = weight * unit_ratio * part.weight, float(bonus_scale) * unit_ratio * part.bonus_weight
+                if max(part_weights) > 0.0:
+                    transform = None if part.constant else frozen_transform
+                    frozen_members.append(_with_weights(part, *part_weights, transform))
+            parts_by_member.append(parts)
+        if offsets.any():
             no_inverse = np.zeros((self.n_arms, 0, 0))
-            frozen_members.append(Member(offset[:, None], no_inverse, bonus_weight=0.0, constant=True))
-        layouts = {parts.layout for parts in frozen_parts if not all(member.constant for member in parts.members)}
+            frozen_members.append(Member(offsets[:, None], no_inverse, bonus_weight=0.0, constant=True))
+        layouts = {parts.layout for parts in parts_by_member if not all(part.constant for part in parts.members)}
         if "channels_last" in layouts and len(layouts) > 1:
             raise InvalidInput("images with channels last: a mixture of a network and other members cannot be exported")
         return FrozenParts(
             tuple(frozen_members),
-            next((parts.counts for parts in frozen_parts if parts.counts is not None), None),
+            next((parts.counts for parts in parts_by_member if parts.counts is not None), None),
             layout=next((layout for layout in layouts if layout is not None), None),
-            reference=next((parts.reference for parts in frozen_parts if parts.reference is not None), None),
-            seen_target=any(parts.seen_target for parts in frozen_parts),
+            reference=next((parts.reference for parts in parts_by_member if parts.reference is not None), None),
+            seen_target=any(parts.seen_target for parts in parts_by_member),
         )
 
     # Learning.
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        features = [prepare_contexts(member, contexts, domain) for member in self.members.values()]
+        member_features = [prepare_contexts(member, contexts, domain) for member in self.members.values()]
         checksums = _compute_checksums(contexts)
         is_new = self._find_new_contexts(checksums)
         if is_new.any():
-            pairs = zip(self.members.values(), features, strict=True)
-            means = [score_transformed(member, inputs[is_new], domain, False)[0] for member, inputs in pairs]
+            pairs = zip(self.members.values(), member_features, strict=True)
+            means = [score_transformed(member, features[is_new], domain, False)[0] for member, features in pairs]
             if self._joint_index is not None:
                 arm_weights = self._compute_arm_weights(list(self.members.values()))
                 means = [arm_weights * mean + (1.0 - arm_weights) * means[self._joint_index] for mean in means]
             self._record_errors(np.stack(means, axis=2), arms[is_new], rewards[is_new])
         self._store_checksums(checksums)
-        for member, member_features in zip(self.members.values(), features, strict=True):
-            learn_transformed(member, member_features, arms, rewards, domain, weights)
+        for member, features in zip(self.members.values(), member_features, strict=True):
+            learn_transformed(member, features, arms, rewards, domain, weights)
 
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
     ) -> Decision:
         members = list(self.members.values())
         in_target = self.domains.is_target(domain)
-        regressions_decide = all(
+        are_regressions = all(
             hasattr(member, "_get_head_and_features") and not (in_target and isinstance(member, SelfTraining))
             for member in members
         )
-        if self.arms == "shared" or self.joint_member is not None or not regressions_decide:
+        if self.arms == "shared" or self.joint_member is not None or not are_regressions:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
         member_features = [prepare_contexts(member, contexts, domain) for member in members]
         checksums = _compute_checksums(contexts)
@@ -377,17 +379,16 @@ class Mixture(Policy):
         decisions = []
         for start in range(0, len(contexts), _BLOCK_ROUNDS):
             rows = slice(start, start + _BLOCK_ROUNDS)
-            block_mask, block_weights = (None if part is None else part[rows] for part in (available, weights))
-            block: list[tuple[Any, AnyArray]] = [
-                (member, features[rows]) for member, features in zip(members, member_features, strict=True)
-            ]
+            mask = None if available is None else available[rows]
+            block_weights = None if weights is None else weights[rows]
+            block_features = [features[rows] for features in member_features]
+            block: list[tuple[Any, AnyArray]] = list(zip(members, block_features, strict=True))
             heads_and_features = [member._get_head_and_features(features, domain) for member, features in block]
             scores = EpisodeScores(*zip(*heads_and_features, strict=True))
-            arguments: Any = scores, rewards[rows], is_new[rows], block_mask, first_round + start, block_weights
-            decision = self._play_block(*arguments)
-            received = rewards[rows][np.arange(len(decision.arm)), decision.arm]
+            decision = self._play_block(scores, rewards[rows], is_new[rows], mask, first_round + start, block_weights)
+            received_rewards = rewards[rows][np.arange(len(decision.arm)), decision.arm]
             for member, features in block:
-                learn_transformed(member, features, decision.arm, received, domain, block_weights)  # type: ignore[arg-type]
+                learn_transformed(member, features, decision.arm, received_rewards, domain, block_weights)
             decisions.append(decision)
         return join_decisions(decisions)
 
@@ -398,28 +399,28 @@ class Mixture(Policy):
         is_new: BoolArray,
         available: Mask,
         first_round: int,
-        weights: Weights,
+        round_weights: Weights,
     ) -> Decision:
         """Choose arms round by round, and update ``scores`` after each. The members learn all rounds afterwards."""
-        moments, exploration, bonus_scales = self.reward_moments, self.exploration, self._compute_bonus_scales()
+        own_moments, exploration, bonus_scales = self.reward_moments, self.exploration, self._compute_bonus_scales()
         member_moments = [copy.copy(member.reward_moments) for member in self.members.values()]
         decisions = []
         for row in range(len(rewards)):
             row_slice = slice(row, row + 1)
-            centres = np.array([[moment.centre] for moment in member_moments])
-            scales = np.array([[moment.scale] for moment in member_moments])
+            centres = np.array([[moments.centre] for moments in member_moments])
+            scales = np.array([[moments.scale] for moments in member_moments])
             means, bonuses = scores.score(row, centre=centres, scale=scales)
             mean, bonus = (self._mixture_weights.weights @ means)[None], (bonus_scales @ bonuses)[None]
             mask = None if available is None else available[row_slice]
             draws = seeded_draws(self._key, first_round + row)
-            decisions.append(exploration.decide(mean, bonus, draws, mask, unit=(moments.centre, moments.scale)))
+            decisions.append(exploration.decide(mean, bonus, draws, mask, unit=(own_moments.centre, own_moments.scale)))
             arm = decisions[-1].arm
-            reward, weight = rewards[row_slice, arm[0]], None if weights is None else weights[row_slice]
+            reward, weight = rewards[row_slice, arm[0]], None if round_weights is None else round_weights[row_slice]
             if is_new[row]:
                 self._record_errors(means.T[None], arm, reward)
             scores.learn(row, int(arm[0]), float(reward[0]), 1.0 if weight is None else float(weight[0]))
-            for moment in (*member_moments, moments):
-                moment.add(reward, weight)
+            for moments in (*member_moments, own_moments):
+                moments.add(reward, weight)
         return join_decisions(decisions)
 
     def _record_errors(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
@@ -457,33 +458,33 @@ class Mixture(Policy):
                 member.prepare(*batches)
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
-        features = [prepare_contexts(member, contexts, domain) for member in self.members.values()]
-        for member, member_features in zip(self.members.values(), features, strict=True):
-            member._observe(member_features, domain)
-        if not self.learn_weights and len(features) > 1:
-            self._drop_collapsed_members(features, domain)
+        member_features = [prepare_contexts(member, contexts, domain) for member in self.members.values()]
+        for member, features in zip(self.members.values(), member_features, strict=True):
+            member._observe(features, domain)
+        if not self.learn_weights and len(member_features) > 1:
+            self._drop_collapsed_members(member_features, domain)
 
-    def _drop_collapsed_members(self, features: Sequence[AnyArray], domain: int) -> None:
+    def _drop_collapsed_members(self, member_features: Sequence[AnyArray], domain: int) -> None:
         """Set the weight of collapsed members to 0. A collapsed member chooses too few of the arms in the target.
 
         The effective number of arms of a member is the exponential of the entropy of its choices. A member has
         collapsed if this number was below half of the members' median in each of the last ten batches of target
         contexts. It is then dropped, with a warning, until a batch in which it chooses more arms.
         """
-        members = zip(self.members.values(), features, strict=True)
-        means = [score_transformed(member, member_features, domain, False)[0] for member, member_features in members]
+        pairs = zip(self.members.values(), member_features, strict=True)
+        means = [score_transformed(member, features, domain, False)[0] for member, features in pairs]
         counts = np.stack([np.bincount(mean.argmax(axis=1), minlength=self.n_arms) for mean in means])
         self._arm_counts = _COUNT_DECAY * self._arm_counts + counts
         fractions = self._arm_counts / self._arm_counts.sum(axis=1, keepdims=True)
-        arms_used = np.exp(-np.sum(fractions * np.log(np.maximum(fractions, 1e-300)), axis=1))
-        uses_few = arms_used < np.median(arms_used) / 2
-        self._batches_collapsed = np.where(uses_few, self._batches_collapsed + 1, 0)
-        weights = self._prior * (self._batches_collapsed < _PATIENCE)
+        n_arms_used = np.exp(-np.sum(fractions * np.log(np.maximum(fractions, 1e-300)), axis=1))
+        uses_few_arms = n_arms_used < np.median(n_arms_used) / 2
+        self._collapsed_batches = np.where(uses_few_arms, self._collapsed_batches + 1, 0)
+        weights = self._prior * (self._collapsed_batches < _MAX_COLLAPSED_BATCHES)
         self._mixture_weights.weights = weights / weights.sum() if weights.any() else self._prior.copy()
-        for index in np.flatnonzero(self._batches_collapsed == _PATIENCE):
+        for index in np.flatnonzero(self._collapsed_batches == _MAX_COLLAPSED_BATCHES):
             warnings.warn(
-                f"member {list(self.members)[index]!r} is dropped: it chooses about {arms_used[index]:.1f} different "
-                f"arms in the target, the median member {np.median(arms_used):.1f}",
+                f"member {list(self.members)[index]!r} is dropped: it chooses about {n_arms_used[index]:.1f} different "
+                f"arms in the target, the median member {np.median(n_arms_used):.1f}",
                 stacklevel=3,
             )
 
@@ -535,7 +536,7 @@ class Mixture(Policy):
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         arrays = {f"weights/{name}": array for name, array in self._mixture_weights.state().items()}
-        arrays |= {"arm_counts": self._arm_counts, "batches_collapsed": self._batches_collapsed}
+        arrays |= {"arm_counts": self._arm_counts, "batches_collapsed": self._collapsed_batches}
         arrays["seen"] = np.array(list(self._seen_checksums) if replay else [], np.int64)
         for index, member in enumerate(self.members.values()):
             member_arrays = collect_arrays(member, replay=replay)
@@ -546,7 +547,7 @@ class Mixture(Policy):
         self._mixture_weights.restore(with_prefix("weights/", state))
         self._seen_checksums = dict.fromkeys(state["seen"].tolist())
         self._arm_counts = read_array(state, "arm_counts", self._arm_counts)
-        self._batches_collapsed = read_array(state, "batches_collapsed", self._batches_collapsed)
+        self._collapsed_batches = read_array(state, "batches_collapsed", self._collapsed_batches)
         for index, member in enumerate(self.members.values()):
             restore_arrays(member, with_prefix(f"member.{index}/", state))
 
@@ -581,19 +582,19 @@ def _scale_arms(member: Member, arm_weights: FloatArray) -> Member:
     return dataclasses.replace(member, theta=member.theta * arm_weights[:, None], inverse=inverse)
 
 
-def _set_weights(member: Member, weight: float, bonus_weight: float, transform: Any) -> Member:
+def _with_weights(member: Member, weight: float, bonus_weight: float, transform: Any) -> Member:
     """Return a frozen member with these weights and with ``transform``, if it is given."""
     if transform is not None and member.transform is not None:
         raise InvalidInput("a mixture cannot be exported if both it and a mixture among its members have a transform")
     inverse = member.inverse if bonus_weight > 0.0 else np.zeros((len(member.theta), 0, 0))
-    applied = member.transform if transform is None else transform
-    return dataclasses.replace(member, weight=weight, bonus_weight=bonus_weight, inverse=inverse, transform=applied)
+    transform = member.transform if transform is None else transform
+    return dataclasses.replace(member, weight=weight, bonus_weight=bonus_weight, inverse=inverse, transform=transform)
 
 
 # The members for a pair of domains.
 
 
-def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _build_mixture_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a mixture for a pair: ``settings``, and the members with their weights."""
     settings = dict(settings)
     has_network = settings.pop("network", True)
@@ -603,22 +604,22 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     shift = as_shift(settings.get("shift", getattr(pair, "shift", None)), context_shape=pair.context_shape)
     are_vectors = len(pair.context_shape) == 1
     if "transform" not in settings:
-        is_custom = callable(getattr(network_settings.get("encoder"), "forward", None))  # needs raw contexts
-        standardises = are_vectors and not shift.aligns_features and not is_custom
+        has_custom_encoder = callable(getattr(network_settings.get("encoder"), "forward", None))  # needs raw contexts
+        standardises = are_vectors and not shift.aligns_features and not has_custom_encoder
         settings["transform"] = choose_transform(LinUCB, pair, shift=shift) if standardises else None
     transform = settings["transform"]
-    shape = pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
+    feature_shape = pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
     if transform is not None:  # the given transform handles units
         shift_kinds = tuple(kind for kind in shift.kinds if kind != "units") or ("covariate",)
         shift = Shift(shift_kinds, stated=shift.stated)
     common_settings: dict[str, Any] = {
-        "context_shape": shape, "n_arms": pair.n_arms, "arms": pair.arms, "shift": shift,
+        "context_shape": feature_shape, "n_arms": pair.n_arms, "arms": pair.arms, "shift": shift,
         "standardise_rewards": settings.get("standardise_rewards", pair.feedback != "one_hot"),
         "seed": settings.get("seed", 0), "domains": getattr(pair, "domains", None),
     }  # fmt: skip
     catalogue = getattr(pair, "catalogue", None) if pair.arms == "disjoint" else None
     joint_settings = {} if catalogue is None else {"alpha": JOINT_ALPHA, "catalogue": catalogue}
-    has_linear_members = are_vectors and math.prod(shape) <= MAX_LINEAR_CONTEXT
+    has_linear_members = are_vectors and math.prod(feature_shape) <= MAX_LINEAR_DIM
     #: Members by name, each with its prior weight and its bonus weight.
     members: dict[str, tuple[Policy, float, float]] = {}
     if has_network and "daband" in policies:
@@ -630,15 +631,15 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         n_contexts = len(pair.source) + len(pair.target)
         columns = getattr(getattr(pair, "table", None), "columns", ())
         has_categories = any(isinstance(column, CategoricalColumn) for column in columns)
-        can_train = pair.feedback == "one_hot" and not has_categories
-        members |= _build_linear_members(common_settings, transform, n_contexts=n_contexts, self_training=can_train)
+        self_trains = pair.feedback == "one_hot" and not has_categories
+        members |= _build_linear_members(common_settings, transform, n_contexts=n_contexts, self_trains=self_trains)
         if catalogue is not None:
-            components = count_joint_components(shape, catalogue)
-            joint_transform = None if components is None else Standardise(components=components)
+            n_components = count_joint_components(feature_shape, catalogue)
+            joint_transform = None if n_components is None else Standardise(components=n_components)
             members["joint"] = LinUCB(**common_settings, transform=joint_transform, **joint_settings), 3.0, 2.0
     elif not members:
-        component_transform = Standardise(components=min(64, len(pair.source) + len(pair.target)))
-        members["components"] = LinUCB(**common_settings, transform=component_transform, **joint_settings), 1.0, 1.0
+        reduction = Standardise(components=min(_MAX_COMPONENTS, len(pair.source) + len(pair.target)))
+        members["components"] = LinUCB(**common_settings, transform=reduction, **joint_settings), 1.0, 1.0
     return {
         **settings, "members": {name: member for name, (member, _, _) in members.items()},
         "prior": {name: weight for name, (_, weight, _) in members.items()},
@@ -647,7 +648,7 @@ def _build_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build_linear_members(
-    common_settings: dict[str, Any], transform: Any, *, n_contexts: int, self_training: bool
+    common_settings: dict[str, Any], transform: Any, *, n_contexts: int, self_trains: bool
 ) -> dict[str, tuple[Policy, float, float]]:
     """Return the members other than the network for vectors, each with its prior weight and its bonus weight.
 
@@ -655,11 +656,11 @@ def _build_linear_members(
         common_settings: the settings that all members share.
         transform: the mixture's transform, or None.
         n_contexts: the number of contexts of both domains, which limits the number of principal components.
-        self_training: True if one member learns pseudo-labels of the target.
+        self_trains: True if one member learns pseudo-labels of the target.
     """
-    shape, is_disjoint = common_settings["context_shape"], common_settings["arms"] == "disjoint"
+    feature_shape, is_disjoint = common_settings["context_shape"], common_settings["arms"] == "disjoint"
     standardise = None if isinstance(transform, Standardise) else Standardise()
-    dim = shape[0] if standardise is None else standardise.n_features(shape)
+    dim = feature_shape[0] if standardise is None else standardise.n_features(feature_shape)
     alpha, ridge = compute_default_alpha(dim), compute_default_ridge(dim)
 
     def build_ridge(member_transform: Any, penalty: float) -> LinUCB:
@@ -667,21 +668,21 @@ def _build_linear_members(
 
     members: dict[str, tuple[Policy, float, float]] = {"ridge": (build_ridge(standardise, ridge), 3.0, 2.0)}
     # Principal components get no piecewise features: on DIGIT these took time and did not change the result.
-    has_columns = transform is None or (isinstance(transform, Standardise) and transform.components is None)
-    if shape[0] <= _MAX_SMALL_CONTEXT and is_disjoint and has_columns:
-        piecewise = build_ridge(Piecewise(), 4.0 * ridge)
-        members = {"ridge": (build_ridge(standardise, ridge), 2.0, 2.0), "piecewise": (piecewise, 1.0, 0.0)}
-    if shape[0] > _MAX_SMALL_CONTEXT:
-        component_transform = Standardise(components=min(_MAX_SMALL_CONTEXT, n_contexts))
-        shrunk_ridge = build_ridge(standardise, ridge * dim / 16)
-        if self_training and is_disjoint:  # equal in the source, but also learns pseudo-labels of the target
+    keeps_columns = transform is None or (isinstance(transform, Standardise) and transform.components is None)
+    if feature_shape[0] <= _MAX_SMALL_DIM and is_disjoint and keeps_columns:
+        piecewise_ridge = build_ridge(Piecewise(), 4.0 * ridge)
+        members = {"ridge": (build_ridge(standardise, ridge), 2.0, 2.0), "piecewise": (piecewise_ridge, 1.0, 0.0)}
+    if feature_shape[0] > _MAX_SMALL_DIM:
+        reduction = Standardise(components=min(_MAX_COMPONENTS, n_contexts))
+        shrunk_member = build_ridge(standardise, ridge * dim / 16)
+        if self_trains and is_disjoint:  # equal in the source, but also learns pseudo-labels of the target
             settings = {name: value for name, value in common_settings.items() if name != "standardise_rewards"}
             settings |= {"feedback": "one_hot", "transform": standardise, "ridge": ridge * dim / 16, "alpha": alpha}
-            shrunk_ridge = SelfTraining(**settings)
+            shrunk_member = SelfTraining(**settings)
         members = {
             "ridge": (build_ridge(standardise, ridge), 0.0, 1.0),
-            "components": (build_ridge(component_transform, ridge), 2.0 / 3.0, 1.0),
-            "shrunk": (shrunk_ridge, 5.0, 0.0),
+            "components": (build_ridge(reduction, ridge), 2.0 / 3.0, 1.0),
+            "shrunk": (shrunk_member, 5.0, 0.0),
         }
     if is_disjoint:
         members["constant"] = Constant(**common_settings), 0.0, 0.0

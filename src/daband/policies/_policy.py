@@ -316,8 +316,8 @@ class Policy(ABC):
     # Methods that a policy implements.
 
     @abstractmethod
-    def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and confidence bonuses, (B, K) each; without ``bonuses``, bonuses may be 0."""
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
+        """Return predicted rewards and confidence bonuses, (B, K) each. Without ``with_bonuses``, bonuses may be 0."""
 
     @abstractmethod
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
@@ -480,7 +480,8 @@ class Policy(ABC):
             arms, rewards = check_arms(arm, n_rounds, self.n_arms), check_rewards(reward, (n_rounds,))
             checked_weights = None if weights is None else check_weights(weights, n_rounds)
             if ids is None:
-                _learn_rounds(self, batch, arms, rewards, domain_index, checked_weights)
+                features = _transform(self, batch, domain_index)
+                learn_transformed(self, features, arms, rewards, domain_index, checked_weights)
                 return []
             checked_ids = self._ids.check(ids, n_rounds)
             is_new = self._ids.find_new(checked_ids)
@@ -495,7 +496,8 @@ class Policy(ABC):
                 checked_weights = None if checked_weights is None else checked_weights[is_new]
             with defer_signals():
                 if len(arms):
-                    _learn_rounds(self, batch, arms, rewards, domain_index, checked_weights)
+                    features = _transform(self, batch, domain_index)
+                    learn_transformed(self, features, arms, rewards, domain_index, checked_weights)
                 self._ids.add(round_id for round_id, is_new_id in zip(checked_ids, is_new, strict=True) if is_new_id)
             return duplicates
 
@@ -742,13 +744,6 @@ def _drop_new_arms(available: Mask, n_arms: int) -> Mask:
     return np.pad(available[:, :n_arms], ((0, 0), (0, max(0, n_arms - available.shape[1]))))
 
 
-def _learn_rounds(
-    policy: Policy, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
-) -> None:
-    """Transform the contexts of checked rounds, and learn the rounds."""
-    learn_transformed(policy, _transform(policy, contexts, domain), arms, rewards, domain, weights)
-
-
 def learn_transformed(
     policy: Policy, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
 ) -> None:
@@ -764,10 +759,12 @@ def prepare_contexts(policy: Policy, contexts: AnyArray, domain: int) -> AnyArra
     return _transform(policy, _check_contexts(policy, contexts), domain)
 
 
-def score_transformed(policy: Policy, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
+def score_transformed(
+    policy: Policy, contexts: AnyArray, domain: int, with_bonuses: bool
+) -> tuple[FloatArray, FloatArray]:
     """Return predicted rewards and bonuses (B, K) for contexts that are already transformed."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
-        return policy._score(contexts, domain, bonuses)
+        return policy._score(contexts, domain, with_bonuses)
 
 
 def _transform(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:

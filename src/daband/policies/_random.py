@@ -61,7 +61,7 @@ class Random(Policy):
         )
         self.max_norm = MAX_RAW_NORM  # contexts are not used
 
-    def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
         shape, moments = (len(contexts), self.n_arms), self.reward_moments
         return np.full(shape, moments.centre), np.full(shape, moments.scale)
 

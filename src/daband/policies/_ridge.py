@@ -80,9 +80,9 @@ class RidgePolicy(Policy):
         """The number of rounds that each regression has learned from: (K,), or (1,) with shared arms."""
         return self._head.counts
 
-    def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        moments = self.reward_moments
-        return self._head.score(self._featurise(contexts), centre=moments.centre, scale=moments.scale, bonuses=bonuses)
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
+        features, moments = self._featurise(contexts), self.reward_moments
+        return self._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=with_bonuses)
 
     def _decide_row(
         self, contexts: AnyArray, exploration: Exploration, first_round: int, available: Mask

@@ -112,8 +112,8 @@ class SelfTraining(LinUCB):
         settings.pop("standardise_rewards", None)  # it follows from the feedback
         return settings
 
-    def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        mean, bonus = super()._score(contexts, domain, bonuses)
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
+        mean, bonus = super()._score(contexts, domain, with_bonuses)
         theta = self._target_theta.get(domain)
         if theta is None:
             return mean, bonus

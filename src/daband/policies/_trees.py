@@ -129,7 +129,7 @@ class Trees(Policy):
         base = np.where(self._trees["roots"].any(axis=1), self._trees["base"], shrunk_means)
         return TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base})
 
-    def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
         predicted = self._build_network()(contexts.reshape(-1, self._n_inputs))[:, :-1].reshape(len(contexts), -1)
         bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
         return predicted, np.broadcast_to(bonus, predicted.shape).copy()

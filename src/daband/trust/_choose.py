@@ -23,7 +23,7 @@ from daband.evaluation._learned_logs import list_entries
 from daband.linear._advantages import LogEvidence
 from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._log_policy import MAX_DIMENSIONS, LogPolicy
-from daband.policies._mixture import MAX_LINEAR_CONTEXT
+from daband.policies._mixture import MAX_LINEAR_DIM
 from daband.policies._pair_defaults import choose_transform, get_setting_defaults
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
@@ -150,7 +150,7 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
             candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
         return candidates
     if is_wide:
-        is_small = dimensions < MAX_LINEAR_CONTEXT and pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
+        is_small = dimensions < MAX_LINEAR_DIM and pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
         method = "mixture" if is_small else f"mixture{_PCA_SUFFIX}"
         settings = {"recipe": {"base": recipe, "learning": {"steps": _WIDE_STEPS}}}
         return [*candidates, Candidate("mixture", method, settings, _WIDE_DIMENSIONS, preferred=True)]
