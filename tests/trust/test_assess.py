@@ -11,7 +11,7 @@ from daband.domains.readers._arrays import ArrayEvaluation
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput
 from daband.evaluation._weighted_log import score_rounds
-from daband.trust._assessment import as_text, count_rewards_needed, read_assessment
+from daband.trust._assessment import count_rewards_needed, format_number, read_assessment
 from daband.trust._questions import Interval
 
 
@@ -210,10 +210,10 @@ def test_rewards_needed_grow_as_the_advantage_shrinks_and_stay_bounded():
 
 
 def test_numbers_are_short():
-    assert [as_text(value) for value in (0.31, 12.3456, 1234.5, 0.0)] == ["0.310", "12.3", "1,234", "0.000"]
-    assert as_text(0.31, sign=True) == "+0.310"
+    assert [format_number(value) for value in (0.31, 12.3456, 1234.5, 0.0)] == ["0.310", "12.3", "1,234", "0.000"]
+    assert format_number(0.31, with_sign=True) == "+0.310"
     small = (0.0784, 0.00042, -0.0000316, 1e-17)  # rewards may be rare
-    assert [as_text(value) for value in small] == ["0.078", "0.00042", "-0.000032", "0.000"]
+    assert [format_number(value) for value in small] == ["0.078", "0.00042", "-0.000032", "0.000"]
 
 
 @pytest.mark.parametrize("which", ["target_test", "target_labelled", "source"])

@@ -28,9 +28,9 @@ def test_held_out_contexts_are_read_in_their_own_source(pair):
     daband.train(policy, source=pair.source, target=pair.target, episodes=40)
     rounds = SourceRounds.read(pair.source_test, 120, seed=0)
     arms, means = rounds.decide(policy)
-    assert set(rounds.origin) == {"de", "fr", "it"}
+    assert set(rounds.origins) == {"de", "fr", "it"}
     for name in pair.domains.sources:
-        rows = np.flatnonzero(rounds.origin == name)
+        rows = np.flatnonzero(rounds.origins == name)
         assert abs(rounds.contexts[rows].mean() - {"de": 0, "fr": 6, "it": -6}[name]) < 1
         own = policy.decide(rounds.contexts[rows], name, rule="greedy")
         np.testing.assert_allclose(means[rows], own.mean, atol=1e-9)

@@ -34,7 +34,7 @@ from daband.errors import InvalidInput
 from daband.evaluation._learned_logs import has_learned
 from daband.training._loop import CandidateProgress
 from daband.trust._assess import assess
-from daband.trust._assessment import COLLECT, KEEP, as_text
+from daband.trust._assessment import COLLECT, KEEP, format_number
 from daband.trust._audit import Audit, read_audit
 from daband.trust._choose import Choice, choose
 
@@ -122,7 +122,7 @@ def _make_assessment_table(runs: list[AssessedRun]) -> Table:
     for run in runs:
         assessment = run.assessment
         values = assessment.advantage, assessment.low, assessment.source_advantage
-        cells = (as_text(value, sign=True) for value in values)
+        cells = (format_number(value, with_sign=True) for value in values)
         table.add_row(escape(run.spec.label), *cells, assessment.verdict)
     return table
 
@@ -193,7 +193,7 @@ def _print_audit(audit: Audit, folder: Path, questions: Path | None = None) -> N
     if audit.answered or not audit.budget:
         print_line(audit.sentence)
     if audit.answered:
-        limits = f"{as_text(audit.value)} [{as_text(audit.value_low)}, {as_text(audit.value_high)}]"
+        limits = f"{format_number(audit.value)} [{format_number(audit.value_low)}, {format_number(audit.value_high)}]"
         unit = audit.unit or "reward"
         print_line(f"Mean {unit} in the target: {limits}, over {audit.contexts:,} contexts.", style="dim")
     if audit.answered < audit.budget:
@@ -261,7 +261,7 @@ def choose_command(
         if pair.target_test is not None:
             result = read_json(out_folder / "result.json")
             value, rows = result["target_value"], result["target_contexts"]
-            print_line(f"Mean reward on {rows:,} labelled target rows that were held out: {as_text(value)}.")
+            print_line(f"Mean reward on {rows:,} labelled target rows that were held out: {format_number(value)}.")
         print_line(f"Written: {out_folder}")
         _print_next_steps(choice, out_folder, budget, len(pair.target))
 
@@ -325,6 +325,6 @@ def _make_candidate_table(pair: str, choice: Choice) -> Table:
         title += f"; {choice.rewards} target rewards"
     table = make_table(title, text_headings=["candidate"], number_headings=list(columns.values()))
     for row in choice.table:
-        cells = (as_text(row[column], sign=column != "source_error") for column in columns)
+        cells = (format_number(row[column], with_sign=column != "source_error") for column in columns)
         table.add_row(escape(row["candidate"]), *cells, style="bold" if row["chosen"] else "")
     return table

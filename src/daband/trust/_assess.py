@@ -37,10 +37,10 @@ from daband.trust._reference import infer_kind, reference_class
 
 #: Smallest allowed value of the argument ``contexts`` of ``assess``.
 _MIN_CONTEXTS = 20
-#: Number of held-out rounds of a log that are used even if ``contexts`` is smaller, because logged rewards are noisy.
+#: Maximum number of held-out rounds of a log, unless ``contexts`` is larger. Logged rewards are noisy.
 _MAX_LOGGED_ROUNDS = 20_000
 #: Maximum number of contexts of each domain from which the fraction outside the source's support is estimated.
-_SUPPORT_CONTEXTS = 300
+_MAX_SUPPORT_CONTEXTS = 300
 #: Largest fraction of target contexts outside the source's support at which a policy is deployed without rewards.
 _MAX_OUTSIDE_FRACTION = 0.5
 #: The distance of a context to the source is its distance to the nearest source context of this rank.
@@ -48,7 +48,7 @@ _NEIGHBOUR_RANK = 5
 #: A target context is outside the support if it is farther from the source than this fraction of source contexts.
 _SUPPORT_QUANTILE = 0.99
 #: A policy collapsed if it chooses one arm for this fraction of target contexts, and for less in the source.
-_MAX_TOP_FRACTION = 0.95
+_MAX_TOP_ARM_FRACTION = 0.95
 #: A policy collapsed if the standard deviation of its predictions is below this fraction of the one in the source.
 _MIN_DEVIATION_RATIO = 0.1
 #: A policy collapsed if it no longer uses this fraction of the arms that it uses in the source.
@@ -61,7 +61,7 @@ _N_FOLDS = 5
 #: Contexts with more dimensions are projected to this number of dimensions by a random matrix.
 _MAX_DIMENSIONS = 48
 #: Maximum number of contexts of each domain in diagnostics.
-MAX_CONTEXTS = 500
+MAX_DIAGNOSTIC_CONTEXTS = 500
 
 
 def assess(
@@ -112,13 +112,13 @@ def assess(
     check_one_of("rule", rule, ("ucb", "greedy"))
     check_int("contexts", contexts, minimum=_MIN_CONTEXTS)
     names = check_arm_names(arm_names, policy)
-    unlabelled = check_target(target, policy)
+    target_contexts = check_target(target, policy)
     check_source(source, policy)
     if isinstance(policy, LogPolicy) and policy.evidence.personalises and has_learned_all(policy, source):
         warnings.warn("the policy has learned these source rounds, so its source advantage is too high", stacklevel=2)
     rounds = SourceRounds.read(source, contexts, seed=check_int("seed", seed, minimum=0))
-    sample = TargetContexts.read(unlabelled, contexts, seed=seed)
-    incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=unlabelled)
+    sample = TargetContexts.read(target_contexts, contexts, seed=seed)
+    incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=target_contexts)
     arms, means = rounds.decide(policy, rule)
     if incumbent is None:
         best_arm = policy.evidence.arm if isinstance(policy, LogPolicy) else rounds.find_best_arm(policy.catalogue)
@@ -129,8 +129,8 @@ def assess(
     )
 
 
-def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
-    """Return the estimated gain over the best arm of choosing arms by their features, as arms without rewards need it.
+def estimate_new_arm_gain(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
+    """Return the estimated gain over the best arm of choosing arms by their features, as for arms without rewards.
 
     The gain is estimated by cross-fitting. Each regression is fitted without a fifth of the rounds and a fifth of the
     arms. It is evaluated on the rounds left out, for which it may choose any arm with rewards. Return None if the
@@ -139,21 +139,18 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
     joint_policy = policy.joint_member if isinstance(policy, Mixture) else policy
     head, catalogue = getattr(joint_policy, "_head", None), policy.catalogue
     rng, n_rounds = np.random.default_rng(0), len(rounds.contexts)
-    if (
-        joint_policy is None
-        or not isinstance(head, JointHead)
-        or catalogue is None
-        or min(catalogue.offered[0].sum(), n_rounds) < _N_FOLDS
-    ):
+    if joint_policy is None or catalogue is None or not isinstance(head, JointHead):
+        return None
+    if min(catalogue.offered[0].sum(), n_rounds) < _N_FOLDS:
         return None
 
-    def transform(contexts: AnyArray, domain: str) -> list[AnyArray]:
+    def compute_features(contexts: AnyArray, domain: str) -> list[AnyArray]:
         """Return the features of contexts for the regression, in a list of one array."""
         contexts = transform_contexts(policy, contexts, domain)
         contexts = contexts if joint_policy is policy else transform_contexts(joint_policy, contexts, domain)
         return [joint_policy._get_head_and_features(contexts, policy.domains.index(domain))[1]]  # type: ignore[attr-defined]
 
-    (features,) = apply_by_source(transform, rounds.contexts, rounds.origin)
+    (features,) = apply_by_source(compute_features, rounds.contexts, rounds.origins)
     if rounds.logged is None:  # simulate a log of uniformly drawn source arms
         arms = rng.choice(np.flatnonzero(catalogue.offered[0]), n_rounds)
         rewards, weights = rounds.get_rewards(arms), np.ones(n_rounds)
@@ -177,7 +174,7 @@ class SourceRounds:
     #: Reward of every arm, (N, K); for a log, doubly robust scores.
     rewards: FloatArray
     #: Name of the source domain of each context, (N,); None if there is only one.
-    origin: AnyArray | None
+    origins: AnyArray | None
     #: Logged arms and rewards; None if the source is not a log.
     logged: LoggedRounds | None
 
@@ -186,15 +183,15 @@ class SourceRounds:
         """Read at most ``n`` rounds, or for a log at most the larger of ``n`` and 20,000 rounds."""
         n = min(max(n, _MAX_LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
         contexts, rounds = read_rewarded_rounds(source, n, seed=seed)
-        origin = find_part_names(source, sample_round_indices(source, n, seed)) if len(source.by_name) > 1 else None
+        origins = find_part_names(source, sample_round_indices(source, n, seed)) if len(source.by_name) > 1 else None
         if not isinstance(rounds, LoggedRounds):
-            return cls(contexts, rounds, origin, None)
+            return cls(contexts, rounds, origins, None)
         has_arm_axis = contexts.ndim > 1 + len(source.context_shape)
-        return cls(contexts, score_rounds(rounds, source.n_arms, shared=has_arm_axis, seed=seed), origin, rounds)
+        return cls(contexts, score_rounds(rounds, source.n_arms, shared=has_arm_axis, seed=seed), origins, rounds)
 
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
         """Return a policy's arms (N,) and predicted rewards (N, K) for these rounds."""
-        arms, means = apply_by_source(lambda rows, name: decide(policy, rows, name, rule), self.contexts, self.origin)
+        arms, means = apply_by_source(lambda rows, name: decide(policy, rows, name, rule), self.contexts, self.origins)
         offered = None if self.logged is None else self.logged.offered
         if offered is not None:  # an arm that the log did not offer could not be chosen
             is_unavailable = ~offered[np.arange(len(arms)), arms]
@@ -207,12 +204,11 @@ class SourceRounds:
 
     def find_best_arm(self, catalogue: Catalogue | None = None) -> int:
         """Return the arm with the largest mean reward, among the catalogue's arms that both domains have."""
-        in_both_domains = (
-            np.ones(self.rewards.shape[1], np.bool_) if catalogue is None else catalogue.offered.all(axis=0)
-        )
-        if not in_both_domains.any():
+        mean_rewards = self.rewards.mean(axis=0)
+        is_common = np.ones(len(mean_rewards), np.bool_) if catalogue is None else catalogue.offered.all(axis=0)
+        if not is_common.any():
             raise InvalidInput("the domains have no arm in common, so incumbent= must be given")
-        return int(np.where(in_both_domains, self.rewards.mean(axis=0), -np.inf).argmax())
+        return int(np.where(is_common, mean_rewards, -np.inf).argmax())
 
     def get_incumbent_rewards(self, incumbent: Incumbent) -> FloatArray:
         """Return the estimated reward of the incumbent in each round, (N,)."""
@@ -222,7 +218,7 @@ class SourceRounds:
             # An experiment draws other arms than today's choices, so these are compared by their frequencies as well.
             mixed_rewards = self.rewards @ np.array(compute_arm_fractions(incumbent.choices, self.rewards.shape[1]))
             return mixed_rewards if mixed_rewards.mean() > self.logged.rewards.mean() else self.logged.rewards
-        (arms,) = apply_by_source(lambda rows, name: [incumbent.choose_arms(rows, name)], self.contexts, self.origin)
+        (arms,) = apply_by_source(lambda rows, name: [incumbent.choose_arms(rows, name)], self.contexts, self.origins)
         return self.get_rewards(arms)
 
 
@@ -236,9 +232,9 @@ class TargetContexts:
     indices: IntArray
 
     @classmethod
-    def read(cls, target: Contexts, n: int, *, seed: int) -> TargetContexts:
-        """Read at most ``n`` contexts."""
-        indices = target.order(0, min(n, len(target)), seed=seed)
+    def read(cls, target: Contexts, n_contexts: int, *, seed: int) -> TargetContexts:
+        """Read at most ``n_contexts`` contexts."""
+        indices = target.order(0, min(n_contexts, len(target)), seed=seed)
         return cls(target.read(indices), indices)
 
 
@@ -265,35 +261,36 @@ def build_assessment(
     *,
     arm_names: Sequence[str],
     unit: str,
-    new_arms_proven: bool | None = None,
+    is_gain_proven: bool | None = None,
 ) -> Assessment:
     """Return the assessment of a policy, given its choices in both domains.
 
-    ``new_arms_proven`` is True if choosing arms without rewards by their features is proven to gain. With None,
-    ``prove_new_arms`` tests it.
+    ``is_gain_proven`` is True if choosing arms without rewards by their features is proven to gain. With None,
+    ``estimate_new_arm_gain`` tests it.
     """
     rewards = rounds.get_rewards(choices.source_arms)
     gains = rewards - rounds.get_incumbent_rewards(incumbent)
-    scale = estimate_reward_deviation(rounds, choices)
-    error = estimate_gain_error(gains, scale)
-    forecast = reference_class().of_kind(infer_kind(policy.context_shape)).forecast(float(gains.mean()), error, scale)
+    reward_deviation = estimate_reward_deviation(rounds, choices)
+    standard_error = estimate_gain_error(gains, reward_deviation)
+    kind, source_advantage = infer_kind(policy.context_shape), float(gains.mean())
+    forecast = reference_class().of_kind(kind).forecast(source_advantage, standard_error, reward_deviation)
     incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
     disagreement = float((choices.target_arms != incumbent_arms).mean())
-    accuracy, outside_fraction = _compare_domains(policy, rounds, sample)
+    classifier_accuracy, outside_fraction = _compare_domains(policy, rounds, sample)
     doubts = find_collapse_signs(choices.source_arms, choices.target_arms, choices.source_means, choices.target_means)
     if outside_fraction > _MAX_OUTSIDE_FRACTION:
         doubts.append(f"{outside_fraction:.0%} of target contexts are far from every source context")
-    target_arms, new_arms = compute_arm_fractions(choices.target_arms, policy.n_arms), _find_new_arms(policy)
-    new_arm_fraction = sum(target_arms[policy.catalogue.index[name]] for name in new_arms)
-    if new_arm_fraction > _MAX_NEW_ARM_FRACTION and new_arms_proven is None:
-        evidence = prove_new_arms(policy, rounds)
-        new_arms_proven = evidence is not None and evidence.personalises
-    if new_arm_fraction > _MAX_NEW_ARM_FRACTION and not new_arms_proven:
+    target_fractions, new_arms = compute_arm_fractions(choices.target_arms, policy.n_arms), _find_new_arms(policy)
+    new_arm_fraction = sum(target_fractions[policy.catalogue.index[name]] for name in new_arms)
+    if new_arm_fraction > _MAX_NEW_ARM_FRACTION and is_gain_proven is None:
+        evidence = estimate_new_arm_gain(policy, rounds)
+        is_gain_proven = evidence is not None and evidence.personalises
+    if new_arm_fraction > _MAX_NEW_ARM_FRACTION and not is_gain_proven:
         doubts.append(
             f"arms without any reward are chosen for {new_arm_fraction:.0%} of target contexts, without proof of a gain"
         )
     unlike_arms = [name for name, distance in new_arms.items() if math.isinf(distance)]
-    unlike_fraction = sum(target_arms[policy.catalogue.index[name]] for name in unlike_arms)
+    unlike_fraction = sum(target_fractions[policy.catalogue.index[name]] for name in unlike_arms)
     if unlike_fraction > _MAX_NEW_ARM_FRACTION:
         doubts.append(
             f"arms with a feature value that no arm with rewards has ({', '.join(unlike_arms[:3])}) are chosen for "
@@ -307,23 +304,23 @@ def build_assessment(
         incumbent=incumbent.name,
         incumbent_arm=incumbent.arm,
         rewards=0,
-        source_advantage=float(gains.mean()),
-        source_error=error,
+        source_advantage=source_advantage,
+        source_error=standard_error,
         source_value=float(rewards.mean()),
         source_rounds=len(gains),
         target_contexts=len(sample.contexts),
         disagreement=disagreement,
-        kind=infer_kind(policy.context_shape),
+        kind=kind,
         shifts=forecast.shifts,
         median_kept=forecast.median_kept,
         tenth_percentile_kept=forecast.tenth_percentile_kept,
         lost_fraction=forecast.lost_fraction,
-        classifier_accuracy=accuracy,
+        classifier_accuracy=classifier_accuracy,
         outside_support=outside_fraction,
         doubts=doubts,
         source_arms=compute_arm_fractions(choices.source_arms, policy.n_arms),
-        target_arms=target_arms,
-        rewards_needed=count_rewards_needed(forecast.advantage, scale, disagreement, len(sample.contexts)),
+        target_arms=target_fractions,
+        rewards_needed=count_rewards_needed(forecast.advantage, reward_deviation, disagreement, len(sample.contexts)),
         unit=unit,
         arm_names=list(arm_names),
         new_arms=new_arms,
@@ -333,7 +330,7 @@ def build_assessment(
 
 
 def _find_new_arms(policy: Policy) -> dict[str, float]:
-    """Return the distance of their features to arms with rewards, for target arms without rewards, by name."""
+    """Return target arms without rewards, by name, with the distance of their features to arms with rewards."""
     catalogue, counts = policy.catalogue, getattr(policy, "counts", np.zeros(0))
     if catalogue is None or len(counts) != policy.n_arms or not counts.any():
         return {}
@@ -353,14 +350,14 @@ def estimate_reward_deviation(rounds: SourceRounds, choices: Choices) -> float:
     return float(rewards.std())
 
 
-def estimate_gain_error(gains: FloatArray, scale: float) -> float:
-    """Return the standard error of the mean of gains (n,). ``scale`` is the standard deviation of rewards.
+def estimate_gain_error(gains: FloatArray, reward_deviation: float) -> float:
+    """Return the standard error of the mean of gains (n,). ``reward_deviation`` is the standard deviation of rewards.
 
     It is 0 if all gains are 0, as for a policy that makes the same choices as the incumbent.
     """
     n = len(gains)
     # The variance of a few similar rounds may be near 0, so one more round with the usual variance is added.
-    return math.sqrt((float(gains.var()) * n + scale**2) / (n + 1) / max(n - 1, 1)) if gains.any() else 0.0
+    return math.sqrt((float(gains.var()) * n + reward_deviation**2) / (n + 1) / max(n - 1, 1)) if gains.any() else 0.0
 
 
 def _compare_domains(policy: Policy, rounds: SourceRounds, sample: TargetContexts) -> tuple[float, float]:
@@ -380,11 +377,11 @@ def _compare_domains(policy: Policy, rounds: SourceRounds, sample: TargetContext
             contexts = transform_contexts(policy, contexts, domain)
         return [np.asarray(contexts).reshape(len(contexts), -1)]
 
-    n = MAX_CONTEXTS
-    origin = None if rounds.origin is None else rounds.origin[:n]
-    source = project_contexts(apply_by_source(encode_flat, rounds.contexts[:n], origin)[0])
-    target = project_contexts(encode_flat(sample.contexts[:n], "target")[0])
-    outside_fraction = measure_outside_support(source[:_SUPPORT_CONTEXTS], target[:_SUPPORT_CONTEXTS])
+    origins = None if rounds.origins is None else rounds.origins[:MAX_DIAGNOSTIC_CONTEXTS]
+    (source,) = apply_by_source(encode_flat, rounds.contexts[:MAX_DIAGNOSTIC_CONTEXTS], origins)
+    (target,) = encode_flat(sample.contexts[:MAX_DIAGNOSTIC_CONTEXTS], "target")
+    source, target = project_contexts(source), project_contexts(target)
+    outside_fraction = measure_outside_support(source[:_MAX_SUPPORT_CONTEXTS], target[:_MAX_SUPPORT_CONTEXTS])
     return measure_classifier_accuracy(source, target), outside_fraction
 
 
@@ -417,10 +414,10 @@ def check_target(target: Contexts | ArrayLike, policy: Policy) -> Contexts:
 def check_source(source: object, policy: Policy) -> None:
     """Raise an error unless the source has rounds with the policy's arms and context shape."""
     if not isinstance(source, EvaluationDomain | RewardDomain | LoggedDomain):
-        missing = ": this pair has no held-out source rounds; build it with source_test=0.1" if source is None else ""
+        remedy = ": this pair has no held-out source rounds; build it with source_test=0.1" if source is None else ""
         raise InvalidInput(
             f"source must be source rounds that training did not use, e.g. pair.source_test, got "
-            f"{type(source).__name__}{missing}"
+            f"{type(source).__name__}{remedy}"
         )
     if source.n_arms != policy.n_arms:
         raise InvalidInput(f"source must have {policy.n_arms} arms, as the policy has, got {source.n_arms}")
@@ -444,22 +441,24 @@ def measure_classifier_accuracy(source: FloatArray, target: FloatArray) -> float
     from sklearn.model_selection import cross_val_score
     from sklearn.preprocessing import StandardScaler
 
-    n = min(len(source), len(target), MAX_CONTEXTS)
+    n = min(len(source), len(target), MAX_DIAGNOSTIC_CONTEXTS)
     if n < 4:
         return 0.5
-    scaled = StandardScaler().fit_transform(np.concatenate([source[:n], target[:n]]))
-    features, labels = np.concatenate([scaled, np.square(scaled)], axis=1), np.repeat([0, 1], n)
+    scaled_features = StandardScaler().fit_transform(np.concatenate([source[:n], target[:n]]))
+    features, labels = np.concatenate([scaled_features, np.square(scaled_features)], axis=1), np.repeat([0, 1], n)
     folds = [np.flatnonzero(np.tile(np.arange(n), 2) % 2 == half) for half in (0, 1)]
     return float(cross_val_score(RidgeClassifier(0.1 * n), features, labels, cv=[folds, folds[::-1]]).mean())
 
 
 def project_contexts(contexts: AnyArray) -> FloatArray:
     """Return the first 500 contexts as vectors of at most 48 dimensions, (n, d), by a random projection if needed."""
-    flat = np.asarray(contexts[:MAX_CONTEXTS]).reshape(min(MAX_CONTEXTS, len(contexts)), -1).astype(np.float64)
-    if flat.shape[1] <= _MAX_DIMENSIONS:
-        return flat
-    projection = np.random.default_rng(0).standard_normal((flat.shape[1], _MAX_DIMENSIONS)) / math.sqrt(flat.shape[1])
-    return flat @ projection
+    n_contexts = min(MAX_DIAGNOSTIC_CONTEXTS, len(contexts))
+    vectors = np.asarray(contexts[:n_contexts]).reshape(n_contexts, -1).astype(np.float64)
+    n_dimensions = vectors.shape[1]
+    if n_dimensions <= _MAX_DIMENSIONS:
+        return vectors
+    random_matrix = np.random.default_rng(0).standard_normal((n_dimensions, _MAX_DIMENSIONS))
+    return vectors @ (random_matrix / math.sqrt(n_dimensions))
 
 
 def measure_outside_support(source: FloatArray, target: FloatArray) -> float:
@@ -472,19 +471,19 @@ def measure_outside_support(source: FloatArray, target: FloatArray) -> float:
     n_reference = len(source) // 2
     if n_reference <= _NEIGHBOUR_RANK or not len(target):
         return 0.0
-    deviation = source.std(axis=0)
-    scale = np.where(deviation > 1e-9, deviation, max(float(deviation.max()), 1e-9))
-    reference, held_out = source[:n_reference] / scale, source[n_reference:] / scale
-    limit = np.quantile(_measure_distances(held_out, reference), _SUPPORT_QUANTILE)
-    fraction_beyond = float((_measure_distances(target / scale, reference) > limit * (1.0 + 1e-9)).mean())
+    deviations = source.std(axis=0)
+    scales = np.where(deviations > 1e-9, deviations, max(float(deviations.max()), 1e-9))
+    reference_rows, held_out_rows = source[:n_reference] / scales, source[n_reference:] / scales
+    distance_limit = np.quantile(_measure_distances(held_out_rows, reference_rows), _SUPPORT_QUANTILE) * (1.0 + 1e-9)
+    fraction_beyond = float((_measure_distances(target / scales, reference_rows) > distance_limit).mean())
     return max(0.0, (fraction_beyond - (1.0 - _SUPPORT_QUANTILE)) / _SUPPORT_QUANTILE)
 
 
-def _measure_distances(rows: FloatArray, reference: FloatArray) -> FloatArray:
-    """Return the distance of each row to its fifth nearest reference row, (N,)."""
+def _measure_distances(rows: FloatArray, reference_rows: FloatArray) -> FloatArray:
+    """Return the distance of each row (N, d) to its fifth nearest reference row, (N,)."""
     from sklearn.neighbors import NearestNeighbors
 
-    distances: FloatArray = NearestNeighbors(n_neighbors=_NEIGHBOUR_RANK).fit(reference).kneighbors(rows)[0]
+    distances: FloatArray = NearestNeighbors(n_neighbors=_NEIGHBOUR_RANK).fit(reference_rows).kneighbors(rows)[0]
     return distances[:, -1]
 
 
@@ -501,12 +500,14 @@ def find_collapse_signs(
     """
     signs = []
     n_arms = source_means.shape[1]
-    source, target = (np.bincount(arms, minlength=n_arms) / len(arms) for arms in (source_arms, target_arms))
-    arm = int(target.argmax())
-    if target[arm] >= _MAX_TOP_FRACTION and source.max() < _MAX_TOP_FRACTION:
-        signs.append(f"{target[arm]:.0%} of target contexts go to arm {arm}, in the source {source[arm]:.0%}")
-    is_used = source > 0.5 / n_arms
-    is_lost = is_used & (target < 0.02 * source)
+    source_fractions = np.bincount(source_arms, minlength=n_arms) / len(source_arms)
+    target_fractions = np.bincount(target_arms, minlength=n_arms) / len(target_arms)
+    arm = int(target_fractions.argmax())
+    if target_fractions[arm] >= _MAX_TOP_ARM_FRACTION and source_fractions.max() < _MAX_TOP_ARM_FRACTION:
+        in_source = f"in the source {source_fractions[arm]:.0%}"
+        signs.append(f"{target_fractions[arm]:.0%} of target contexts go to arm {arm}, {in_source}")
+    is_used = source_fractions > 0.5 / n_arms
+    is_lost = is_used & (target_fractions < 0.02 * source_fractions)
     n_used, n_lost = int(is_used.sum()), int(is_lost.sum())
     if n_used > 2 and n_lost >= _MAX_UNUSED_FRACTION * n_used:
         signs.append(f"{n_lost} of the {n_used} arms used in the source are not used in the target")

@@ -16,16 +16,16 @@ from daband.trust._questions import Interval
 #: The three verdicts, as they are printed and stored.
 DEPLOY, COLLECT, KEEP = "deploy", "collect rewards", "keep the incumbent"
 #: Standard normal quantile of a one-sided 90% limit.
-_NORMAL_90 = 1.2816
+_NORMAL_QUANTILE_90 = 1.2816
 #: Standard normal quantile of a two-sided 95% interval.
-_NORMAL_95 = 1.96
+_NORMAL_QUANTILE_95 = 1.96
 #: Smallest number of target rewards to collect. Fewer rewards do not overrule the source unless they are clear.
 _MIN_REWARDS = 50
 #: Largest number of target rewards to collect.
 _MAX_REWARDS = 1000
 #: Half the length of an interval from one reward, in standard deviations of the reward, if the policy and the incumbent
 #: differ on all contexts. From n rewards, the length is divided by sqrt(n). ``benchmarks/questions.py`` measures it.
-_ERROR_PER_REWARD = 4.0
+_HALF_WIDTH_PER_REWARD = 4.0
 #: Number of characters per printed line.
 _PAGE_WIDTH = 100
 #: Maximum number of arms that a sentence names.
@@ -118,15 +118,18 @@ class Assessment:
         """The verdict in one sentence."""
         versus = f"{self.unit} over {self.incumbent}".lstrip()
         if self.rewards:
-            limits = f"[{as_text(self.low)}, {as_text(self.high)}]"
+            limits = f"[{format_number(self.low)}, {format_number(self.high)}]"
             is_unproven = self.verdict == DEPLOY and self.low_90 <= 0.0
             remark = "; too few to change the verdict" if is_unproven else ""
             rewards = "1 target reward" if self.rewards == 1 else f"{self.rewards:,} target rewards"
-            return f"{rewards}: {as_text(self.advantage, sign=True)} {limits} {versus}{remark}: {self._action}."
+            return (
+                f"{rewards}: {format_number(self.advantage, with_sign=True)} {limits} {versus}{remark}: {self._action}."
+            )
         if not self.disagreement:
             return f"Keep the incumbent: the policy makes the same choices as {self.incumbent}."
-        expected = f"{as_text(self.advantage, sign=True)} {versus} is expected in the target"
-        return f"{self._action[0].upper()}{self._action[1:]}: {expected}, at least {as_text(self.low, sign=True)}."
+        expectation = f"{format_number(self.advantage, with_sign=True)} {versus} is expected in the target"
+        limit = format_number(self.low, with_sign=True)
+        return f"{self._action[0].upper()}{self._action[1:]}: {expectation}, at least {limit}."
 
     @property
     def reference(self) -> str:
@@ -141,33 +144,33 @@ class Assessment:
     def reasons(self) -> list[str]:
         """The reasons for the verdict, one sentence each."""
         unit = f" {self.unit}" if self.unit else ""
-        source_gain = f"{as_text(self.source_advantage, sign=True)}{unit}"
+        source_gain = f"{format_number(self.source_advantage, with_sign=True)}{unit}"
+        source_value = f"{format_number(self.source_value)}{unit}"
         reasons = [
             f"On {self.source_rounds:,} held-out source rounds the policy gains {source_gain} over {self.incumbent} "
-            f"(standard error {as_text(self.source_error)}); its mean reward is {as_text(self.source_value)}{unit}.",
+            f"(standard error {format_number(self.source_error)}); its mean reward is {source_value}.",
             f"It differs from the incumbent on {self.disagreement:.0%} of {self.target_contexts:,} target contexts.",
         ]
         if self.disagreement:
             reasons.insert(1, self.reference)
         if self.disagreement > 0 and self.source_advantage > 0:
-            loss = as_text(self.source_advantage / self.disagreement)
-            vanishes = f"{loss}{unit} for each of these contexts"
-            reasons[-1] += f" The incumbent is better only if the whole advantage vanishes: {vanishes}."
+            loss = f"{format_number(self.source_advantage / self.disagreement)}{unit} for each of these contexts"
+            reasons[-1] += f" The incumbent is better only if the whole advantage vanishes: {loss}."
         if self.new_arms:
-            farthest = max(self.new_arms, key=self.new_arms.__getitem__)
-            names = [*self.new_arms][:_MAX_NAMED_ARMS]
+            farthest_arm = max(self.new_arms, key=self.new_arms.__getitem__)
+            named_arms = [*self.new_arms][:_MAX_NAMED_ARMS]
             fraction = sum(self.target_arms[self.arm_names.index(name)] for name in self.new_arms)
-            distance = self.new_arms[farthest]
+            distance = self.new_arms[farthest_arm]
             relation = f"is farthest from arms with rewards: {distance:.1f} times the usual distance of neighbours"
             relation = "has a feature value that no arm with rewards has" if math.isinf(distance) else relation
             reasons.append(
-                f"{len(self.new_arms)} target arms have no reward anywhere ({', '.join(names)}"
-                f"{', ...' if len(self.new_arms) > len(names) else ''}); they are chosen for {fraction:.0%} of target "
-                f"contexts. {farthest} {relation}."
+                f"{len(self.new_arms)} target arms have no reward anywhere ({', '.join(named_arms)}"
+                f"{', ...' if len(self.new_arms) > len(named_arms) else ''}); they are chosen for {fraction:.0%} of "
+                f"target contexts. {farthest_arm} {relation}."
             )
         if self.value is not None:
-            limits = f"[{as_text(self.value_low)}, {as_text(self.value_high)}]"
-            reasons.append(f"Target rewards give a mean reward of {as_text(self.value)} {limits}{unit}.")
+            limits = f"[{format_number(self.value_low)}, {format_number(self.value_high)}]"
+            reasons.append(f"Target rewards give a mean reward of {format_number(self.value)} {limits}{unit}.")
         reasons.append(
             f"A classifier tells the domains apart for {self.classifier_accuracy:.0%} of contexts (50% is guessing); "
             f"{self.outside_support:.0%} of target contexts are far from every source context."
@@ -184,7 +187,7 @@ class Assessment:
         """One-sided 90% lower limit of the advantage."""
         if self.high is None:
             return self.low
-        return self.advantage - (self.advantage - self.low) * _NORMAL_90 / _NORMAL_95
+        return self.advantage - (self.advantage - self.low) * _NORMAL_QUANTILE_90 / _NORMAL_QUANTILE_95
 
     def with_rewards(self, advantage: Interval, value: Interval, rewards: int) -> Assessment:
         """Return the assessment with estimates from target rewards, and the verdict that follows.
@@ -196,7 +199,7 @@ class Assessment:
             value: interval for the mean reward.
             rewards: number of rewards in these estimates; it is added to the number so far.
         """
-        changed = replace(
+        updated = replace(
             self,
             advantage=advantage.value,
             low=advantage.low,
@@ -206,7 +209,7 @@ class Assessment:
             value_high=value.high,
             rewards=self.rewards + rewards,
         )
-        return changed.with_verdict() if math.isfinite(advantage.high - advantage.low) else self
+        return updated.with_verdict() if math.isfinite(advantage.high - advantage.low) else self
 
     def with_verdict(self) -> Assessment:
         """Return the assessment with the verdict that follows from its other fields.
@@ -261,25 +264,26 @@ def read_assessment(path: str | Path) -> Assessment:
         raise DataError(f"{path}: {error}") from None
 
 
-def count_rewards_needed(advantage: float, scale: float, disagreement: float, n_contexts: int) -> int:
+def count_rewards_needed(advantage: float, reward_deviation: float, disagreement: float, n_contexts: int) -> int:
     """Return the number of target rewards that should suffice for a verdict.
 
     It is between 50 and 1,000, and at most one per context.
 
     Args:
         advantage: expected advantage.
-        scale: standard deviation of rewards.
+        reward_deviation: standard deviation of rewards.
         disagreement: fraction of contexts for which the policy and the incumbent choose different arms.
         n_contexts: number of target contexts.
     """
-    n_rewards = (_ERROR_PER_REWARD * scale) ** 2 * disagreement / max(advantage**2, 1e-12 * scale**2, 1e-300)
+    squared_advantage = max(advantage**2, 1e-12 * reward_deviation**2, 1e-300)
+    n_rewards = (_HALF_WIDTH_PER_REWARD * reward_deviation) ** 2 * disagreement / squared_advantage
     return min(max(_MIN_REWARDS, 10 * math.ceil(min(n_rewards, _MAX_REWARDS) / 10)), _MAX_REWARDS, n_contexts)
 
 
-def as_text(value: float | None, *, sign: bool = False) -> str:
-    """Return a number as text: three digits, or below 1 three decimals and two digits. ``sign`` adds a plus sign."""
+def format_number(value: float | None, *, with_sign: bool = False) -> str:
+    """Return a number as text: three digits, or below 1 three decimals and two digits. ``with_sign`` adds a plus."""
     if value is None or not math.isfinite(value):
         return f"{value}"
     exponent = math.floor(math.log10(abs(value))) if abs(value) > 1e-9 else -1  # smaller numbers are rounding errors
     decimals = max(0, 2 - exponent) if exponent >= 0 else max(3, 1 - exponent)
-    return f"{value:{'+' if sign else ''},.{decimals}f}"
+    return f"{value:{'+' if with_sign else ''},.{decimals}f}"

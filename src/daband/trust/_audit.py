@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from daband.policies._policy import Policy
 from daband.training._work_folder import Folder
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import TargetContexts, check_arm_names, check_target
-from daband.trust._assessment import COLLECT, DEPLOY, KEEP, as_text
+from daband.trust._assessment import COLLECT, DEPLOY, KEEP, format_number
 from daband.trust._incumbent import as_incumbent, decide, make_constant_incumbent
 from daband.trust._questions import Evidence, Interval, Questions
 
@@ -87,11 +88,11 @@ class Audit:
         if not self.budget:
             return f"No reward is needed: the policy makes the same choices as {self.incumbent} in the target."
         unit = f"{self.unit} " if self.unit else ""
-        limits = f"[{as_text(self.low)}, {as_text(self.high)}]"
+        limits = f"[{format_number(self.low)}, {format_number(self.high)}]"
         rewards = "1 target reward" if self.answered == 1 else f"{self.answered:,} target rewards"
-        advantage = as_text(self.advantage, sign=True)
-        text = f"{rewards}: {advantage} {limits} {unit}over {self.incumbent}: {self.verdict}."
-        return text if self.answered else f"0 of {self.budget} questions are answered."
+        advantage = format_number(self.advantage, with_sign=True)
+        result = f"{rewards}: {advantage} {limits} {unit}over {self.incumbent}: {self.verdict}."
+        return result if self.answered else f"0 of {self.budget} questions are answered."
 
     @property
     def interval(self) -> Interval:
@@ -165,40 +166,32 @@ def audit(
     """
     _check_arguments(policy, ask, directory, confidence, rule)
     check_int("budget", budget, minimum=1)
-    contexts = check_target(target, policy)
-    if budget > len(contexts):
-        raise InvalidInput(f"budget must be at most {len(contexts)}, the number of target contexts, got {budget}")
+    target_contexts = check_target(target, policy)
+    n_contexts = len(target_contexts)
+    if budget > n_contexts:
+        raise InvalidInput(f"budget must be at most {n_contexts}, the number of target contexts, got {budget}")
     names = check_arm_names(arm_names, policy)
-    incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=contexts)
-    sample = TargetContexts.read(contexts, _MAX_CONTEXTS, seed=check_int("seed", seed, minimum=0))
-    arms, means = decide(policy, sample.contexts, "target", rule)
-    incumbent = make_constant_incumbent(int(means.mean(axis=0).argmax()), names) if incumbent is None else incumbent
+    incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=target_contexts)
+    sample = TargetContexts.read(target_contexts, _MAX_CONTEXTS, seed=check_int("seed", seed, minimum=0))
+    arms, predicted_rewards = decide(policy, sample.contexts, "target", rule)
+    if incumbent is None:
+        incumbent = make_constant_incumbent(int(predicted_rewards.mean(axis=0).argmax()), names)
     settings = {"incumbent": incumbent.name, "confidence": confidence, "rule": rule, "unit": unit}
     incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
-    questions = Questions(
-        np.stack([arms, incumbent_arms]), np.asarray(means, np.float64), deviation=_reward_deviation(policy), seed=seed
-    )
+    all_arms, reward_deviation = np.stack([arms, incumbent_arms]), _compute_reward_deviation(policy)
+    questions = Questions(all_arms, predicted_rewards.astype(np.float64), deviation=reward_deviation, seed=seed)
     if not len(questions.disputed):
         unknown_value = (math.nan, -math.inf, math.inf)
         return Audit(0.0, 0.0, 0.0, *unknown_value, incumbent.name, confidence, 0, 0, len(arms), unit)
-
-    def build_survey(folder: Path | None) -> Survey:
-        """Return the survey in a folder, or in memory."""
-        return Survey(
-            questions,
-            sample.indices,
-            budget=budget,
-            folder=folder,
-            settings=settings,
-            arm_names=names,
-            row_names=contexts.row_names,
-        )
-
+    row_names = target_contexts.row_names
+    build_survey = partial(
+        Survey, questions, sample.indices, budget=budget, settings=settings, arm_names=names, row_names=row_names
+    )
     if directory is None:
         assert ask is not None
-        return _run_survey(build_survey(None), ask, contexts, until_clear)
+        return _run_survey(build_survey(folder=None), ask, target_contexts, until_clear)
     with Folder(directory, content=_FOLDER_DESCRIPTION) as folder:
-        return _run_survey(build_survey(folder.path), ask, contexts, until_clear)
+        return _run_survey(build_survey(folder=folder.path), ask, target_contexts, until_clear)
 
 
 def _run_survey(survey: Survey, ask: Ask | None, target: Contexts, until_clear: bool) -> Audit:
@@ -269,7 +262,7 @@ def _check_folder(directory: str | Path) -> Path:
     return Path(directory)
 
 
-def _reward_deviation(policy: Policy) -> float:
+def _compute_reward_deviation(policy: Policy) -> float:
     """Return the standard deviation of the rewards that the policy has learned, or 1 if it has learned none."""
     count, _, squared_differences, *_ = policy.reward_moments.state()
     return math.sqrt(squared_differences / count) if count > 0 and squared_differences > 0 else 1.0

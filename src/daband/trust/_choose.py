@@ -37,8 +37,8 @@ from daband.trust._assess import (
     build_assessment,
     compute_arm_fractions,
     estimate_gain_error,
+    estimate_new_arm_gain,
     estimate_reward_deviation,
-    prove_new_arms,
 )
 from daband.trust._assessment import Assessment
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
@@ -57,7 +57,7 @@ _MAX_REGRESSION_VALUES = 1 << 28
 #: Gradient steps per episode on wide vectors.
 _WIDE_STEPS = 8
 #: Number of dimensions of an image: channels, height and width.
-_IMAGE_DIMENSIONS = 3
+_N_IMAGE_DIMENSIONS = 3
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         default = next(candidate for candidate in all_candidates if candidate.preferred)
         others = [candidate for candidate in all_candidates if candidate is not default]
         return [*others[:2], default]
-    is_image = len(pair.context_shape) == _IMAGE_DIMENSIONS
+    is_image = len(pair.context_shape) == _N_IMAGE_DIMENSIONS
     is_logged = isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == ("bandit", "disjoint")
     feature_candidates = [
         Candidate("linucb", "linucb"),
@@ -150,8 +150,8 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
             candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
         return candidates
     if is_wide:
-        is_small = dimensions < MAX_LINEAR_DIM and pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
-        method = "mixture" if is_small else f"mixture{_PCA_SUFFIX}"
+        is_regression_small = dimensions < MAX_LINEAR_DIM and pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
+        method = "mixture" if is_regression_small else f"mixture{_PCA_SUFFIX}"
         settings = {"recipe": {"base": recipe, "learning": {"steps": _WIDE_STEPS}}}
         return [*candidates, Candidate("mixture", method, settings, _WIDE_DIMENSIONS, preferred=True)]
     if "trees" in policies.names():
@@ -282,12 +282,12 @@ def choose(
         raise InvalidInput("quick=True selects default candidates, so it cannot be combined with candidates=")
     if quick and isinstance(pair, Pair):
         candidates = default_candidates(pair, quick=True)
-    candidates = _checked_candidates(pair, ask, budget, directory, candidates, seed, episode_length)
+    candidates = _check_arguments(pair, ask, budget, directory, candidates, seed, episode_length)
     incumbent = as_incumbent(incumbent, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target)
     candidates = [_with_exploration(candidate, explore, epsilon) for candidate in candidates]
     training_pair, episodes, episode_length = choose_training_budget(pair, episodes, episode_length)
     folder = None if directory is None else Path(directory)
-    trained = train_candidates(
+    trained_policies = train_candidates(
         training_pair,
         candidates,
         seed=seed,
@@ -298,7 +298,7 @@ def choose(
         progress=progress,
         describe_first=partial(_describe_first_result, pair, seed),
     )
-    comparison = _Comparison.compare(pair, trained, candidates, incumbent, seed)
+    comparison = _Comparison.compare(pair, trained_policies, candidates, incumbent, seed)
     survey = comparison.build_survey(budget, folder, seed) if budget else None
     chosen_index = comparison.preferred_index
     if survey is not None:
@@ -307,15 +307,14 @@ def choose(
         if ask is not None:
             survey.ask(ask, pair.target, (lambda: comparison.is_clear(survey)) if until_clear else None)
     evidence = None if survey is None else survey.compute_evidence()
-    rule = (
-        f"without target rewards, {'the default' if candidates[chosen_index].preferred else 'the best in the source'}"
-    )
+    reason = "the default" if candidates[chosen_index].preferred else "the best in the source"
+    rule = f"without target rewards, {reason}"
     if evidence is not None and evidence.n_answered:
-        chosen_index = comparison.find_best(evidence)
+        chosen_index = comparison.find_best_index(evidence)
         rule = f"the largest expected advantage by {evidence.n_answered} target rewards"
     policy = comparison.policies[chosen_index]
     if not (evidence and evidence.n_answered):
-        rule = _describe_rule(policy, comparison.new_arms, pair, unit) or rule
+        rule = _describe_rule(policy, comparison.new_arm_evidence, pair, unit) or rule
     assessment = comparison.assess(chosen_index, unit)
     if survey is not None and evidence is not None and evidence.n_answered:
         advantage = evidence.intervals(len(candidates), budget=budget)[chosen_index]
@@ -347,19 +346,19 @@ class _Comparison:
     #: A sample of target contexts.
     sample: TargetContexts
     #: The choices of each policy on ``rounds`` and ``sample``.
-    choices: Sequence[Choices]
+    policy_choices: Sequence[Choices]
     incumbent: Incumbent
     #: Index of the candidate to choose without target rewards.
     preferred_index: int
     #: Estimated gain of choosing arms without rewards by their features; None if there is no such arm or estimate.
-    new_arms: LogEvidence | None = None
+    new_arm_evidence: LogEvidence | None = None
 
     @classmethod
     def compare(
         cls,
         pair: Pair,
-        trained: Sequence[Policy],
-        candidates: Sequence[Candidate],
+        trained_policies: list[Policy],
+        candidates: list[Candidate],
         incumbent: Incumbent | None,
         seed: int,
     ) -> _Comparison:
@@ -367,38 +366,41 @@ class _Comparison:
         assert pair.source_test is not None
         rounds = SourceRounds.read(pair.source_test, _MAX_CONTEXTS, seed=seed)
         sample = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=seed)
-        source_choices = [rounds.decide(policy) for policy in trained]
-        for log_policy in {id(policy): policy for policy in trained if isinstance(policy, LogPolicy)}.values():
+        source_decisions = [rounds.decide(policy) for policy in trained_policies]
+        log_policies = {id(policy): policy for policy in trained_policies if isinstance(policy, LogPolicy)}
+        for log_policy in log_policies.values():
             _learn_held_out(log_policy, pair.source_test, seed)
-        for index, policy in enumerate(trained):
+        for index, policy in enumerate(trained_policies):
             if isinstance(policy, LogPolicy) and not policy.evidence.personalises:
-                source_choices[index] = rounds.decide(policy)  # its best arm may differ after the held-out rounds
-        choices = [
-            Choices(*choice, *decide(policy, sample.contexts, "target"))
-            for choice, policy in zip(source_choices, trained, strict=True)
+                source_decisions[index] = rounds.decide(policy)  # its best arm may differ after the held-out rounds
+        policy_choices = [
+            Choices(*arms_and_means, *decide(policy, sample.contexts, "target"))
+            for arms_and_means, policy in zip(source_decisions, trained_policies, strict=True)
         ]
         if incumbent is None:  # the arm of the trained constant candidate, or the best arm on held-out rounds
-            constant_choices = [choices[index] for index, candidate in enumerate(candidates) if _is_constant(candidate)]
-            arm = int(constant_choices[0].source_arms[0]) if constant_choices else rounds.find_best_arm()
+            constant_index = next(
+                (index for index, candidate in enumerate(candidates) if _is_constant(candidate)), None
+            )
+            arm = rounds.find_best_arm() if constant_index is None else policy_choices[constant_index].source_arms[0]
             if pair.catalogue is not None:
                 arm = rounds.find_best_arm(pair.catalogue)
             incumbent = make_constant_incumbent(arm, pair.class_names)
-        values = [float(rounds.get_rewards(choice.source_arms).mean()) for choice in choices]
+        source_values = [float(rounds.get_rewards(choices.source_arms).mean()) for choices in policy_choices]
         indices = range(len(candidates))
         preferred_index = next((index for index in indices if candidates[index].preferred), None)
         if preferred_index is None:
-            contextual = [index for index in indices if candidates[index].uses_contexts]
-            preferred_index = max(contextual or indices, key=values.__getitem__)
-        preferred_index, evidence = _find_preferred(pair, trained, preferred_index, seed)
-        return cls(pair, trained, rounds, sample, choices, incumbent, preferred_index, evidence)
+            contextual_indices = [index for index in indices if candidates[index].uses_contexts]
+            preferred_index = max(contextual_indices or indices, key=source_values.__getitem__)
+        preferred_index, new_arm_evidence = _find_preferred_index(pair, trained_policies, preferred_index, seed)
+        return cls(pair, trained_policies, rounds, sample, policy_choices, incumbent, preferred_index, new_arm_evidence)
 
     def build_survey(self, budget: int, folder: Path | None, seed: int) -> Survey | None:
         """Return the survey that compares the candidates and the incumbent; None if all make the same choices."""
         incumbent_arms = self.incumbent.choose_target_arms(self.sample.contexts, self.sample.indices)
         questions = Questions(
-            np.stack([*(choice.target_arms for choice in self.choices), incumbent_arms]),
-            np.mean([choice.target_means for choice in self.choices], axis=0, dtype=np.float64),
-            deviation=max(estimate_reward_deviation(self.rounds, choice) for choice in self.choices),
+            np.stack([*(choices.target_arms for choices in self.policy_choices), incumbent_arms]),
+            np.mean([choices.target_means for choices in self.policy_choices], axis=0, dtype=np.float64),
+            deviation=max(estimate_reward_deviation(self.rounds, choices) for choices in self.policy_choices),
             seed=seed,
         )
         if not len(questions.disputed):
@@ -413,15 +415,15 @@ class _Comparison:
             row_names=self.pair.target.row_names,
         )
 
-    def find_best(self, evidence: Evidence) -> int:
+    def find_best_index(self, evidence: Evidence) -> int:
         """Return the index of the candidate to choose with target rewards."""
-        values = [self.rounds.get_rewards(choice.source_arms).mean() for choice in self.choices]
-        return evidence.choose(self.preferred_index, np.array(values))
+        source_values = [self.rounds.get_rewards(choices.source_arms).mean() for choices in self.policy_choices]
+        return evidence.choose(self.preferred_index, np.array(source_values))
 
     def is_clear(self, survey: Survey) -> bool:
         """Return True if the interval of the chosen candidate's advantage over the incumbent excludes 0."""
         evidence = survey.compute_evidence()
-        interval = evidence.intervals(len(self.policies), budget=survey.budget)[self.find_best(evidence)]
+        interval = evidence.intervals(len(self.policies), budget=survey.budget)[self.find_best_index(evidence)]
         return interval.low > 0.0 or interval.high < 0.0
 
     def assess(self, index: int, unit: str) -> Assessment:
@@ -430,11 +432,11 @@ class _Comparison:
             self.policies[index],
             self.rounds,
             self.sample,
-            self.choices[index],
+            self.policy_choices[index],
             self.incumbent,
             arm_names=self.pair.class_names,
             unit=unit,
-            new_arms_proven=None if self.new_arms is None else self.new_arms.personalises,
+            is_gain_proven=None if self.new_arm_evidence is None else self.new_arm_evidence.personalises,
         )
 
     def build_table(
@@ -444,8 +446,8 @@ class _Comparison:
         has_answers = evidence is not None and evidence.n_answered > 0
         intervals = evidence.intervals(len(candidates), budget=budget) if evidence is not None and has_answers else []
         rows = []
-        for index, (candidate, choice) in enumerate(zip(candidates, self.choices, strict=True)):
-            rewards = self.rounds.get_rewards(choice.source_arms)
+        for index, (candidate, choices) in enumerate(zip(candidates, self.policy_choices, strict=True)):
+            rewards = self.rounds.get_rewards(choices.source_arms)
             gains = rewards - self.rounds.get_incumbent_rewards(self.incumbent)
             rows.append(
                 {
@@ -454,12 +456,12 @@ class _Comparison:
                     "settings": dict(candidate.settings),
                     "components": candidate.components,
                     "source_advantage": float(gains.mean()),
-                    "source_error": estimate_gain_error(gains, estimate_reward_deviation(self.rounds, choice)),
+                    "source_error": estimate_gain_error(gains, estimate_reward_deviation(self.rounds, choices)),
                     "source_value": float(rewards.mean()),
                     "advantage": intervals[index].value if has_answers else None,
                     "low": intervals[index].low if has_answers else None,
                     "high": intervals[index].high if has_answers else None,
-                    "target_fractions": compute_arm_fractions(choice.target_arms, self.pair.n_arms),
+                    "target_fractions": compute_arm_fractions(choices.target_arms, self.pair.n_arms),
                     "chosen": index == chosen_index,
                 }
             )
@@ -473,8 +475,8 @@ def _describe_first_result(pair: Pair, seed: int, name: str, policy: Policy) -> 
     arms = rounds.decide(policy)[0]
     if len(set(arms.tolist())) < 2:
         return ""
-    mean, best = rounds.get_rewards(arms).mean(), rounds.get_rewards(np.full(len(arms), rounds.find_best_arm())).mean()
-    return f"first result: the mean source reward of {name} is {mean:.3g}, of the best arm {best:.3g}"
+    value, best_arm_value = rounds.get_rewards(arms).mean(), rounds.rewards[:, rounds.find_best_arm()].mean()
+    return f"first result: the mean source reward of {name} is {value:.3g}, of the best arm {best_arm_value:.3g}"
 
 
 def _learn_held_out(policy: LogPolicy, held_out_rounds: EvaluationDomain | LoggedDomain, seed: int) -> None:
@@ -487,25 +489,27 @@ def _learn_held_out(policy: LogPolicy, held_out_rounds: EvaluationDomain | Logge
     policy.log_parts |= list_entries(held_out_rounds)
 
 
-def _find_preferred(pair: Pair, trained: Sequence[Policy], preferred: int, seed: int) -> tuple[int, LogEvidence | None]:
-    """Return the index of the candidate to choose without target rewards, and its evidence.
+def _find_preferred_index(
+    pair: Pair, trained_policies: Sequence[Policy], preferred_index: int, seed: int
+) -> tuple[int, LogEvidence | None]:
+    """Return the index of the candidate to choose without target rewards, and the gain of choosing by arm features.
 
-    It is ``preferred``, unless that candidate is a ``LogPolicy`` and the target has arms without rewards, which a
-    ``LogPolicy`` never chooses. Then it is the last candidate that uses arm features. It must gain significantly in the
-    log, unless the log has no target arm at all. The evidence is the gain of choosing by arm features; None if no such
-    arms exist or no candidate uses features.
+    The index is ``preferred_index``, unless that candidate is a ``LogPolicy`` and the target has arms without rewards,
+    which a ``LogPolicy`` never chooses. Then it is the last candidate that uses arm features. It must gain
+    significantly in the log, unless the log has no target arm at all. The gain is None if no such arms exist or no
+    candidate uses features.
     """
-    log_policy, catalogue = trained[preferred], pair.catalogue
+    log_policy, catalogue = trained_policies[preferred_index], pair.catalogue
     if not isinstance(log_policy, LogPolicy) or catalogue is None:
-        return preferred, None
+        return preferred_index, None
     rewarded_arms = catalogue.offered[1] & (log_policy.counts > 0)
     all_rewarded = (rewarded_arms == catalogue.offered[1]).all()
     rounds = None if all_rewarded else SourceRounds.read(pair.source, _MAX_CONTEXTS, seed=seed)
-    for index in reversed(range(len(trained))):
-        evidence = None if rounds is None else prove_new_arms(trained[index], rounds)
+    for index in reversed(range(len(trained_policies))):
+        evidence = None if rounds is None else estimate_new_arm_gain(trained_policies[index], rounds)
         if evidence is not None:
-            return (index if evidence.personalises or not rewarded_arms.any() else preferred), evidence
-    return preferred, None
+            return (index if evidence.personalises or not rewarded_arms.any() else preferred_index), evidence
+    return preferred_index, None
 
 
 def _is_constant(candidate: Candidate) -> bool:
@@ -513,17 +517,17 @@ def _is_constant(candidate: Candidate) -> bool:
     return not candidate.uses_contexts and candidate.method != "random"
 
 
-def _describe_rule(policy: Policy, new_arms: LogEvidence | None, pair: Pair, unit: str) -> str:
+def _describe_rule(policy: Policy, new_arm_evidence: LogEvidence | None, pair: Pair, unit: str) -> str:
     """Return a sentence with the evidence of a log for the chosen policy, or "" if there is none."""
     by_context = isinstance(policy, LogPolicy) and policy.by_context
     rule = _describe_log_evidence(policy.evidence, pair.class_names, unit) if by_context else ""  # type: ignore[attr-defined]
-    if new_arms is None:
+    if new_arm_evidence is None:
         return rule
-    gain = _describe_gain(new_arms, pair.class_names, unit)
+    gain = _describe_gain(new_arm_evidence, pair.class_names, unit)
     clause = "; target arms without any reward are not" if rule else "target arms without any reward are"
     return (
         f"{rule}{clause} chosen by their features: with a fifth of the arms left out, choosing by "
-        f"arm features gains {gain}{'' if new_arms.personalises else ', which is not proven'}"
+        f"arm features gains {gain}{'' if new_arm_evidence.personalises else ', which is not proven'}"
     )
 
 
@@ -536,13 +540,13 @@ def _describe_gain(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -
 
 def _describe_log_evidence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
     """Return a sentence with the gain of choosing by context in a log, in the unit of the rewards."""
-    constant_policy = make_constant_incumbent(evidence.arm, arm_names).name
+    best_arm_name = make_constant_incumbent(evidence.arm, arm_names).name
     if not math.isfinite(evidence.error):
-        return f"the log has too few rounds to choose by context: {constant_policy} is chosen"
+        return f"the log has too few rounds to choose by context: {best_arm_name} is chosen"
     if evidence.error == 0.0:
-        return f"choosing by context always gives the same arm: {constant_policy} is chosen"
-    decision = "arms are chosen by context" if evidence.personalises else f"{constant_policy} is chosen"
-    return f"personalising gains {_describe_gain(evidence, arm_names, unit)}: {decision}"
+        return f"choosing by context always gives the same arm: {best_arm_name} is chosen"
+    conclusion = "arms are chosen by context" if evidence.personalises else f"{best_arm_name} is chosen"
+    return f"personalising gains {_describe_gain(evidence, arm_names, unit)}: {conclusion}"
 
 
 def _learn_answers(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:
@@ -550,20 +554,20 @@ def _learn_answers(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[in
 
     These are a few rounds among thousands, so their effect is small. A network takes no gradient steps.
     """
-    rows = np.array([context for context, _ in answers])
+    context_rows = np.array([row for row, _ in answers])
     policy.update(
-        contexts[rows],
+        contexts[context_rows],
         np.array([arm for _, arm in answers]),
         np.array(list(answers.values())),
         domain="target",
-        ids=[f"choose-{context}-{arm}" for context, arm in answers],
+        ids=[f"choose-{row}-{arm}" for row, arm in answers],
     )
 
 
-def _checked_candidates(
+def _check_arguments(
     pair: Any, ask: Any, budget: Any, directory: Any, candidates: Any, seed: Any, episode_length: Any
 ) -> list[Candidate]:
-    """Return the candidates. Raise an error for invalid arguments of ``choose``."""
+    """Raise an error for invalid arguments of ``choose``, and return the candidates as a list."""
     if not isinstance(pair, Pair):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
     if pair.source_test is None:
@@ -572,10 +576,10 @@ def _checked_candidates(
             "use; build the pair with source_test=0.1, for example"
         )
     if len(pair.domains.targets) > 1:
-        first, *_ = pair.domains.targets
+        first_target, *_ = pair.domains.targets
         raise InvalidInput(
             f"a choice is for one target, and the pair has {', '.join(pair.domains.targets)}: choose for each, with "
-            f'daband.domains.restrict_pair(pair, targets=["{first}"]), or --target {first}'
+            f'daband.domains.restrict_pair(pair, targets=["{first_target}"]), or --target {first_target}'
         )
     for name, domain in (("target", pair.target), ("source_test", pair.source_test)):
         if len(domain) < _MIN_CONTEXTS:  # an error before minutes of training, not after
@@ -597,7 +601,7 @@ def _checked_candidates(
 
 def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float | None) -> Candidate:
     """Return the candidate with these exploration settings, as far as its policy has them."""
-    setting_names = get_setting_defaults(policies.get(candidate.method.removesuffix("-p")))
+    setting_names = get_setting_defaults(policies.get(candidate.method.removesuffix(_PCA_SUFFIX)))
     exploration = {"explore": explore, "epsilon": epsilon}
     settings = {name: value for name, value in exploration.items() if value is not None and name in setting_names}
     return replace(candidate, settings={**settings, **candidate.settings}) if settings else candidate
