@@ -52,7 +52,7 @@ print("                              target:", dict(zip(pair.class_names, in_tar
 # ``Constant`` is the best constant arm. A method that is not better has learned nothing useful. This page has one seed
 # and a small budget; :doc:`the results </results/methods>` have five seeds and all six ordered pairs. An age or a
 # weight means the same in both populations (a covariate shift), so by default DABand aligns nothing here and equals
-# Neural-LinUCB; ``policy.alignment_summary`` reports this.
+# Neural-LinUCB; ``policy.recipe.weights`` has no term for the target.
 
 makers = {
     "Constant": daband.Constant,

@@ -36,7 +36,7 @@ def accuracy(kind, pair, **settings):
 def test_a_column_in_other_units_is_standardised_by_domain(kind, tmp_path):
     policy, stated = accuracy(kind, market("units", [0]))
     assert stated > 0.85
-    assert kind is daband.LinUCB or "nothing is aligned" in policy.alignment_summary
+    assert not policy.adapts_to_target
     assert stated > accuracy(kind, market("covariate"))[1] + 0.1
     policy.save(tmp_path / "p.safetensors")
     again = daband.load(tmp_path / "p.safetensors")
@@ -52,12 +52,12 @@ def test_a_covariate_shift_means_one_map_for_both_domains(kind):
     policy, _ = accuracy(kind, market("covariate"))
     contexts = np.random.default_rng(1).normal(size=(40, 3))
     np.testing.assert_allclose(policy.decide(contexts, "source").mean, policy.decide(contexts, "target").mean)
-    assert kind is daband.LinUCB or policy.alignment_summary.startswith("nothing is aligned")
+    assert not policy.adapts_to_target
 
 
 def test_only_a_difference_of_style_is_aligned():
     aligned = daband.DABand(context_shape=(3,), n_arms=2, recipe="small", shift="style", device="cpu")
-    assert "adversarial" in aligned.alignment_summary
+    assert "adversarial" in aligned.recipe.weights
     for kind in (daband.Constant, daband.Random):
         assert kind(context_shape=(3,), n_arms=2, shift="style").shift.aligns_features
 

@@ -238,11 +238,6 @@ class NeuralLinUCB(Policy):
         }  # fmt: skip
 
     @property
-    def alignment_summary(self) -> str:
-        """A line of text that describes how the domains are aligned."""
-        return self.learner.alignment_summary
-
-    @property
     def adapts_to_target(self) -> bool:
         return self.learner.objective.needs_target
 

@@ -177,21 +177,6 @@ class Learner:
         """True if steps use unlabelled target contexts: for a term, or for the statistics of norms."""
         return self.objective.needs_target or any(norm.statistics == "own" for norm in self.norms)
 
-    @property
-    def alignment_summary(self) -> str:
-        """A line of text that describes how the domains are aligned."""
-        statistics = "no normalisation by domain"
-        if self.norms:
-            by_domain = self.norms[0].statistics == "own"
-            statistics = "own statistics of each domain" if by_domain else "the source's statistics in every domain"
-        terms = [name for name in self.objective.gated_names if name != "regression_error"]
-        if not terms:
-            return f"nothing is aligned: {statistics}"
-        full_steps = {name: math.ceil(self.objective.weights[name].full_step(self.run_steps)) for name in terms}
-        waiting = [f"{name} at step {step:,}" for name, step in full_steps.items() if step > self.step_number]
-        waiting_text = f"; not at full weight before {', '.join(waiting)}" if waiting else ""
-        return f"aligned by {', '.join(terms)}, gate {self.gate:.2f}{waiting_text}; {statistics}"
-
     def plan(self, steps: int) -> None:
         """Set the number of gradient steps of the run; schedules are fractions of it."""
         self.run_steps = max(1, steps)

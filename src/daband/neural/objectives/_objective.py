@@ -45,10 +45,6 @@ class Weight:
     def __bool__(self) -> bool:
         return self.value > 0
 
-    def full_step(self, run_steps: int) -> float:
-        """Return the gradient step from which the weight has its full value, in a run of ``run_steps`` steps."""
-        return _to_steps(self.start, run_steps) + _to_steps(self.ramp, run_steps)
-
     def value_at(self, step: int, run_steps: int) -> float:
         """Return the weight at gradient step ``step`` of a run of ``run_steps`` steps."""
         start, ramp = _to_steps(self.start, run_steps), _to_steps(self.ramp, run_steps)
