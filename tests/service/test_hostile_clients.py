@@ -171,7 +171,7 @@ def test_half_sent_requests_do_not_use_up_file_descriptors(exported, tmp_path):
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)); from daband.service import serve"
     )
-    code += f"; serve({str(exported)!r}, 'sqlite:///{tmp_path}/events.db', port={port}, worker=False)"
+    code += f"; serve({str(exported)!r}, 'sqlite:///{tmp_path}/events.db', port={port})"
     process = subprocess.Popen([sys.executable, "-c", code])
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client, contextlib.ExitStack() as stack:

@@ -246,12 +246,6 @@ def serve_command(
         list[str] | None, typer.Option(metavar="NAME", help="A further host name that requests may use; * allows any.")
     ] = None,
     body_bytes: Annotated[int, typer.Option(min=1, help="The largest request body, in bytes.")] = 1 << 20,
-    worker: Annotated[
-        bool, typer.Option("--worker/--no-worker", help="Start the process that learns and sets default rewards.")
-    ] = True,
-    access_log: Annotated[
-        bool, typer.Option("--access-log", help="Print the path and status of each request, without contexts.")
-    ] = False,
     open_to_all: Annotated[
         bool, typer.Option("--open-to-all", help="Accept requests of other machines without tokens.")
     ] = False,
@@ -298,17 +292,7 @@ def serve_command(
     load_deployed(file)  # raises an error for a damaged file before addresses are printed
     typer.echo(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/openapi.json")
     typer.echo(f"Log:     {log.split('@')[-1]}")
-    serve(
-        file,
-        log,
-        settings,
-        learn=learn,
-        learn_every=learn_every,
-        host=host,
-        port=port,
-        worker=worker,
-        access_log=access_log,
-    )
+    serve(file, log, settings, learn=learn, learn_every=learn_every, host=host, port=port)
 
 
 def export_events_command(

@@ -54,8 +54,6 @@ def serve(
     learn_every: int = 100,
     host: str = "127.0.0.1",
     port: int = 8000,
-    worker: bool = True,
-    access_log: bool = False,
 ) -> None:
     """Serve an exported policy until the process is stopped.
 
@@ -67,25 +65,20 @@ def serve(
         learn_every: the number of rewards that are learned at a time.
         host: the address to listen on.
         port: the port to listen on.
-        worker: True to start the process that learns, updates the service's page and sets default rewards.
-        access_log: True to print a line for every request.
     """
     settings = settings or Settings()
     _check_learning(learn, settings)
     app = create_app(file, log, settings)
     stopping = threading.Event()
     supervisor = threading.Thread(target=_supervise_worker, args=(stopping, log, settings, learn, learn_every))
-    if worker:
-        supervisor.start()
-    level = "info" if access_log else "warning"
-    config = build_uvicorn_config(app, settings.limits, host=host, port=port, access_log=access_log, log_level=level)
+    supervisor.start()
+    config = build_uvicorn_config(app, settings.limits, host=host, port=port, access_log=False, log_level="warning")
     try:
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run()
     finally:
         stopping.set()
-        if worker:
-            supervisor.join()
+        supervisor.join()
 
 
 def build_uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:

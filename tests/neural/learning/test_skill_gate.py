@@ -108,8 +108,10 @@ def test_initial_weights_follow_the_seed():
 
 def test_the_shift_decides_what_is_aligned():
     for shift, statistics, terms in (
-        (Shift.of("covariate"), "source", []), (Shift.of("units"), "own", []), (Shift.of("style"), "own", ["adversarial"])
-    ):  # fmt: skip
+        (Shift.of("covariate"), "source", []),
+        (Shift.of("units"), "own", []),
+        (Shift.of("style"), "own", ["adversarial"]),
+    ):
         recipe = resolve_recipe("default", context_shape=(4,), shift=shift)
         settings = {"feature_shape": (4,), "n_arms": K, "shared": False, "feedback": "one_hot", "seed": 0}
         made = Learner(recipe=recipe, device=torch.device("cpu"), **settings)
