@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from daband.linear._exploration import Exploration, seeded_draws
-from daband.linear._kernels import draw_key
+from daband.linear._exploration import Exploration, make_seeded_draw
+from daband.linear._kernels import make_draw_key
 from daband.linear._reward_moments import RewardMoments
 
 
@@ -53,6 +53,6 @@ def play(head, contexts, rewards, *, first_round=0, moments=None, alpha=0.6, see
         contexts,
         rewards,
         exploration=Exploration("ucb", alpha, **rule),
-        draws=lambda row: seeded_draws(draw_key(seed), first_round + row),
+        draw_from=lambda row: make_seeded_draw(make_draw_key(seed), first_round + row),
         moments=RewardMoments(standardise=False) if moments is None else moments,
     )

@@ -9,15 +9,15 @@ from scipy import stats
 
 from daband.linear import _kernels_numba as kernels_numba
 from daband.linear import _kernels_numpy as kernels_numpy
-from daband.linear._exploration import Exploration, _normal_cdf, seeded_draws
-from daband.linear._kernels import draw_key
+from daband.linear._exploration import Exploration, _normal_cdf, make_seeded_draw
+from daband.linear._kernels import make_draw_key
 
 KEY = np.uint64(12345678901234567890)
 
 
 def test_uniform_numbers_are_the_same_to_the_bit_and_uniform():
-    plain = kernels_numpy.uniforms(KEY, 7, 20_000, 4)
-    compiled = [[kernels_numba.uniform(KEY, 7 + row, slot) for slot in range(4)] for row in range(200)]
+    plain = kernels_numpy.draw_uniforms(KEY, 7, 20_000, 4)
+    compiled = [[kernels_numba.draw_uniform(KEY, 7 + row, slot) for slot in range(4)] for row in range(200)]
     np.testing.assert_array_equal(compiled, plain[:200])
     assert abs(plain.mean() - 0.5) < 0.01
     assert abs(np.corrcoef(plain.T)[0, 1]) < 0.03
@@ -28,8 +28,8 @@ def test_uniform_numbers_are_the_same_to_the_bit_and_uniform():
 
 
 def test_a_batch_of_uniforms_is_its_singles():
-    whole = kernels_numpy.uniforms(KEY, 0, 6, 3)
-    parts = np.concatenate([kernels_numpy.uniforms(KEY, i, 1, 3) for i in range(6)])
+    whole = kernels_numpy.draw_uniforms(KEY, 0, 6, 3)
+    parts = np.concatenate([kernels_numpy.draw_uniforms(KEY, i, 1, 3) for i in range(6)])
     np.testing.assert_array_equal(whole, parts)
 
 
@@ -61,8 +61,8 @@ def test_ties_are_measured_in_the_unit_of_rewards():
     drawn = lambda *_: np.full((10, 2), 0.9)  # noqa: E731
     greedy = Exploration("greedy")
     assert greedy.decide(scores, 0 * scores, drawn).arm.tolist() == [0] * 10
-    assert greedy.decide(scores, 0 * scores, drawn, unit=(0.0, 1e4)).arm.tolist() == [1] * 10
-    assert greedy.decide(scores[:2], 0 * scores[:2], drawn, unit=(0.0, 1e4)).arm.tolist() == [1] * 2
+    assert greedy.decide(scores, 0 * scores, drawn, scaling=(0.0, 1e4)).arm.tolist() == [1] * 10
+    assert greedy.decide(scores[:2], 0 * scores[:2], drawn, scaling=(0.0, 1e4)).arm.tolist() == [1] * 2
     with pytest.raises(ValueError, match="NaN"):
         greedy.decide(np.full((10, 3), np.nan), 0 * scores, drawn)
 
@@ -83,16 +83,18 @@ def test_episodes_agree(model, has_covariances, standardise):
     out = []
     for kernels in (kernels_numba, kernels_numpy):
         mean, var, arms, propensities = np.zeros((2, n, n_arms)), variance.copy(), np.empty(n, np.int64), np.empty(n)
-        running, units = np.zeros(5), np.empty((n, 2))
+        running, scalings = np.zeros(5), np.empty((n, 2))
         kernels.play_episode(
             (covariance if has_covariances else products, z, has_covariances, mean, var),
             model == "shared",
             (np.full((n, n_arms), 0.5), np.ones((n, n_arms), bool), 0.1, draws),
-            (rewards, weights),
-            (running, standardise),
-            (arms, propensities, units),
+            rewards,
+            weights,
+            running,
+            standardise,
+            (arms, propensities, scalings),
         )
-        out.append((mean, var, arms, propensities, running, units))
+        out.append((mean, var, arms, propensities, running, scalings))
         received, counted = rewards[np.arange(n), arms], weights > 0
         centre = np.average(received, weights=weights)
         np.testing.assert_allclose(running[:2], [weights.sum(), centre])
@@ -146,13 +148,15 @@ def test_learned_rounds_and_decisions_agree(dim):
     theta, context, available = arrays["theta"], rng.normal(size=(1, dim)), np.array([[True, False, True]])
     scored, arm, propensity = np.empty((2, 1, 3)), np.empty(1, np.int64), np.empty(1)
     kernels_numba.decide_one(
-        (inverse, theta), context, available, (4.0, 10.0), (0.7, 0.2, KEY), 3, (scored, arm, propensity)
+        inverse, theta, context, available, (4.0, 10.0), (0.7, 0.2, KEY), 3, (scored, arm, propensity)
     )
     (mean, bonus) = scored
     np.testing.assert_allclose(mean[0], 4.0 + (theta[:, 0] - 4.0 * theta[:, 1]) @ context[0], rtol=1e-12)
     variances = [context[0] @ matrix @ context[0] for matrix in inverse]
     np.testing.assert_allclose(bonus[0], 10.0 * np.sqrt(variances), rtol=1e-12)
-    expected = Exploration("ucb", 0.7, 0.2).decide(mean, bonus, seeded_draws(KEY, 3), available, unit=(4.0, 10.0))
+    expected = Exploration("ucb", 0.7, 0.2).decide(
+        mean, bonus, make_seeded_draw(KEY, 3), available, scaling=(4.0, 10.0)
+    )
     np.testing.assert_array_equal((expected.arm, expected.propensity), (arm, propensity))
 
 
@@ -186,10 +190,10 @@ def test_sums_of_squares_overflow_without_a_warning(kernels):
 def test_even_choices_are_even_among_the_available():
     available = np.tile([True, False, True, True], (6_000, 1))
     even, means = Exploration("greedy", epsilon=1.0), np.full((6_000, 4), 0.5)
-    decision = even.decide(means, means, seeded_draws(draw_key(0), 5), available)
+    decision = even.decide(means, means, make_seeded_draw(make_draw_key(0), 5), available)
     np.testing.assert_allclose(decision.propensity, np.full(6_000, 1 / 3))
     np.testing.assert_allclose(np.bincount(decision.arm, minlength=4) / 6_000, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.03)
-    single = even.decide(means[:1], means[:1], seeded_draws(draw_key(0), 5 + 17), available[:1])
+    single = even.decide(means[:1], means[:1], make_seeded_draw(make_draw_key(0), 5 + 17), available[:1])
     assert single.arm[0] == decision.arm[17]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daband.linear._exploration import probability_of_best, to_gaussians
+from daband.linear._exploration import compute_best_probabilities, to_gaussians
 
 
 def by_brute_force(mean, deviation, arm):
@@ -25,7 +25,7 @@ def test_against_brute_force(seed):
     n = int(rng.integers(2, 7))
     mean, deviation = rng.normal(0, 1, n), 10.0 ** rng.uniform(-3, 0.5, n)
     mask = np.ones((n, n), bool)
-    got = probability_of_best(np.tile(mean, (n, 1)), np.tile(deviation, (n, 1)), mask, np.arange(n))
+    got = compute_best_probabilities(np.tile(mean, (n, 1)), np.tile(deviation, (n, 1)), mask, np.arange(n))
     np.testing.assert_allclose(got.sum(), 1.0, atol=1e-8)
     np.testing.assert_allclose(got, [by_brute_force(mean, deviation, arm) for arm in range(n)], atol=1e-6)
 
@@ -33,14 +33,14 @@ def test_against_brute_force(seed):
 def test_two_arms_have_a_closed_form():
     mean, deviation = np.array([[0.3, -0.2]]), np.array([[0.5, 1.2]])
     wanted = stats.norm.cdf(0.5 / np.hypot(0.5, 1.2))
-    got = probability_of_best(mean, deviation, np.ones((1, 2), bool), np.array([0]))
+    got = compute_best_probabilities(mean, deviation, np.ones((1, 2), bool), np.array([0]))
     np.testing.assert_allclose(got, wanted, atol=1e-10)
 
 
 def test_certain_arms():
     def chance(mean, deviation, arm, mask=None):
         mask = np.ones((1, len(mean)), bool) if mask is None else np.array([mask])
-        return probability_of_best(np.array([mean]), np.array([deviation]), mask, np.array([arm]))[0]
+        return compute_best_probabilities(np.array([mean]), np.array([deviation]), mask, np.array([arm]))[0]
 
     assert chance([1.0, 0.0], [0.0, 0.0], 0) == pytest.approx(1.0)
     assert chance([1.0, 0.0], [0.0, 0.0], 1) == pytest.approx(0.0)

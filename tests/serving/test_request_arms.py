@@ -105,7 +105,7 @@ def test_a_new_arm_is_scored_as_if_the_policy_had_added_it(deployed, rows, tmp_p
 def test_rankings_start_with_the_chosen_arm(deployed):
     _, contexts, file = deployed
     decision = file.decide(contexts[0], top=5)
-    scores = decision.mean + file.frozen.exploration.optimism * decision.bonus
+    scores = decision.mean + file.frozen.exploration.bonus_factor * decision.bonus
     order = [file.arm_names[at] for at in np.argsort(-scores)[:5]]
     assert decision.ranking == tuple(order)
     assert decision.ranking[0] == decision.arm_name

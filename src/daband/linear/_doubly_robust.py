@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray, check_memory, unit_scale
-from daband.linear._kernels import draw_key, uniforms
+from daband.linear._kernels import draw_uniforms, make_draw_key
 from daband.linear._pca import PCA
 from daband.linear._primal_ridge import RidgeSums
 
@@ -218,7 +218,7 @@ def assign_folds(first_row: int, n_rows: int, n_folds: int, seed: int) -> IntArr
     rows, and each block has one row in every fold.
     """
     block, skipped = divmod(first_row, n_folds)
-    draws = uniforms(draw_key(seed), block, -(-(skipped + n_rows) // n_folds), n_folds)
+    draws = draw_uniforms(make_draw_key(seed), block, -(-(skipped + n_rows) // n_folds), n_folds)
     return draws.argsort(axis=1).reshape(-1)[skipped : skipped + n_rows]
 
 

@@ -19,12 +19,12 @@ import numpy as np
 from daband._arguments import check_one_of
 from daband._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
-from daband.linear._kernels_numpy import TIE_TOLERANCE, draw_arm, find_tied_arms, uniforms
+from daband.linear._kernels_numpy import TIE_TOLERANCE, draw_arm, draw_uniforms, find_tied_arms
 
 #: Integrals over a normal distribution end at this many standard deviations from its mean.
 _MAX_DEVIATIONS = 9.0
 #: The nodes and weights of Gauss-Legendre quadrature on [-1, 1].
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+_QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(12)
 #: The points at which an integral is split into pieces, in standard deviations from the mean.
 _KNOTS = np.array([-_MAX_DEVIATIONS, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, _MAX_DEVIATIONS])
 #: Smaller standard deviations are raised to this value times 1 plus the largest absolute mean.
@@ -38,7 +38,9 @@ def to_gaussians(uniform_draws: FloatArray) -> FloatArray:
     return radius * np.cos(2.0 * np.pi * angle_draws)
 
 
-def probability_of_best(mean: FloatArray, deviation: FloatArray, available: BoolArray, arms: IntArray) -> FloatArray:
+def compute_best_probabilities(
+    mean: FloatArray, deviation: FloatArray, available: BoolArray, arms: IntArray
+) -> FloatArray:
     """Return the probability (B,) that the normal draw of one arm per row is larger than those of all available arms.
 
     Args:
@@ -56,32 +58,32 @@ def probability_of_best(mean: FloatArray, deviation: FloatArray, available: Bool
         arm = int(arms[row])
         other_arms = np.flatnonzero(available[row])
         other_arms = other_arms[other_arms != arm]
-        probabilities[row] = _integrate_row(mean[row], deviation[row], arm, other_arms)
+        probabilities[row] = _compute_best_probability(mean[row], deviation[row], arm, other_arms)
     return probabilities
 
 
-def _integrate_row(mean: FloatArray, deviation: FloatArray, arm: int, other_arms: IntArray) -> float:
+def _compute_best_probability(mean: FloatArray, deviation: FloatArray, arm: int, other_arms: IntArray) -> float:
     """Return the probability that the draw of ``arm`` is larger than those of ``other_arms``, for one row (K,)."""
     if len(other_arms) == 0:
         return 1.0
     min_deviation = _MIN_RELATIVE_DEVIATION * (1.0 + np.abs(mean).max())
     arm_deviation = max(float(deviation[arm]), min_deviation)
-    other_deviations = np.maximum(deviation[other_arms], min_deviation)
-    # In units of the arm's standard deviation: another arm's draw is centre + deviation * N(0, 1).
-    centres, deviations = (mean[other_arms] - mean[arm]) / arm_deviation, other_deviations / arm_deviation
+    # In units of the arm's standard deviation, relative to its mean: another arm's draw is mean + deviation * N(0, 1).
+    other_means = (mean[other_arms] - mean[arm]) / arm_deviation
+    other_deviations = np.maximum(deviation[other_arms], min_deviation) / arm_deviation
     # If the arm's draw is below this value, another draw is certainly larger.
-    lowest = max(-_MAX_DEVIATIONS, float((centres - _MAX_DEVIATIONS * deviations).max()))
-    if lowest >= _MAX_DEVIATIONS:
+    lower_bound = max(-_MAX_DEVIATIONS, float((other_means - _MAX_DEVIATIONS * other_deviations).max()))
+    if lower_bound >= _MAX_DEVIATIONS:
         return 0.0
-    knots = np.concatenate([_KNOTS, (centres[:, None] + deviations[:, None] * _KNOTS).ravel()])
-    knots = knots[(knots > lowest) & (knots < _MAX_DEVIATIONS)]
-    knots = np.unique(np.concatenate([[lowest], knots, [_MAX_DEVIATIONS]]))
+    knots = np.concatenate([_KNOTS, (other_means[:, None] + other_deviations[:, None] * _KNOTS).ravel()])
+    knots = knots[(knots > lower_bound) & (knots < _MAX_DEVIATIONS)]
+    knots = np.unique(np.concatenate([[lower_bound], knots, [_MAX_DEVIATIONS]]))
     half_lengths = 0.5 * np.diff(knots)
-    nodes = (knots[:-1] + half_lengths)[:, None] + half_lengths[:, None] * _NODES
+    nodes = (knots[:-1] + half_lengths)[:, None] + half_lengths[:, None] * _QUADRATURE_NODES
     density = np.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)
-    for other_centre, other_deviation in zip(centres, deviations, strict=True):
-        density *= _normal_cdf((nodes - other_centre) / other_deviation)
-    return min(max(float(half_lengths @ (density @ _WEIGHTS)), 0.0), 1.0)
+    for other_mean, other_deviation in zip(other_means, other_deviations, strict=True):
+        density *= _normal_cdf((nodes - other_mean) / other_deviation)
+    return min(max(float(half_lengths @ (density @ _QUADRATURE_WEIGHTS)), 0.0), 1.0)
 
 
 def _normal_cdf(x: FloatArray) -> FloatArray:
@@ -100,19 +102,19 @@ _erfc = np.frompyfunc(math.erfc, 1, 1)
 _FLOAT_STEP = 2.0**-53
 #: Maximum number of rows for which lists are faster than numpy arrays.
 _MAX_LIST_ROWS = 4
-#: The mean and the standard deviation of rewards. Differences of scores are measured in this standard deviation.
-Unit = tuple[float, float]
+#: The mean and the standard deviation of rewards, relative to which ties of scores are measured.
+Scaling = tuple[float, float]
 #: A function from a number of rounds and a number of slots to uniform random numbers in [0, 1), (rounds, slots). The
 #: number in slot 0 is compared with epsilon, and the number in slot 1 chooses among random or tied arms.
-UniformDraws = Callable[[int, int], FloatArray]
+DrawFunction = Callable[[int, int], FloatArray]
 
 
-def seeded_draws(key: np.uint64, first_round: int) -> UniformDraws:
+def make_seeded_draw(key: np.uint64, first_round: int) -> DrawFunction:
     """Return a function that draws for the rounds from ``first_round`` on. Its draws depend only on key and round."""
-    return functools.partial(uniforms, key, first_round)
+    return functools.partial(draw_uniforms, key, first_round)
 
 
-def fresh_draws(n_rounds: int, n_slots: int) -> FloatArray:
+def draw_fresh(n_rounds: int, n_slots: int) -> FloatArray:
     """Return uniform draws (rounds, slots) from the operating system, which cannot be repeated."""
     bits = np.frombuffer(os.urandom(8 * n_rounds * n_slots), np.uint64).reshape(n_rounds, n_slots)
     return (bits >> np.uint64(11)).astype(np.float64) * _FLOAT_STEP
@@ -148,7 +150,7 @@ class Exploration:
             raise InvalidInput(f"epsilon must be in [0, 1], got {self.epsilon}")
 
     @property
-    def optimism(self) -> float:
+    def bonus_factor(self) -> float:
         """The factor of the bonus in an arm's score: ``alpha`` for "ucb", otherwise 0."""
         return self.alpha if self.rule == "ucb" else 0.0
 
@@ -156,51 +158,51 @@ class Exploration:
         """Return a copy with this rule and epsilon 0, or this object if ``rule`` is None."""
         return self if rule is None else Exploration(rule, self.alpha)
 
-    def bonus_factors(self, n_rounds: int, n_arms: int, draws: UniformDraws) -> FloatArray:
+    def draw_bonus_factors(self, n_rounds: int, n_arms: int, draw: DrawFunction) -> FloatArray:
         """Return the factor of each bonus in the scores, (n_rounds, n_arms). It is random for "thompson"."""
         if self.rule != "thompson":
-            return np.full((n_rounds, n_arms), self.optimism)
-        return self.alpha * to_gaussians(draws(n_rounds, 2 + 2 * n_arms)[:, 2:])
+            return np.full((n_rounds, n_arms), self.bonus_factor)
+        return self.alpha * to_gaussians(draw(n_rounds, 2 + 2 * n_arms)[:, 2:])
 
     def decide(
-        self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws, available: Mask = None, unit: Unit = (0.0, 1.0)
+        self, mean: FloatArray, bonus: FloatArray, draw: DrawFunction, available: Mask = None, scaling: Scaling = (0, 1)
     ) -> Decision:
         """Choose an arm for each row of means and bonuses (B, K).
 
-        ``available`` (B, K) has at least one arm per row. ``unit`` is the mean and the standard deviation of rewards,
-        relative to which ties are measured. Except for "thompson", no random number is drawn if every row has one best
-        arm and epsilon is 0.
+        ``available`` (B, K) has at least one arm per row. ``scaling`` is the mean and the standard deviation of
+        rewards, relative to which ties are measured. Except for "thompson", no random number is drawn if every row has
+        one best arm and epsilon is 0.
         """
         if len(mean) <= _MAX_LIST_ROWS:
-            choices = self.choose_rows(mean, bonus, draws, available=available, unit=unit)
+            choices = self.choose_rows(mean, bonus, draw, available=available, scaling=scaling)
             arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
             return Decision(arms, propensities, mean, bonus)
-        scores = self._compute_scores(mean, bonus, draws)
-        arms, propensities = _choose_batch(scores, available, self.epsilon, draws, unit)
+        scores = self._compute_scores(mean, bonus, draw)
+        arms, propensities = _choose_batch(scores, available, self.epsilon, draw, scaling)
         return Decision(arms, self.correct_propensities(arms, propensities, mean, bonus, available), mean, bonus)
 
     def choose_rows(
         self,
         mean: FloatArray,
         bonus: FloatArray,
-        draws: UniformDraws,
+        draw: DrawFunction,
         *,
         available: Mask = None,
-        unit: Unit = (0.0, 1.0),
+        scaling: Scaling = (0, 1),
     ) -> list[tuple[int, float]]:
         """Return (arm, propensity) for each row of means and bonuses (B, K). This is ``decide`` for a few rows."""
-        scores = self._compute_scores(mean, bonus, draws)
+        scores = self._compute_scores(mean, bonus, draw)
         n, n_arms = scores.shape
         all_arms, epsilon, uniform_draws = range(n_arms), self.epsilon, None
         choices: list[tuple[int, float]] = []
         for row, row_scores in enumerate(scores.tolist()):
             candidates: Sequence[int] = all_arms if available is None else available[row].nonzero()[0].tolist()
-            tied_arms = find_tied_arms(row_scores, candidates, *unit)
+            tied_arms = find_tied_arms(row_scores, candidates, *scaling)
             if epsilon == 0.0 and len(tied_arms) == 1:
                 choices.append((tied_arms[0], 1.0))
                 continue
             if uniform_draws is None:
-                uniform_draws = draws(n, 2).tolist()
+                uniform_draws = draw(n, 2).tolist()
             choices.append(draw_arm(candidates, tied_arms, epsilon, *uniform_draws[row]))
         if self.rule == "thompson":
             arms = np.array([arm for arm, _ in choices], np.int64)
@@ -208,10 +210,10 @@ class Exploration:
             return list(zip(arms.tolist(), propensities.tolist(), strict=True))
         return choices
 
-    def _compute_scores(self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws) -> FloatArray:
+    def _compute_scores(self, mean: FloatArray, bonus: FloatArray, draw: DrawFunction) -> FloatArray:
         """Return the scores by which arms are compared, (B, K)."""
         if self.rule == "thompson":
-            return mean + self.bonus_factors(len(mean), mean.shape[1], draws) * bonus
+            return mean + self.draw_bonus_factors(len(mean), mean.shape[1], draw) * bonus
         return mean + self.alpha * bonus if self.rule == "ucb" and self.alpha else mean
 
     def correct_propensities(
@@ -225,31 +227,32 @@ class Exploration:
         if self.rule != "thompson":
             return propensities
         mask = np.ones(mean.shape, np.bool_) if available is None else available
-        best_probabilities = probability_of_best(mean, self.alpha * bonus, mask, arms)
+        best_probabilities = compute_best_probabilities(mean, self.alpha * bonus, mask, arms)
         return self.epsilon / mask.sum(axis=1) + (1.0 - self.epsilon) * best_probabilities
 
     def probabilities(
-        self, mean: FloatArray, bonus: FloatArray, *, available: Mask = None, unit: Unit = (0.0, 1.0)
+        self, mean: FloatArray, bonus: FloatArray, *, available: Mask = None, scaling: Scaling = (0, 1)
     ) -> FloatArray:
         """Return the probability with which ``decide`` chooses each arm, (B, K)."""
         mask = np.ones(mean.shape, np.bool_) if available is None else available
         if self.rule == "thompson":
-            best_probability = np.empty_like(mean)
+            best_probabilities = np.empty_like(mean)
             for arm in range(mean.shape[1]):
-                best_probability[:, arm] = probability_of_best(mean, self.alpha * bonus, mask, np.full(len(mean), arm))
-            best_probability = np.where(mask, best_probability, 0.0)
-            best_probability /= best_probability.sum(axis=1, keepdims=True)  # quadrature leaves an error of about 1e-9
+                arms = np.full(len(mean), arm)
+                best_probabilities[:, arm] = compute_best_probabilities(mean, self.alpha * bonus, mask, arms)
+            best_probabilities = np.where(mask, best_probabilities, 0.0)
+            best_probabilities /= best_probabilities.sum(axis=1, keepdims=True)  # the quadrature error is about 1e-9
         else:
-            is_tied = _mask_tied(mean + self.optimism * bonus, mask, unit)
-            best_probability = np.ascontiguousarray((is_tied / is_tied.sum(axis=0)).T)
-        return (1.0 - self.epsilon) * best_probability + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
+            is_tied = _mask_tied(mean + self.bonus_factor * bonus, mask, scaling)
+            best_probabilities = np.ascontiguousarray((is_tied / is_tied.sum(axis=0)).T)
+        return (1.0 - self.epsilon) * best_probabilities + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
 
 
 def _choose_batch(
-    scores: FloatArray, available: Mask, epsilon: float, draws: UniformDraws, unit: Unit
+    scores: FloatArray, available: Mask, epsilon: float, draw: DrawFunction, scaling: Scaling
 ) -> tuple[IntArray, FloatArray]:
     """Return the arms (B,) for scores (B, K) of many rounds, and their probabilities under ties and epsilon (B,)."""
-    is_tied = _mask_tied(scores, available, unit)
+    is_tied = _mask_tied(scores, available, scaling)
     n_tied = is_tied.sum(axis=0)
     if not n_tied.all():
         raise ValueError("no arm is available, or a score is NaN")
@@ -257,23 +260,23 @@ def _choose_batch(
         return is_tied.argmax(axis=0), np.ones(len(scores))
     mask = np.ones(is_tied.shape, np.bool_) if available is None else available.T
     n_available = mask.sum(axis=0)
-    epsilon_draws, arm_draws = draws(len(scores), 2).T
+    epsilon_draws, arm_draws = draw(len(scores), 2).T
     is_random = epsilon_draws < epsilon
-    arm_rank = (arm_draws * np.where(is_random, n_available, n_tied)).astype(np.int64)
-    arms: IntArray = (np.where(is_random, mask, is_tied).cumsum(axis=0) > arm_rank).argmax(axis=0)
+    chosen_rank = (arm_draws * np.where(is_random, n_available, n_tied)).astype(np.int64)
+    arms: IntArray = (np.where(is_random, mask, is_tied).cumsum(axis=0) > chosen_rank).argmax(axis=0)
     return arms, epsilon / n_available + is_tied[arms, np.arange(len(arms))] * (1.0 - epsilon) / n_tied
 
 
-def _mask_tied(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
+def _mask_tied(scores: FloatArray, available: Mask, scaling: Scaling) -> BoolArray:
     """Return booleans (K, B) for scores (B, K): True for available arms that are tied with the best one.
 
     Arms are the first axis, because sums over the first axis are fast.
     """
-    arm_scores = np.array(scores.T, order="C")
+    arm_scores, (centre, scale) = np.array(scores.T, order="C"), scaling
     if available is not None:
         arm_scores[~available.T] = -np.inf
-    best = arm_scores.max(axis=0)
-    is_tied: BoolArray = arm_scores >= best - TIE_TOLERANCE * (unit[1] + np.abs(best - unit[0]))
+    best_scores = arm_scores.max(axis=0)
+    is_tied: BoolArray = arm_scores >= best_scores - TIE_TOLERANCE * (scale + np.abs(best_scores - centre))
     return is_tied if available is None else is_tied & available.T
 
 

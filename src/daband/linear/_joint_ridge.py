@@ -279,7 +279,7 @@ class JointHead:
         rewards: FloatArray,
         *,
         exploration: Exploration,
-        draws: Any,
+        draw_from: Any,
         moments: RewardMoments,
         available: Mask = None,
         weights: Weights = None,
@@ -288,11 +288,11 @@ class JointHead:
         decisions = []
         for row in range(len(features)):
             row_slice = slice(row, row + 1)
-            unit = (moments.centre, moments.scale)
+            scaling = moments.centre, moments.scale
             mean, bonus = self.score(features[row_slice], centre=moments.centre, scale=moments.scale)
             mask = None if available is None else available[row_slice]
             weight = None if weights is None else weights[row_slice]
-            decisions.append(exploration.decide(mean, bonus, draws(row), mask, unit=unit))
+            decisions.append(exploration.decide(mean, bonus, draw_from(row), mask, scaling))
             arm = decisions[-1].arm
             self.learn(features[row_slice], arm, rewards[row_slice, arm[0]], weight)
             moments.add(rewards[row_slice, arm[0]], weight)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_one_of
-from daband.linear._kernels_numpy import uniforms
+from daband.linear._kernels_numpy import draw_uniforms
 
 
 @functools.cache
@@ -40,17 +40,17 @@ class _LazyKernels:
 kernels: Any = _LazyKernels()
 
 
-# Seeded random draws without a generator (``uniforms``). A draw is a hash (splitmix64) of a key, a round number and a
-# slot, which is the index of the draw in its round.
+# Seeded random draws without a generator (``draw_uniforms``). A draw is a hash (splitmix64) of a key, a round number
+# and a slot, which is the index of the draw in its round.
 #
 # So a batch has the same draws as its single rounds, rounds can be drawn in any order, and there is no generator state
 # to save. The draws are the same with numba and without, on every processor.
 
 
-def draw_key(seed: int) -> np.uint64:
+def make_draw_key(seed: int) -> np.uint64:
     """Return the key of random draws for a seed. Seeds that differ in one bit give unrelated keys."""
     key: np.uint64 = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
     return key
 
 
-__all__ = ["draw_key", "kernels", "kernels_are_compiled", "uniforms"]
+__all__ = ["draw_uniforms", "kernels", "kernels_are_compiled", "make_draw_key"]

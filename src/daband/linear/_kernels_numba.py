@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numba import njit
 
-from daband.linear._kernels_numpy import MIX_1, MIX_2, STEP_ROUND, STEP_SLOT
+from daband.linear._kernels_numpy import HASH_MULTIPLIER_1, HASH_MULTIPLIER_2, ROUND_MULTIPLIER, SLOT_MULTIPLIER
 
 # Compilation of the loops with numba, with an on-disk cache if one can be written.
 #
@@ -42,13 +42,13 @@ def compiled(**options: Any) -> Callable[[Loop], Loop]:
 
     def compile_loop(loop: Loop) -> Loop:
         try:
-            jitted: Loop = njit(cache=True, **options)(loop)
+            compiled_loop: Loop = njit(cache=True, **options)(loop)
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
             _warn_uncached()
-            jitted = njit(**options)(loop)
-        return jitted
+            compiled_loop = njit(**options)(loop)
+        return compiled_loop
 
     return compile_loop
 
@@ -69,18 +69,18 @@ _ONE = np.uint64(1)
 
 
 @compiled()
-def _mix_bits(x):
+def _hash_bits(x):
     """Return the hash of a 64-bit integer (the finaliser of splitmix64)."""
-    x = (x ^ (x >> np.uint64(30))) * MIX_1
-    x = (x ^ (x >> np.uint64(27))) * MIX_2
+    x = (x ^ (x >> np.uint64(30))) * HASH_MULTIPLIER_1
+    x = (x ^ (x >> np.uint64(27))) * HASH_MULTIPLIER_2
     return x ^ (x >> np.uint64(31))
 
 
 @compiled()
-def uniform(key, round_number, slot):
-    """Return the draw in [0, 1) of one round and slot, as in ``_kernels_numpy.uniforms``."""
-    bits = _mix_bits(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
-    bits = _mix_bits(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
+def draw_uniform(key, round_number, slot):
+    """Return the draw in [0, 1) of one round and slot, as in ``_kernels_numpy.draw_uniforms``."""
+    bits = _hash_bits(key + (np.uint64(round_number) + _ONE) * ROUND_MULTIPLIER)
+    bits = _hash_bits(bits + (np.uint64(slot) + _ONE) * SLOT_MULTIPLIER)
     return float(bits >> np.uint64(11)) * (1.0 / 2.0**53)  # the upper 53 bits
 
 
@@ -107,23 +107,23 @@ def choose(scores, available, epsilon, epsilon_draw, arm_draw):
     ``epsilon``, any available arm is chosen at random instead. ``arm_draw`` selects among tied or available arms.
     """
     n_available = 0
-    best = -np.inf
+    best_score = -np.inf
     for arm in range(scores.shape[0]):
         if available[arm]:
             n_available += 1
-            best = max(best, scores[arm])
-    tie_threshold = best - TIE_TOLERANCE * (1.0 + abs(best))
+            best_score = max(best_score, scores[arm])
+    tie_threshold = best_score - TIE_TOLERANCE * (1.0 + abs(best_score))
     n_tied = 0
     for arm in range(scores.shape[0]):
         if available[arm] and scores[arm] >= tie_threshold:
             n_tied += 1
     is_random = epsilon_draw < epsilon
-    rank = int(arm_draw * (n_available if is_random else n_tied))
+    chosen_rank = int(arm_draw * (n_available if is_random else n_tied))
     chosen_arm = -1
     n_passed = 0
     for arm in range(scores.shape[0]):
         if available[arm] and (is_random or scores[arm] >= tie_threshold):
-            if n_passed == rank:
+            if n_passed == chosen_rank:
                 chosen_arm = arm
                 break
             n_passed += 1
@@ -143,29 +143,28 @@ def _update_rank_one(inverse, theta, z, targets, u, variance):
     overwritten.
     """
     d = z.shape[0]
-    root = 1.0 / math.sqrt(1.0 + variance)
-    residual = (targets[0] - _dot(theta[0], z)) * root
-    residual_of_ones = (targets[1] - _dot(theta[1], z)) * root
+    scale = 1.0 / math.sqrt(1.0 + variance)
+    residual = (targets[0] - _dot(theta[0], z)) * scale
+    residual_of_ones = (targets[1] - _dot(theta[1], z)) * scale
     for i in range(d):
-        u[i] *= root
+        u[i] *= scale
         theta[0, i] += residual * u[i]
         theta[1, i] += residual_of_ones * u[i]
     for i in range(d):
-        factor = u[i]
-        row = inverse[i]
+        inverse_row, u_i = inverse[i], u[i]
         for j in range(d):
-            row[j] -= factor * u[j]  # u_i u_j = u_j u_i, so the matrix stays symmetric
+            inverse_row[j] -= u_i * u[j]  # u_i u_j = u_j u_i, so the matrix stays symmetric
 
 
 @compiled(fastmath=_FASTMATH)
-def learn_rounds(statistics, contexts, heads, targets, max_square):
+def learn_rounds(ridge_arrays, contexts, heads, targets, max_squared_norm):
     """Learn rounds in place, one after the other, by the Sherman-Morrison formula.
 
     Return the largest variance z'A^-1 z among the rounds, and the largest number of updates of a head since its inverse
-    was computed from A. If the squared norm of a context exceeds ``max_square``, nothing changes, and the returned
-    variance is -1. ``_kernels_numpy.learn_rounds`` documents the arguments.
+    was computed from A. If the squared norm of a context exceeds ``max_squared_norm``, nothing changes, and the
+    returned variance is -1. ``_kernels_numpy.learn_rounds`` documents the arguments.
     """
-    inverse, theta, gram, moment, pending, n_pending, counts, n_since_refresh = statistics
+    inverse, theta, gram, moment, pending, n_pending, counts, n_since_refresh = ridge_arrays
     n_rounds, d = contexts.shape
     if theta.shape[2] != d or heads.shape[0] != n_rounds or targets.shape[0] != n_rounds or targets.shape[1] != 2:
         raise ValueError("contexts, heads, targets and coefficients differ in length")
@@ -174,26 +173,26 @@ def learn_rounds(statistics, contexts, heads, targets, max_square):
             raise IndexError("head out of range")
         if n_pending[heads[n]] < 0 or n_pending[heads[n]] > pending.shape[1]:
             raise IndexError("too many pending rows")
-        if not _dot(contexts[n], contexts[n]) <= max_square:
+        if not _dot(contexts[n], contexts[n]) <= max_squared_norm:
             return -1.0, 0
     u = np.empty(d)
     max_variance, max_updates = 0.0, 0
     for n in range(n_rounds):
-        head, z, target = heads[n], contexts[n], targets[n]
+        head, z, z_targets = heads[n], contexts[n], targets[n]
         if n_pending[head] == pending.shape[1]:
             _add_pending(gram[head], pending[head])
             n_pending[head] = 0
-        matrix = inverse[head]
+        head_inverse = inverse[head]
         for i in range(d):
-            u[i] = _dot(matrix[i], z)
+            u[i] = _dot(head_inverse[i], z)
         variance = max(_dot(u, z), 0.0)
         max_variance = max(max_variance, variance)
-        _update_rank_one(matrix, theta[head], z, target, u, variance)
-        sums, row = moment[head], pending[head, n_pending[head]]
+        _update_rank_one(head_inverse, theta[head], z, z_targets, u, variance)
+        head_moment, pending_row = moment[head], pending[head, n_pending[head]]
         for j in range(d):
-            sums[0, j] += target[0] * z[j]
-            sums[1, j] += target[1] * z[j]
-            row[j] = z[j]
+            head_moment[0, j] += z_targets[0] * z[j]
+            head_moment[1, j] += z_targets[1] * z[j]
+            pending_row[j] = z[j]
         n_pending[head] += 1
         counts[head] += 1
         n_since_refresh[head] += 1
@@ -229,33 +228,34 @@ def _quadratic_form(matrix, z):
     for i in range(0, n_blocked, 4):
         row0, row1, row2, row3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
         z0, z1, z2, z3 = z[i], z[i + 1], z[i + 2], z[i + 3]
-        left = 0.0
+        lower_half = 0.0
         for j in range(i):
-            left += z[j] * (z0 * row0[j] + z1 * row1[j] + z2 * row2[j] + z3 * row3[j])
-        left += z1 * z0 * row1[i] + z2 * (z0 * row2[i] + z1 * row2[i + 1])
-        left += z3 * (z0 * row3[i] + z1 * row3[i + 1] + z2 * row3[i + 2])
+            lower_half += z[j] * (z0 * row0[j] + z1 * row1[j] + z2 * row2[j] + z3 * row3[j])
+        lower_half += z1 * z0 * row1[i] + z2 * (z0 * row2[i] + z1 * row2[i + 1])
+        lower_half += z3 * (z0 * row3[i] + z1 * row3[i + 1] + z2 * row3[i + 2])
         diagonal = z0 * z0 * row0[i] + z1 * z1 * row1[i + 1] + z2 * z2 * row2[i + 2] + z3 * z3 * row3[i + 3]
-        total += 2.0 * left + diagonal
+        total += 2.0 * lower_half + diagonal
     for i in range(n_blocked, d):
         total += z[i] * (z[i] * matrix[i, i] + 2.0 * _dot(matrix[i, :i], z[:i]))
     return total
 
 
 @compiled(fastmath=_FASTMATH)
-def decide_one(statistics, context, available, unit, exploration, round_number, out):
+def decide_one(inverse, theta, context, available, scaling, exploration, round_number, results):
     """Choose an arm for one context (1, d).
 
     Args:
-        statistics: the inverses (K, d, d) and the coefficients theta (K, 2, d) of K heads.
+        inverse: A^-1 of the K heads, (K, d, d).
+        theta: their coefficients for rewards and for ones, (K, 2, d).
         context: the context, (1, d).
         available: True for the arms that may be chosen, (1, K).
-        unit: the centre and the scale of rewards.
+        scaling: the centre and the scale of rewards.
         exploration: alpha (0 for greedy choices), epsilon, and the key of the random draws.
         round_number: the number of the round, which determines its draws.
-        out: receives means and bonuses (2, 1, K), the arm (1,), and its propensity (1,).
+        results: receives means and bonuses (2, 1, K), the arm (1,), and its propensity (1,).
     """
-    (inverse, theta), (centre, scale), (alpha, epsilon, key) = statistics, unit, exploration
-    predictions, chosen_arm, propensity = out
+    (centre, scale), (alpha, epsilon, key) = scaling, exploration
+    predictions, arms, propensities = results
     n_arms = theta.shape[0]
     z = context[0]
     if predictions.shape[2] != n_arms or theta.shape[2] != z.shape[0] or available.shape[1] != n_arms:
@@ -270,26 +270,24 @@ def decide_one(statistics, context, available, unit, exploration, round_number, 
         deviation = math.sqrt(max(_quadratic_form(inverse[arm], z), 0.0))
         predictions[0, 0, arm], predictions[1, 0, arm] = centre + mean, scale * deviation
         scores[arm] = mean / scale + alpha * deviation
-    epsilon_draw, arm_draw = uniform(key, round_number, 0), uniform(key, round_number, 1)
-    chosen_arm[0], propensity[0] = choose(scores, available[0], epsilon, epsilon_draw, arm_draw)
+    epsilon_draw, arm_draw = draw_uniform(key, round_number, 0), draw_uniform(key, round_number, 1)
+    arms[0], propensities[0] = choose(scores, available[0], epsilon, epsilon_draw, arm_draw)
 
 
 @compiled(fastmath=_FASTMATH)
-def play_episode(episode, is_shared, selection, rewards, moments, out):
+def play_episode(episode, is_shared, exploration, rewards, weights, reward_moments, standardise, results):
     """Play all rounds of an episode, with the same results as playing them one by one.
 
     ``_kernels_numpy.play_episode`` documents the arguments, and is easier to read.
     """
-    products, contexts, has_covariances, means, variance = episode
-    bonus_factors, available, epsilon, draws = selection
-    reward_table, weights = rewards
-    reward_moments, standardise = moments
-    arms, probabilities, units = out
-    mean, ones = means[0], means[1]
-    n, n_arms = mean.shape
+    products, contexts, has_covariances, means, variances = episode
+    bonus_factors, available, epsilon, draws = exploration
+    arms, probabilities, scalings = results
+    mean, ones = means[0], means[1]  # predictions of rewards, and as if all rewards were 1
+    n, n_arms = variances.shape
     contexts_per_round = n_arms if is_shared else 1
     n_contexts = n * contexts_per_round
-    flat_mean, flat_ones, flat_variance = mean.reshape(-1), ones.reshape(-1), variance.reshape(-1)
+    flat_mean, flat_ones, flat_variances = mean.reshape(-1), ones.reshape(-1), variances.reshape(-1)
     covariances = np.empty((n, n_contexts))  # of each chosen context with all later ones
     gains = np.empty(n)
     scores = np.empty(n_arms)
@@ -302,10 +300,10 @@ def play_episode(episode, is_shared, selection, rewards, moments, out):
             if total_weight > 0.0 and low < high:
                 deviation = math.sqrt(squared_differences / total_weight)
                 scale = deviation if deviation > 0.0 else 1.0
-        units[i, 0], units[i, 1] = centre, scale
+        scalings[i, 0], scalings[i, 1] = centre, scale
         for candidate in range(n_arms):
             scores[candidate] = (mean[i, candidate] - centre * ones[i, candidate]) / scale
-            scores[candidate] += bonus_factors[i, candidate] * math.sqrt(max(variance[i, candidate], 0.0))
+            scores[candidate] += bonus_factors[i, candidate] * math.sqrt(max(variances[i, candidate], 0.0))
         arm, probability = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
         arms[i], probabilities[i] = arm, probability
         head = 0 if is_shared else arm
@@ -324,20 +322,20 @@ def play_episode(episode, is_shared, selection, rewards, moments, out):
                 factor = earlier_covariance[context] * gains[r]
                 for j in range(next_context, n_contexts):
                     covariance[j] -= factor * earlier_covariance[j]
-        gain = weights[i] / (1.0 + weights[i] * max(variance[i, arm], 0.0))
+        gain = weights[i] / (1.0 + weights[i] * max(variances[i, arm], 0.0))
         gains[i] = gain
-        reward = reward_table[i, arm]
+        reward = rewards[i, arm]
         residual, residual_of_ones = (reward - mean[i, arm]) * gain, (1.0 - ones[i, arm]) * gain
         if is_shared:
             for j in range(next_context, n_contexts):
                 flat_mean[j] += covariance[j] * residual
                 flat_ones[j] += covariance[j] * residual_of_ones
-                flat_variance[j] = max(flat_variance[j] - covariance[j] * covariance[j] * gain, 0.0)
+                flat_variances[j] = max(flat_variances[j] - covariance[j] * covariance[j] * gain, 0.0)
         else:
             for j in range(next_context, n):
                 mean[j, arm] += covariance[j] * residual
                 ones[j, arm] += covariance[j] * residual_of_ones
-                variance[j, arm] = max(variance[j, arm] - covariance[j] * covariance[j] * gain, 0.0)
+                variances[j, arm] = max(variances[j, arm] - covariance[j] * covariance[j] * gain, 0.0)
         if weights[i] > 0.0:
             add_reward(reward_moments, reward, weights[i])
 

@@ -16,7 +16,7 @@ from daband._arguments import check_one_of
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, Weights, check_memory, unit_scale
 from daband.errors import InvalidInput
 from daband.linear._dual_ridge import DualRidge
-from daband.linear._exploration import Decision, Exploration, UniformDraws, join_decisions
+from daband.linear._exploration import Decision, DrawFunction, Exploration, Scaling, join_decisions
 from daband.linear._kernels import kernels, kernels_are_compiled
 from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm
 from daband.linear._reward_moments import RewardMoments
@@ -105,14 +105,14 @@ class RidgeHead:
         self,
         features: AnyArray,
         exploration: Exploration,
-        unit: tuple[float, float],
+        scaling: Scaling,
         key: np.uint64,
         round_number: int,
         available: Mask,
     ) -> Decision | None:
         """Score one row and choose its arm in one compiled call. Return None if that is not supported.
 
-        ``unit`` is (centre, scale) as in ``score``. ``key`` and ``round_number`` determine the random draws.
+        ``scaling`` is (centre, scale) as in ``score``. ``key`` and ``round_number`` determine the random draws.
         """
         statistics = self.statistics
         is_primal = not self._is_shared and isinstance(statistics, PrimalRidge)
@@ -120,14 +120,14 @@ class RidgeHead:
             return None
         row = features if features.dtype == np.float64 and features.flags.c_contiguous else unit_scale(features)
         n_arms = len(statistics.theta)  # type: ignore[union-attr]
-        predictions, arm, propensity = np.empty((2, 1, n_arms)), np.empty(1, np.int64), np.empty(1)
+        predictions, arms, propensities = np.empty((2, 1, n_arms)), np.empty(1, np.int64), np.empty(1)
         if self._all_arms.shape[1] != n_arms:
             self._all_arms = np.ones((1, n_arms), np.bool_)
         mask = self._all_arms if available is None else available
-        settings = exploration.optimism, exploration.epsilon, key
-        arrays = statistics.inverse, statistics.theta  # type: ignore[union-attr]
-        kernels.decide_one(arrays, row, mask, unit, settings, round_number, (predictions, arm, propensity))
-        return Decision(arm, propensity, predictions[0], predictions[1])
+        settings, results = (exploration.bonus_factor, exploration.epsilon, key), (predictions, arms, propensities)
+        inverse, theta = statistics.inverse, statistics.theta  # type: ignore[union-attr]
+        kernels.decide_one(inverse, theta, row, mask, scaling, settings, round_number, results)
+        return Decision(arms, propensities, predictions[0], predictions[1])
 
     def chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
         """Return the features (B, d) of each round's arm, and the index of its regression, (B,)."""
@@ -151,7 +151,7 @@ class RidgeHead:
         rewards: FloatArray,
         *,
         exploration: Exploration,
-        draws: Callable[[int], UniformDraws],
+        draw_from: Callable[[int], DrawFunction],
         moments: RewardMoments,
         available: Mask = None,
         weights: Weights = None,
@@ -160,8 +160,8 @@ class RidgeHead:
 
         All features are known beforehand, so the expensive part is a few matrix products for the whole episode. The
         loop over rounds only corrects means and bonuses of the remaining rounds. The cost of these corrections grows
-        with the square of the number of rounds, so long episodes are split into blocks. ``draws(row)`` returns the
-        random draws from this row on. ``moments`` is updated with the rewards.
+        with the square of the number of rounds, so long episodes are split into blocks. ``draw_from(row)`` returns
+        the function that draws for the rounds from this row on. ``moments`` is updated with the rewards.
         """
         n, n_arms = rewards.shape
         check_norm(features, self.ridge)
@@ -173,8 +173,8 @@ class RidgeHead:
             stop = start + (_DUAL_BLOCK_ROUNDS if isinstance(self.statistics, DualRidge) else _PRIMAL_BLOCK_ROUNDS)
             stop = n if n - stop == 1 else stop  # a block of one round may change the form
             rows = slice(start, stop)
-            selection = exploration, draws(start), mask[rows]
-            decisions.append(self._play_block(features[rows], rewards[rows], round_weights[rows], selection, moments))
+            arrays = features[rows], rewards[rows], round_weights[rows], mask[rows]
+            decisions.append(self._play_block(*arrays, exploration, draw_from(start), moments))
             start = stop
         return join_decisions(decisions)
 
@@ -183,33 +183,28 @@ class RidgeHead:
         features: AnyArray,
         rewards: FloatArray,
         weights: FloatArray,
-        selection: tuple[Exploration, UniformDraws, BoolArray],
+        available: BoolArray,
+        exploration: Exploration,
+        draw: DrawFunction,
         moments: RewardMoments,
     ) -> Decision:
-        """Play the rounds of one block. ``selection`` has the exploration, the draws and the available arms (n, K)."""
-        (n, n_arms), (exploration, draws, available) = rewards.shape, selection
+        """Play the n rounds of one block: ``features``, ``rewards`` (n, K), ``weights`` (n,), ``available`` (n, K)."""
+        n, n_arms = rewards.shape
         rows = features.reshape(n * n_arms, self.dim) if self._is_shared else features
-        products, contexts, has_covariances, means, variance = self.statistics.start_episode(rows)
-        means, variance = means.reshape(2, n, n_arms), variance.reshape(n, n_arms)
-        arms, propensity, units = np.empty(n, np.int64), np.empty(n), np.empty((n, 2))
-        reward_moments = moments.state()
-        kernels.play_episode(
-            (products, contexts, has_covariances, means, variance),
-            self._is_shared,
-            (exploration.bonus_factors(n, n_arms, draws), available, exploration.epsilon, draws(n, 2)),
-            (rewards, weights),
-            (reward_moments, moments.standardise),
-            (arms, propensity, units),
-        )
+        products, contexts, has_covariances, means, variances = self.statistics.start_episode(rows)
+        means, variances = means.reshape(2, n, n_arms), variances.reshape(n, n_arms)
+        episode = products, contexts, has_covariances, means, variances
+        settings = exploration.draw_bonus_factors(n, n_arms, draw), available, exploration.epsilon, draw(n, 2)
+        results = arms, propensities, scalings = np.empty(n, np.int64), np.empty(n), np.empty((n, 2))
+        reward_moments, standardise = moments.state(), moments.standardise
+        kernels.play_episode(episode, self._is_shared, settings, rewards, weights, reward_moments, standardise, results)
         chosen_rewards = rewards[np.arange(n), arms]
-        self.learn(
-            features if self._is_shared else rows, arms, chosen_rewards, None if (weights == 1).all() else weights
-        )
+        self.learn(features, arms, chosen_rewards, None if (weights == 1).all() else weights)
         moments.restore(reward_moments)
-        centre, scale = units[:, :1], units[:, 1:]
-        mean, bonus = (means[0] - centre * means[1]) / scale, np.sqrt(variance)
-        propensity = exploration.correct_propensities(arms, propensity, mean, bonus, available)
-        return Decision(arms, propensity, centre + scale * mean, scale * bonus)
+        centre, scale = scalings[:, :1], scalings[:, 1:]
+        mean, bonus = (means[0] - centre * means[1]) / scale, np.sqrt(variances)
+        propensities = exploration.correct_propensities(arms, propensities, mean, bonus, available)
+        return Decision(arms, propensities, centre + scale * mean, scale * bonus)
 
     def without_rounds(self) -> RidgeHead:
         """Return a head with the same settings that has learned no rounds."""

@@ -26,7 +26,7 @@ from daband._image_layout import channels_first, channels_first_shape, image_lay
 from daband._shift import Shift, ShiftLike
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.linear._catalogue import Catalogue
-from daband.linear._exploration import Decision, Exploration, seeded_draws
+from daband.linear._exploration import Decision, Exploration, make_seeded_draw
 from daband.linear._joint_ridge import JointHead
 from daband.linear._ridge_head import ArmModel, RidgeHead
 from daband.linear._standardise import Standardise
@@ -285,7 +285,7 @@ class NeuralLinUCB(Policy):
                 features,
                 rewards,
                 exploration=self.exploration,
-                draws=lambda row: seeded_draws(self._key, first_round + row),
+                draw_from=lambda row: make_seeded_draw(self._key, first_round + row),
                 moments=self.reward_moments,
                 available=available,
                 weights=weights,

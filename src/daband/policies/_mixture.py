@@ -41,7 +41,7 @@ from daband._domain_names import DomainNames
 from daband._shift import Shift, ShiftLike, as_shift
 from daband._table_transform import CategoricalColumn
 from daband.errors import InvalidInput
-from daband.linear._exploration import Decision, Exploration, join_decisions, seeded_draws
+from daband.linear._exploration import Decision, Exploration, join_decisions, make_seeded_draw
 from daband.linear._joint_ridge import JointHead
 from daband.linear._mixture_weights import MixtureWeights, revealed_predictions
 from daband.linear._piecewise import Piecewise
@@ -412,8 +412,8 @@ class Mixture(Policy):
             means, bonuses = scores.score(row, centre=centres, scale=scales)
             mean, bonus = (self._mixture_weights.weights @ means)[None], (bonus_scales @ bonuses)[None]
             mask = None if available is None else available[row_slice]
-            draws = seeded_draws(self._key, first_round + row)
-            decisions.append(exploration.decide(mean, bonus, draws, mask, unit=(own_moments.centre, own_moments.scale)))
+            draw = make_seeded_draw(self._key, first_round + row)
+            decisions.append(exploration.decide(mean, bonus, draw, mask, (own_moments.centre, own_moments.scale)))
             arm = decisions[-1].arm
             reward, weight = rewards[row_slice, arm[0]], None if round_weights is None else round_weights[row_slice]
             if is_new[row]:

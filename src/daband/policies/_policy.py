@@ -61,8 +61,8 @@ from daband._shift import ShiftLike, as_shift
 from daband._table_transform import TableTransform
 from daband.errors import InvalidInput
 from daband.linear._catalogue import Catalogue
-from daband.linear._exploration import Decision, Exploration, join_decisions, seeded_draws
-from daband.linear._kernels import draw_key, kernels
+from daband.linear._exploration import Decision, Exploration, join_decisions, make_seeded_draw
+from daband.linear._kernels import kernels, make_draw_key
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._transforms import Transform, adapt_transform, as_transform, transform_settings
 from daband.policies._checkpoints import check_notes, restore_arrays, save_policy
@@ -285,7 +285,7 @@ class Policy(ABC):
         if self.transform is not None:
             self.feature_shape = (self.transform.n_features(self.context_shape),)
         self.seed = check_seed(seed)
-        self._key = draw_key(self.seed)
+        self._key = make_draw_key(self.seed)
         #: The names of the sources and targets. The methods that a policy implements get the index of a domain in them.
         self.domains = DomainNames() if domains is None else domains
         self._domain = 0
@@ -443,7 +443,7 @@ class Policy(ABC):
             batch, domain_index, mask = _check_request(self, contexts, domain, available)
             mean, bonus = self._score(_transform(self, batch, domain_index), domain_index, rule != "greedy")
             exploration, mask = self._exploration.with_rule(rule), _drop_new_arms(mask, mean.shape[1])
-            return exploration.probabilities(mean, bonus, available=mask, unit=_get_reward_unit(self))
+            return exploration.probabilities(mean, bonus, available=mask, scaling=_get_scaling(self))
 
     def update(
         self,
@@ -728,11 +728,11 @@ def _choose_arms(
         if decision is not None:
             return decision
     mean, bonus = policy._score(contexts, domain, rule != "greedy")
-    draws, mask = seeded_draws(policy._key, first_round), _drop_new_arms(available, mean.shape[1])
-    return exploration.decide(mean, bonus, draws, mask, unit=_get_reward_unit(policy))
+    draw, mask = make_seeded_draw(policy._key, first_round), _drop_new_arms(available, mean.shape[1])
+    return exploration.decide(mean, bonus, draw, mask, scaling=_get_scaling(policy))
 
 
-def _get_reward_unit(policy: Policy) -> tuple[float, float]:
+def _get_scaling(policy: Policy) -> tuple[float, float]:
     """Return the mean and the standard deviation of rewards, which determine when two scores count as tied."""
     return policy.reward_moments.centre, policy.reward_moments.scale
 

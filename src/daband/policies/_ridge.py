@@ -33,7 +33,7 @@ from daband._arrays import (
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.linear._catalogue import Catalogue
-from daband.linear._exploration import Decision, Exploration, seeded_draws
+from daband.linear._exploration import Decision, Exploration, make_seeded_draw
 from daband.linear._joint_ridge import JointHead
 from daband.linear._primal_ridge import MAX_SQUARED_NORM, RidgeSums
 from daband.linear._reward_moments import RewardMoments
@@ -87,8 +87,8 @@ class RidgePolicy(Policy):
     def _decide_row(
         self, contexts: AnyArray, exploration: Exploration, first_round: int, available: Mask
     ) -> Decision | None:
-        unit = self.reward_moments.centre, self.reward_moments.scale
-        return self._head.decide_row(self._featurise(contexts), exploration, unit, self._key, first_round, available)
+        scaling = self.reward_moments.centre, self.reward_moments.scale
+        return self._head.decide_row(self._featurise(contexts), exploration, scaling, self._key, first_round, available)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         self._head.learn(self._featurise(contexts), arms, rewards, weights)
@@ -100,7 +100,7 @@ class RidgePolicy(Policy):
             self._featurise(contexts),
             rewards,
             exploration=self.exploration,
-            draws=lambda row: seeded_draws(self._key, first_round + row),
+            draw_from=lambda row: make_seeded_draw(self._key, first_round + row),
             moments=self.reward_moments,
             available=available,
             weights=weights,

@@ -214,7 +214,7 @@ class DeployedPolicy:
             choices, *fields = frozen.choose_with_control(mean, bonus, mask, round_number, control, incumbents, limit)
         else:
             choices = frozen.choose(mean, bonus, mask, round_number, limit=limit)
-        rankings = _rank_arms(frozen.exploration.optimism, mean, bonus, mask, choices, names, top)
+        rankings = _rank_arms(frozen.exploration.bonus_factor, mean, bonus, mask, choices, names, top)
         if not read_rows.is_single:
             chosen_names = tuple(names[arm] for arm, _ in choices)
             chosen_arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
@@ -431,7 +431,7 @@ def _is_mask(arms: Any) -> bool:
 
 
 def _rank_arms(
-    optimism: float,
+    bonus_factor: float,
     mean: FloatArray,
     bonus: FloatArray,
     mask: Any,
@@ -442,7 +442,7 @@ def _rank_arms(
     """Return the names of ``top`` arms of each row: the chosen arm, then the others by score; () without ``top``."""
     if top is None:
         return ()
-    scores = mean + optimism * bonus
+    scores = mean + bonus_factor * bonus
     if mask is not None:
         scores = np.where(mask, scores, -np.inf)
     rankings, n_ranked = [], check_int("top", top, minimum=1)

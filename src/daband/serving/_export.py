@@ -166,13 +166,13 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
     if frozen.table is not None and frozen.table.row_reader.encoded and getattr(reference, "table", None) is not None:
         indices = np.arange(min(len(reference), _N_CHECKED_CONTEXTS))
         rows, raw_rows = reference.read(indices), reference.read_raw(indices).select(frozen.table.names)
-    optimism = frozen.exploration.optimism or frozen.exploration.alpha * (frozen.exploration.rule == "thompson")
+    bonus_factor = frozen.exploration.bonus_factor or frozen.exploration.alpha * (frozen.exploration.rule == "thompson")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the rows may be far from the training rows
-        expected = policy.decide(rows, frozen.domain, rule="ucb" if optimism else "greedy")
+        expected = policy.decide(rows, frozen.domain, rule="ucb" if bonus_factor else "greedy")
         actual = deployed.decide(raw_rows)
-    expected_scores = expected.mean + optimism * expected.bonus if optimism else expected.mean
-    file_scores = actual.mean + optimism * actual.bonus if optimism else actual.mean
+    expected_scores = expected.mean + bonus_factor * expected.bonus if bonus_factor else expected.mean
+    file_scores = actual.mean + bonus_factor * actual.bonus if bonus_factor else actual.mean
     largest, has_same_shape = float(np.abs(expected_scores).max()), expected_scores.shape == file_scores.shape
     difference = float(np.abs(expected_scores - file_scores).max()) if has_same_shape else np.inf
     if difference <= _MAX_RELATIVE_ERROR * largest:

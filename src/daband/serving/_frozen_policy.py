@@ -20,9 +20,9 @@ from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, unit
 from daband._image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
 from daband._table_transform import TableTransform
 from daband.linear._catalogue import Catalogue
-from daband.linear._exploration import Exploration, UniformDraws, Unit, fresh_draws, seeded_draws
+from daband.linear._exploration import DrawFunction, Exploration, Scaling, draw_fresh, make_seeded_draw
 from daband.linear._joint_ridge import compute_arm_heads, count_effects, joint_dimension, score_one, with_constant
-from daband.linear._kernels import draw_key
+from daband.linear._kernels import make_draw_key
 from daband.linear._primal_ridge import mix_scores, ridge_scores
 from daband.linear._standardise import StandardiseStep
 from daband.linear._transforms import TransformStep, load_step
@@ -237,8 +237,8 @@ class _RowScorer:
         members: the predictors.
         step: the transform of contexts before all members; None if there is none.
         n_inputs: the number of values of a context, or of its feature maps.
-        unit: the centre and scale of rewards.
-        optimism: the factor of the bonus in a score.
+        scaling: the centre and scale of rewards.
+        bonus_factor: the factor of the bonus in a score.
         inputs_are_maps: True if the inputs are feature maps, which the convolutions of a network compute.
     """
 
@@ -247,8 +247,8 @@ class _RowScorer:
         members: Sequence[Member],
         step: StandardiseStep | None,
         n_inputs: int,
-        unit: Unit,
-        optimism: float,
+        scaling: Scaling,
+        bonus_factor: float,
         inputs_are_maps: bool = False,
     ) -> None:
         n_arms, n_features = len(members[0].theta), n_inputs if step is None else step.n_features
@@ -264,7 +264,7 @@ class _RowScorer:
         #: The weights, and the lower and upper limits, of each part of the first product.
         first_parts = [(np.eye(n_features + 1)[:, -n_direct:], np.full(n_direct, -np.inf), np.full(n_direct, np.inf))]
         theta = np.zeros((transformed_start + sum(member.dimension for member in transformed_members), n_arms))
-        theta[constant_index] = unit[0]
+        theta[constant_index] = scaling[0]
         #: The slice of features, and R (d, r * K), of every member with a bonus.
         self._roots: list[tuple[slice, AnyArray]] = []
         for member in members:
@@ -274,9 +274,9 @@ class _RowScorer:
             elif member.transform is not None:
                 start, transformed_start = transformed_start, transformed_start + size
                 first_parts.append(member.transform.to_clipped_linear())
-            theta[start : start + size] += unit[1] * member.weight * member.theta.T
+            theta[start : start + size] += scaling[1] * member.weight * member.theta.T
             if member.bonus_weight:
-                roots = unit[1] * member.bonus_weight * np.linalg.cholesky(member.inverse)
+                roots = scaling[1] * member.bonus_weight * np.linalg.cholesky(member.inverse)
                 root = roots.transpose(1, 2, 0).reshape(size, -1).astype(dtype)
                 self._roots.append((slice(start, start + size), root))
         first_layers = [layers[0] for layers in networks]
@@ -306,7 +306,7 @@ class _RowScorer:
         self._square_sums = np.repeat(np.eye(1 + len(n_squares), dtype=dtype), [1, *n_squares], axis=1)
         #: A matrix from the mean and the members' bonuses to means, bonuses and scores.
         self._combination = np.ones((3, 1 + len(n_squares)))
-        self._combination[0, 1:], self._combination[1, 0], self._combination[2, 1:] = 0.0, 0.0, optimism
+        self._combination[0, 1:], self._combination[1, 0], self._combination[2, 1:] = 0.0, 0.0, bonus_factor
         #: Scoring functions that no thread is using. Each has its own working arrays.
         self._free_scorers: list[Callable[[AnyArray], FloatArray]] = []
 
@@ -473,7 +473,7 @@ class FrozenPolicy:
     seen_target: bool = False
 
     def __post_init__(self) -> None:
-        draw_key(self.seed)  # raises an error if this is not a seed
+        make_draw_key(self.seed)  # raises an error if this is not a seed
         if not self.context_shape or any(size < 1 for size in self.context_shape) or self.n_arms < 1:
             raise ValueError(f"context_shape and n_arms must be positive, got {self.context_shape} and {self.n_arms}")
         if self.arms not in ("disjoint", "shared"):
@@ -598,14 +598,14 @@ class FrozenPolicy:
             return None
         try:
             inputs_are_maps = convolutions is not None
-            return _RowScorer(members, step, n_inputs, self.reward_unit, self.exploration.optimism, inputs_are_maps)
+            return _RowScorer(members, step, n_inputs, self.reward_unit, self.exploration.bonus_factor, inputs_are_maps)
         except (ValueError, np.linalg.LinAlgError):  # LinAlgError: rounding left an inverse not positive definite
             return None
 
     @functools.cached_property
     def key(self) -> np.uint64:
         """The key of the random draws."""
-        return draw_key(self.seed)
+        return make_draw_key(self.seed)
 
     def choose(
         self,
@@ -613,32 +613,38 @@ class FrozenPolicy:
         bonus: FloatArray,
         available: Mask,
         round_number: int | None,
-        unit: Unit = (0.0, 1.0),
+        scaling: Scaling = (0.0, 1.0),
         limit: ArmLimit | None = None,
     ) -> list[tuple[int, float]]:
         """Return an arm and its propensity for each row of means and bonuses (n, K).
 
         Random draws are the policy's draws in round ``round_number`` and the following rounds. If it is None, they come
-        from the operating system, so that processes that serve the same file explore independently. ``unit`` is the
-        mean and standard deviation of rewards, in the unit of ``mean``. ``limit`` limits the choices of new arms.
+        from the operating system, so that processes that serve the same file explore independently. ``scaling`` is
+        the mean and standard deviation of rewards, in the unit of ``mean``. ``limit`` limits the choices of new arms.
         """
-        draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
+        draw: DrawFunction = draw_fresh if round_number is None else make_seeded_draw(self.key, round_number)
         if limit is None:
-            return self.exploration.choose_rows(mean, bonus, draws, available=available, unit=unit)
-        excludes_new = draws(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= limit.fraction
+            return self.exploration.choose_rows(mean, bonus, draw, available=available, scaling=scaling)
+        excludes_new = draw(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= limit.fraction
         mask = np.where(excludes_new[:, None], limit.exclude(mean, available), True if available is None else available)
-        choices = self.exploration.choose_rows(mean, bonus, draws, available=mask, unit=unit)
-        probabilities = self.probabilities(mean, bonus, available, unit, limit).tolist()
+        choices = self.exploration.choose_rows(mean, bonus, draw, available=mask, scaling=scaling)
+        probabilities = self.probabilities(mean, bonus, available, scaling, limit).tolist()
         return [(arm, row[arm]) for (arm, _), row in zip(choices, probabilities, strict=True)]
 
     def probabilities(
-        self, mean: FloatArray, bonus: FloatArray, available: Mask, unit: Unit = (0, 1), limit: ArmLimit | None = None
+        self,
+        mean: FloatArray,
+        bonus: FloatArray,
+        available: Mask,
+        scaling: Scaling = (0, 1),
+        limit: ArmLimit | None = None,
     ) -> FloatArray:
         """Return the probability with which ``choose`` chooses each arm, (n, K)."""
-        unrestricted = self.exploration.probabilities(mean, bonus, available=available, unit=unit)
+        unrestricted = self.exploration.probabilities(mean, bonus, available=available, scaling=scaling)
         if limit is None:
             return unrestricted
-        restricted = self.exploration.probabilities(mean, bonus, available=limit.exclude(mean, available), unit=unit)
+        mask = limit.exclude(mean, available)
+        restricted = self.exploration.probabilities(mean, bonus, available=mask, scaling=scaling)
         return limit.fraction * unrestricted + (1.0 - limit.fraction) * restricted
 
     def choose_with_control(
@@ -658,12 +664,12 @@ class FrozenPolicy:
         row is -1 or not available.
         """
         choices = self.choose(mean, bonus, available, round_number, limit=limit)
-        draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
+        draw: DrawFunction = draw_fresh if round_number is None else make_seeded_draw(self.key, round_number)
         n, n_arms = mean.shape
         rows = np.arange(n)
         is_available = incumbents >= 0 if available is None else (incumbents >= 0) & available[rows, incumbents]
         control_probability = control * is_available.astype(np.float64)
-        in_control = draws(n, 3 + 2 * n_arms)[:, -1] < control_probability
+        in_control = draw(n, 3 + 2 * n_arms)[:, -1] < control_probability
         arms = np.where(in_control, incumbents, [arm for arm, _ in choices])
         policy_probability = self.probabilities(mean, bonus, available, limit=limit)[rows, arms]
         propensities = (1.0 - control_probability) * policy_probability + control_probability * (arms == incumbents)

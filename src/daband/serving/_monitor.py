@@ -73,7 +73,7 @@ def summary_scores(
 ) -> tuple[FloatArray, IntArray]:
     """Return scores (n, J) of contexts (n, ...) with means and bonuses (n, K), and the preferred arms (n,).
 
-    The preferred arm has the largest mean plus the exploration rule's ``optimism`` times the bonus, among all arms,
+    The preferred arm has the largest mean plus the exploration rule's ``bonus_factor`` times the bonus, among all arms,
     available or not.
     """
     n, dimensions = len(contexts), math.prod(deployed.context_shape)
@@ -84,7 +84,7 @@ def summary_scores(
         columns = [pixels.mean(axis=1, keepdims=True), pixels.std(axis=1, keepdims=True)]
     elif dimensions <= _MAX_FEATURES:
         columns = [contexts.reshape(n, -1, dimensions).astype(np.float64).mean(axis=1) / max_value]
-    scores = mean + deployed.frozen.exploration.optimism * bonus
+    scores = mean + deployed.frozen.exploration.bonus_factor * bonus
     preferred: IntArray = scores.argmax(axis=1)
     rows = np.arange(n)
     columns += [mean[rows, preferred, None], bonus[rows, preferred, None]]

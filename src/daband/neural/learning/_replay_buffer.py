@@ -23,7 +23,7 @@ import torch
 
 from daband._arrays import AnyArray, FloatArray, IntArray, Weights, with_prefix
 from daband._domain_names import DomainNames
-from daband.linear._kernels import uniforms
+from daband.linear._kernels import draw_uniforms
 from daband.neural.learning._settings import ReplaySettings
 
 #: The minimum number of contexts for which memory is allocated.
@@ -142,7 +142,7 @@ class ReplayBuffer:
         if self.keeps_latest:
             drawn_slots = context_numbers % self.capacity
         else:  # context i draws one of the slots 0 to i; it is not stored if that slot is beyond the capacity
-            draws = uniforms(self._random_key, int(context_numbers[0]), len(context_numbers), 1)[:, 0]
+            draws = draw_uniforms(self._random_key, int(context_numbers[0]), len(context_numbers), 1)[:, 0]
             drawn_slots = (draws * (context_numbers + 1)).astype(np.int64)
         stored_indices = np.flatnonzero(drawn_slots < self.capacity)
         slots = np.concatenate([np.arange(self.n_seen, self.n_seen + n_free), drawn_slots[stored_indices]])
