@@ -92,8 +92,8 @@ print(choice.assessment.sentence)
 #
 # On the command line, ``daband export market market.daband --epsilon 0.1`` writes the file, ``daband decide
 # market.daband week.csv --out log.csv`` writes the log, and ``daband learn market log.csv --id customer`` learns from
-# it. A quarter of the rewards is late. Rounds without a reward are ignored with a warning, and are learned when the log
-# is passed again.
+# it. Here every customer has one decision; otherwise use an id of the decision. A quarter of the rewards is late.
+# Rounds without a reward are ignored with a warning, and are learned when the log is passed again.
 
 policy, weeks = choice.policy, []
 for week in range(4):

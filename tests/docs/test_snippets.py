@@ -35,7 +35,6 @@ SMALLER = {
     "docs/guide/logs.md": {"episodes=50": "episodes=8"},
     "README.md": {
         'choose(pair).policy, "photos': 'choose(pair, episodes=1, episode_length=8, candidates=few).policy, "photos',
-        "choose(pair)": "choose(pair, episodes=1, candidates=few)",
         "timm:resnet18": "efficientnet_lite0",
     },
     "docs/guide/report.md": {"progress=log": "progress=log, episodes=2"},

@@ -89,7 +89,7 @@ def learn_command(
     reward: options.RewardColumn = "reward",
     propensity: options.PropensityColumn = "propensity",
     id_column: Annotated[
-        str | None, typer.Option("--id", help="The column with the id of a round, so that no round is learned twice.")
+        str | None, typer.Option("--id", help="The column with a new id for each round, so that none is learned twice.")
     ] = None,
     context: options.ContextColumns = None,
     weights: options.WeightColumn = None,
@@ -101,7 +101,7 @@ def learn_command(
 
     A log can be given again when more rewards have arrived: rounds that were learned before are recognised by --id.
 
-    Example: daband learn market log1.csv --id customer
+    Example: daband learn market log1.csv --id visit
     """
     learner, folder = open_policy(policy)
     version, path = (0, policy) if folder is None else folder.get_next_version()

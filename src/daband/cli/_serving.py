@@ -198,8 +198,7 @@ def decide_command(
         print_line("Nothing was written; use --out log.csv to store the decisions, fill in rewards and learn.")
         return
     print_line(f"Written: {out} ({len(decisions):,} decisions of version {deployed.version})")
-    ids = frame.columns if rows.is_dir() else () if deployed.frozen.table is None else deployed.frozen.table.ids
-    column = next((shlex.quote(name) for name in ids if name in frame.columns), "COLUMN")
+    column = shlex.quote(frame.columns[0]) if rows.is_dir() else "COLUMN (with a new id for every decision)"
     print_line(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id {column}")
 
 
