@@ -57,15 +57,14 @@ def measure(path: Path) -> list[dict[str, Any]]:
         asked = Questions(every, predicted, deviation=float(earned.std(axis=1).max()), seed=draw)
         for budget in BUDGETS:
             evidence = asked.compute_evidence({question: rewards[question] for question in asked.draw_first(budget)})
-            chosen = evidence.choose(default, earned.mean(axis=1))
-            interval = evidence.intervals(n, budget=budget)[chosen]
+            chosen = evidence.choose_candidate(default, earned.mean(axis=1))
+            interval = evidence.compute_intervals(n, budget=budget)[chosen]
             row = {**common, "way": "questions", "rewards": budget, "lost": float((best - values[chosen]) / span)}
             if (every[chosen] != today).any():
                 row["true"] = bool(interval.low - 1e-9 <= values[chosen] - values[n] <= interval.high + 1e-9)
                 row["width"] = float((interval.high - interval.low) / span)
             rows.append(row)
-            chosen = _uniform(arms, predicted, rewards, budget, draw)
-            lost = float((best - values[chosen]) / span)
+            lost = float((best - values[_uniform(arms, predicted, rewards, budget, draw)]) / span)
             rows.append({**common, "way": "uniform", "rewards": budget, "lost": lost})
     if np.isin(rewards, (0.0, 1.0)).all() and (rewards.sum(axis=1) == 1.0).all():
         for draw in range(CODA_DRAWS):
@@ -94,8 +93,8 @@ def verdicts(path: Path) -> list[dict[str, Any]]:
         for draw in range(DRAWS):
             asked = Questions(every, means.mean(axis=0), deviation=scale, seed=draw)
             evidence = asked.compute_evidence({question: rewards[question] for question in asked.draw_first(50)})
-            chosen = evidence.choose(default, earned.mean(axis=1))
-            verdict = _verdict(evidence.intervals(len(kept), budget=50)[chosen])
+            chosen = evidence.choose_candidate(default, earned.mean(axis=1))
+            verdict = _verdict(evidence.compute_intervals(len(kept), budget=50)[chosen])
             gain = float(values[chosen] - values[-1]) / (float(np.ptp(rewards)) or 1.0)
             rows.append({"set": path.stem.rpartition("__")[0], "target": target, "verdict": verdict, "gain": gain})
     return rows
@@ -141,8 +140,7 @@ def _uniform(arms: Any, predicted: Any, rewards: Any, budget: int, draw: int) ->
 
 def _coda(means: Any, labels: Any, draw: int) -> dict[int, int]:
     """Return the model that CODA takes after each budget; settings of its paper: prior 0.1, learning rate 0.01."""
-    generator = np.random.default_rng(draw)
-    n_models, _, n_arms = means.shape
+    generator, (n_models, _, n_arms) = np.random.default_rng(draw), means.shape
     scores = np.maximum(means, 1e-6) / np.maximum(means, 1e-6).sum(axis=2, keepdims=True)
     choices = means.argmax(axis=2)
     consensus = np.eye(n_arms)[scores.mean(axis=0).argmax(axis=1)]
@@ -221,8 +219,8 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         means = [float(np.mean(values)) for values in gains.values()]
         one = {"half": where, "way": way, "rewards": rewards, "sets": len(means)}
         one["default_within"] = float(np.mean([row["default"] <= 0.03 for row in own]))
-        one |= {"within": float(np.mean([row["lost"] <= 0.03 for row in own])), "gain": float(np.mean(means))}
-        one["worst"] = min(means)
+        one["within"] = float(np.mean([row["lost"] <= 0.03 for row in own]))
+        one |= {"gain": float(np.mean(means)), "worst": min(means)}
         if intervals := [row for row in own if "true" in row]:
             one |= {key: float(np.mean([row[key] for row in intervals])) for key in ("true", "width")}
         found.append({key: round(value, 4) if isinstance(value, float) else value for key, value in one.items()})
@@ -242,9 +240,9 @@ def main() -> None:
         print(*judged, sep="\n", flush=True)
         rows = summary([row for part in pool.map(measure, files) for row in part])
         print(*rows, sep="\n")
-    found = {"commit": given.commit or commit(), "verdicts": judged, "rows": rows}
     if given.record:
-        given.record.write_text(json.dumps(found, indent=1) + "\n")
+        record = {"commit": given.commit or commit(), "verdicts": judged, "rows": rows}
+        given.record.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,87 +19,89 @@ from typing import Any
 
 import numpy as np
 
-from daband.trust._reference import KINDS, ReferenceClass, infer_kind, reference_class
+from daband.trust._reference import KINDS, ReferenceClass, infer_kind, load_reference_class
 
 ROOT = Path(__file__).resolve().parents[1]
-FILE = ROOT / "src" / "daband" / "trust" / "reference.json"
-EARLIER = ("fifth", "fourth", "third", "fresh", "fresh-development", "trust-development")
+REFERENCE_FILE = ROOT / "src" / "daband" / "trust" / "reference.json"
+EARLIER_RECORDS = ("fifth", "fourth", "third", "fresh", "fresh-development", "trust-development")
 COLUMNS = ("set", "kind", "source", "error", "scale", "target")
 _KIND_OF_RECORD = {"tables": "tables", "patients": "tables", "warfarin": "tables", "images": "images",
                    "digits": "images", "handwritten": "images"}  # fmt: skip
 """Kind of the data sets of earlier records, by the end of their name; all others are features."""
-_GENERATED = ("markets", "synthetic", "named")
+_GENERATED_SETS = ("markets", "synthetic", "named")
 """Data sets that are generated: they do not belong to the class."""
 
 
-def new_rows(folder: Path) -> list[dict[str, Any]]:
-    """Return a row for every stored file."""
+def build_new_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return a row for every file of stored predictions."""
     rows = []
     for path in sorted(folder.glob("*.npz")):
-        stored = np.load(path)
+        predictions = np.load(path)
         kind, name, _ = path.stem.split("__")
-        if kind in _GENERATED:
+        if kind in _GENERATED_SETS:
             continue
-        chosen = [stored[f"{where}_means"][int(stored["default"])].argmax(axis=1) for where in ("source", "target")]
-        source, target = stored["source_rewards"].astype(float), stored["target_rewards"].astype(float)
-        best = int(source.mean(axis=0).argmax())
-        rewards = source[np.arange(len(source)), chosen[0]]
-        gains = rewards - source[:, best]
-        left = target[np.arange(len(target)), chosen[1]] - target[:, best]
-        n, scale = len(gains), float(rewards.std())
-        error = float(np.sqrt((gains.var() * n + scale**2) / (n + 1) / max(n - 1, 1)))
-        numbers = {"source": float(gains.mean()), "error": error, "scale": scale, "target": float(left.mean())}
-        rows.append({"set": f"{kind}/{name}", "kind": infer_kind(stored["shape"].tolist()), **numbers})
+        rewards = {domain: predictions[f"{domain}_rewards"].astype(float) for domain in ("source", "target")}
+        best_arm, chosen_rewards, gains = int(rewards["source"].mean(axis=0).argmax()), {}, {}
+        for domain, domain_rewards in rewards.items():
+            arms = predictions[f"{domain}_means"][int(predictions["default"])].argmax(axis=1)
+            chosen_rewards[domain] = domain_rewards[np.arange(len(arms)), arms]
+            gains[domain] = chosen_rewards[domain] - domain_rewards[:, best_arm]
+        n, deviation = len(gains["source"]), float(chosen_rewards["source"].std())
+        error = float(np.sqrt((gains["source"].var() * n + deviation**2) / (n + 1) / max(n - 1, 1)))
+        rows.append({
+            "set": f"{kind}/{name}", "kind": infer_kind(predictions["shape"].tolist()), "error": error,
+            "scale": deviation, "source": float(gains["source"].mean()), "target": float(gains["target"].mean()),
+        })  # fmt: skip
     return rows
 
 
-def earlier_rows() -> list[dict[str, Any]]:
+def build_earlier_rows() -> list[dict[str, Any]]:
     """Return rows of earlier defaults: all seeds of features and images, of which there are few; else the first."""
-    rows, seen = [], set()
-    for record in EARLIER:
+    rows, seen_names = [], set()
+    for record in EARLIER_RECORDS:
         for run in json.loads((ROOT / "benchmarks" / "records" / f"{record}.json").read_text())["runs"]:
-            own = [one for one in run["assessed"] if one["method"] == "daband"]
-            name, ending = f"{run['data']}/{run['name']}", run["data"].rpartition("_")[2]
-            kind = _KIND_OF_RECORD.get(ending, "tables" if run["data"] == "natural_tables" else "features")
-            if not own or run["data"] in _GENERATED or (kind == "tables" and name in seen):
+            default = next((row for row in run["assessed"] if row["method"] == "daband"), None)
+            name, record_kind = f"{run['data']}/{run['name']}", run["data"].rpartition("_")[2]
+            kind = _KIND_OF_RECORD.get(record_kind, "tables" if run["data"] == "natural_tables" else "features")
+            if default is None or run["data"] in _GENERATED_SETS or (kind == "tables" and name in seen_names):
                 continue
-            seen.add(name)
-            best = min(one["required"] for one in run["assessed"])
-            numbers = {"source": own[0]["source_value"] - best, "error": own[0]["source_error"]}
-            numbers["scale"] = own[0]["source_error"] * np.sqrt(own[0]["rounds"])
-            numbers["target"] = run["values"]["daband"] - run["values"]["constant"]
-            rows.append({"set": name, "kind": kind, **numbers})
+            seen_names.add(name)
+            rows.append({
+                "set": name, "kind": kind,
+                "source": default["source_value"] - min(row["required"] for row in run["assessed"]),
+                "error": default["source_error"], "scale": default["source_error"] * np.sqrt(default["rounds"]),
+                "target": run["values"]["daband"] - run["values"]["constant"],
+            })  # fmt: skip
     return rows
 
 
-def write(rows: list[dict[str, Any]], about: str) -> None:
+def write_reference(rows: list[dict[str, Any]], about: str) -> None:
     """Write the class, a line per row."""
-    lines = [
-        json.dumps([round(row[name], 4) if isinstance(row[name], float) else row[name] for name in COLUMNS])
-        for row in rows
-    ]
+    values = [[round(row[name], 4) if isinstance(row[name], float) else row[name] for name in COLUMNS] for row in rows]
     head = json.dumps({"about": about, "columns": COLUMNS})[:-1]
-    FILE.write_text(f'{head}, "rows": [\n' + ",\n".join(lines) + "\n]}\n")
+    REFERENCE_FILE.write_text(f'{head}, "rows": [\n' + ",\n".join(map(json.dumps, values)) + "\n]}\n")
 
 
-def leave_one_out(rows: ReferenceClass) -> dict[str, float]:
+def leave_one_out(reference: ReferenceClass) -> dict[str, float]:
     """Return how the limits of a kind hold on data sets that are left out; every data set counts once."""
-    sets = np.array(rows.sets)
-    low = np.empty(len(sets))
-    for name in set(sets):
-        others = rows.select(sets != name)
-        for row in np.flatnonzero(sets == name):
-            low[row] = others.forecast(rows.source[row], rows.error[row], rows.scale[row]).low
-    weight = np.array([1.0 / (sets == name).sum() for name in sets])
-    good, deployed = rows.target >= 0.05, low > 0.0
+    data_sets = np.array(reference.data_sets)
+    columns = reference.source_advantages, reference.standard_errors, reference.reward_deviations
+    low_limits = np.empty(len(data_sets))
+    for name in set(data_sets):
+        others = reference.select(data_sets != name)
+        for row in np.flatnonzero(data_sets == name):
+            low_limits[row] = others.forecast(*(column[row] for column in columns)).low
+    weights = np.array([1.0 / (data_sets == name).sum() for name in data_sets])
+    advantages, is_deployed, is_row = reference.target_advantages, low_limits > 0.0, weights > 0.0
 
-    def mean(values: Any, of: Any) -> float:
-        return round(float(np.average(values[of], weights=weight[of])), 4)
+    def average(values: Any, mask: Any) -> float:
+        return round(float(np.average(values[mask], weights=weights[mask])), 4)
 
-    forecast = rows.forecast(1.0, 0.0, 1.0)
+    forecast = reference.forecast(1.0, 0.0, 1.0)
     return {
-        "sets": len(set(sets)), "true": mean(rows.target >= low, weight > 0), "deployed_of_good": mean(deployed, good),
-        "worse_of_deployed": mean(rows.target < 0.0, deployed), "slack": mean(rows.target - low, weight > 0),
+        "sets": len(set(data_sets)), "true": average(advantages >= low_limits, is_row),
+        "deployed_of_good": average(is_deployed, advantages >= 0.05),
+        "worse_of_deployed": average(advantages < 0.0, is_deployed), "slack": average(advantages - low_limits, is_row),
         "kept_tenth_percentile": forecast.tenth_percentile_kept, "kept_median": forecast.median_kept,
     }  # fmt: skip
 
@@ -108,15 +110,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--predictions", type=Path)
     parser.add_argument("--commit", default="", help="commit of the stored predictions")
-    given = parser.parse_args()
-    if given.predictions:
-        new = new_rows(given.predictions)
-        names = {row["set"] for row in new}
-        rows = [*new, *(row for row in earlier_rows() if row["set"] not in names)]
-        write(rows, f"{len(names)} data sets by the default of commit {given.commit}; others by earlier defaults")
-        reference_class.cache_clear()
+    arguments = parser.parse_args()
+    if arguments.predictions:
+        new_rows = build_new_rows(arguments.predictions)
+        new_sets = {row["set"] for row in new_rows}
+        rows = [*new_rows, *(row for row in build_earlier_rows() if row["set"] not in new_sets)]
+        write_reference(rows, f"{len(new_sets)} data sets at commit {arguments.commit}; others by earlier defaults")
+        load_reference_class.cache_clear()
     for kind in KINDS:
-        print(kind, leave_one_out(reference_class().of_kind(kind)))
+        print(kind, leave_one_out(load_reference_class().select_kind(kind)))
 
 
 if __name__ == "__main__":

@@ -71,9 +71,9 @@ def trust(questions: Record) -> str:
     from reference_class import leave_one_out
 
     from daband.trust._reference import KINDS as REFERENCE_KINDS
-    from daband.trust._reference import reference_class
+    from daband.trust._reference import load_reference_class
 
-    measured = {kind: leave_one_out(reference_class().of_kind(kind)) for kind in REFERENCE_KINDS}
+    measured = {kind: leave_one_out(load_reference_class().select_kind(kind)) for kind in REFERENCE_KINDS}
     limits = [
         [kind, str(row["sets"]), percent(row["true"], 1), percent(row["deployed_of_good"]),
          percent(row["worse_of_deployed"], 1), percent(row["kept_median"]), percent(row["kept_tenth_percentile"])]

@@ -39,12 +39,12 @@ def test_questions_are_about_proposed_arms_and_do_not_depend_on_how_many_are_ask
 def test_probabilities_are_those_of_the_draws():
     arms, predicted, _ = problem(n_contexts=6)
     questions = Questions(arms, predicted, deviation=0.5)
-    assert (questions.probability * [len(set(column)) for column in arms.T]).sum() == pytest.approx(1.0)
+    assert (questions.probabilities * [len(set(column)) for column in arms.T]).sum() == pytest.approx(1.0)
     for _ in range(200):
         questions._draw_chunk()
     rows, often = np.unique([context for context, _ in questions._draws], return_counts=True)
     proposed = np.array([len(set(column)) for column in arms.T])
-    assert often / len(questions._draws) == pytest.approx((questions.probability * proposed)[rows], abs=0.01)
+    assert often / len(questions._draws) == pytest.approx((questions.probabilities * proposed)[rows], abs=0.01)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.7])
@@ -65,7 +65,7 @@ def test_intervals_hold_for_all_candidates_at_once():
     values = values_of(arms, rewards)
     held = []
     for seed in range(200):
-        intervals = answered(Questions(arms, predicted, deviation=0.5, seed=seed), rewards, 50).intervals(1)
+        intervals = answered(Questions(arms, predicted, deviation=0.5, seed=seed), rewards, 50).compute_intervals(1)
         held.append(all(one.low <= v - values[1] <= one.high for one, v in zip(intervals, values, strict=True)))
     assert np.mean(held) >= 0.93
 
@@ -74,7 +74,7 @@ def test_an_early_look_is_wider_and_more_answers_are_narrower():
     arms, predicted, rewards = problem()
     questions = Questions(arms, predicted, deviation=0.5)
     early, final, planned = (
-        answered(questions, rewards, n).intervals(1, budget=budget)[0]
+        answered(questions, rewards, n).compute_intervals(1, budget=budget)[0]
         for n, budget in ((50, 200), (200, 200), (50, None))
     )
     assert early.high - early.low == pytest.approx(2.0 * (planned.high - planned.low))
@@ -85,7 +85,7 @@ def test_a_candidate_that_equals_the_incumbent_has_no_advantage():
     arms, predicted, rewards = problem()
     arms = np.concatenate([arms, arms[[1]]])
     for n in (0, 30):
-        twin = answered(Questions(arms, predicted, deviation=0.5), rewards, n).intervals(1)[-1]
+        twin = answered(Questions(arms, predicted, deviation=0.5), rewards, n).compute_intervals(1)[-1]
         assert (twin.value, twin.low, twin.high) == (0.0, 0.0, 0.0)
 
 
@@ -94,9 +94,9 @@ def test_values_are_exact_once_every_question_is_answered():
     evidence = answered(Questions(arms, predicted, deviation=0.5), rewards, 1000)
     assert evidence.is_complete
     values = values_of(arms, rewards)
-    for one, value in zip(evidence.intervals(1), values - values[1], strict=True):
+    for one, value in zip(evidence.compute_intervals(1), values - values[1], strict=True):
         assert (one.value, one.low, one.high) == pytest.approx((value,) * 3)
-    assert evidence.choose(1, np.full(4, np.nan)) == values.argmax()
+    assert evidence.choose_candidate(1, np.full(4, np.nan)) == values.argmax()
 
 
 def test_answers_count_up_to_the_first_open_question():
@@ -111,17 +111,17 @@ def test_units_change_nothing():
     arms, predicted, rewards = problem()
     plain = answered(Questions(arms, predicted, deviation=0.5), rewards, 50)
     scaled = answered(Questions(arms, 1000 * predicted + 7, deviation=500.0), 1000 * rewards + 7, 50)
-    for one, other in zip(plain.intervals(1), scaled.intervals(1), strict=True):
+    for one, other in zip(plain.compute_intervals(1), scaled.compute_intervals(1), strict=True):
         assert (other.value, other.low, other.high) == pytest.approx((1e3 * one.value, 1e3 * one.low, 1e3 * one.high))
     source = np.array([0.8, 0.4, 0.6, 0.7])
-    assert plain.choose(2, source) == scaled.choose(2, 1000 * source + 7)
+    assert plain.choose_candidate(2, source) == scaled.choose_candidate(2, 1000 * source + 7)
 
 
 def test_rewards_that_are_all_alike_do_not_make_an_interval_of_no_width():
     arms, predicted, rewards = problem()
-    interval = answered(Questions(arms, np.zeros_like(predicted), deviation=0.1), np.zeros_like(rewards), 30).intervals(
-        1
-    )[0]
+    interval = answered(
+        Questions(arms, np.zeros_like(predicted), deviation=0.1), np.zeros_like(rewards), 30
+    ).compute_intervals(1)[0]
     assert interval.high - interval.low > 0.01
 
 
@@ -132,8 +132,8 @@ def test_few_answers_leave_the_default_and_many_replace_a_bad_one():
     for seed in range(40):
         questions = Questions(arms, predicted, deviation=0.5, seed=seed)
         for n, counted in chosen.items():
-            counted.append(answered(questions, rewards, n).choose(3, source))
+            counted.append(answered(questions, rewards, n).choose_candidate(3, source))
     values = values_of(arms, rewards)
     assert np.mean(values[chosen[200]]) > values[3] + 0.02
     assert np.mean(values[chosen[5]]) > values[3] - 0.05
-    assert answered(Questions(arms, predicted, deviation=0.5), rewards, 0).choose(3, source) == 3
+    assert answered(Questions(arms, predicted, deviation=0.5), rewards, 0).choose_candidate(3, source) == 3

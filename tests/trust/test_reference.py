@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.trust._reference import KINDS, ReferenceClass, infer_kind, reference_class
+from daband.trust._reference import KINDS, ReferenceClass, infer_kind, load_reference_class
 
 
 def rows_of(kept, advantage=0.2, error=0.0, scale=0.5):
@@ -17,7 +17,7 @@ def rows_of(kept, advantage=0.2, error=0.0, scale=0.5):
 def test_quantiles_of_a_class_that_is_known():
     kept = np.arange(1, 100) / 100.0  # 99 data sets kept 1%, 2%, ... 99%
     forecast = ReferenceClass.from_rows(rows_of(kept)).forecast(0.2, 0.0, 0.5)
-    assert forecast.shifts == 99
+    assert forecast.n_data_sets == 99
     assert forecast.low == pytest.approx(0.2 * 0.10, abs=0.002)  # of 100 data sets, the tenth smallest
     assert forecast.advantage == pytest.approx(0.2 * 0.50, abs=0.003)
     assert (forecast.median_kept, forecast.tenth_percentile_kept, forecast.lost_fraction) == pytest.approx(
@@ -50,7 +50,7 @@ def test_a_class_of_few_data_sets_promises_nothing():
 
 
 def test_units_change_nothing():
-    class_ = reference_class().of_kind("tables")
+    class_ = load_reference_class().select_kind("tables")
     one, thousand = class_.forecast(0.2, 0.03, 0.4), class_.forecast(200.0, 30.0, 400.0)
     assert (thousand.advantage, thousand.low) == pytest.approx((1000 * one.advantage, 1000 * one.low))
 
@@ -63,14 +63,15 @@ def test_kinds():
 
 def leave_one_out(kind):
     """Return the lower limit and the target advantage of each row, and its weight, without its own data set."""
-    class_ = reference_class().of_kind(kind)
-    sets = np.array(class_.sets)
+    class_ = load_reference_class().select_kind(kind)
+    sets = np.array(class_.data_sets)
+    columns = class_.source_advantages, class_.standard_errors, class_.reward_deviations
     low = np.empty(len(sets))
     for name in set(sets):
         others = class_.select(sets != name)
         for row in np.flatnonzero(sets == name):
-            low[row] = others.forecast(class_.source[row], class_.error[row], class_.scale[row]).low
-    return low, class_.target, np.array([1.0 / (sets == name).sum() for name in sets])
+            low[row] = others.forecast(*(column[row] for column in columns)).low
+    return low, class_.target_advantages, np.array([1.0 / (sets == name).sum() for name in sets])
 
 
 @pytest.mark.parametrize("kind", KINDS)

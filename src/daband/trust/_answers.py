@@ -67,8 +67,8 @@ class Survey:
     ) -> None:
         self.questions, self.indices, self.budget = questions, indices, budget
         self.folder = None if folder is None else make_folder(folder)
-        #: Questions in the order of asking, as (index into ``indices``, arm).
-        self.asked_questions = questions.draw_first(budget)
+        #: Questions in the order of asking, as (row of ``indices``, arm).
+        self.planned_questions = questions.draw_first(budget)
         #: Reward by question.
         self.answers: dict[tuple[int, int], float] = {}
         #: The settings that the survey was started with.
@@ -90,9 +90,9 @@ class Survey:
             raise DataError(f"{folder / _PLAN_FILE} is damaged: {error}") from None
 
     @property
-    def unanswered(self) -> list[tuple[int, int]]:
+    def unanswered_questions(self) -> list[tuple[int, int]]:
         """Questions without an answer."""
-        return [question for question in self.asked_questions if question not in self.answers]
+        return [question for question in self.planned_questions if question not in self.answers]
 
     @property
     def questions_file(self) -> Path | None:
@@ -103,18 +103,18 @@ class Survey:
         """Return the evidence from the answers so far."""
         return self.questions.compute_evidence(self.answers)
 
-    def ask(self, ask: Ask, target: Contexts, stop: Callable[[], bool] | None = None) -> None:
-        """Ask the unanswered questions one by one, until ``stop`` returns True."""
-        for context, arm in self.unanswered:
-            if stop is not None and self.answers and stop():
+    def ask(self, ask: Ask, target: Contexts, should_stop: Callable[[], bool] | None = None) -> None:
+        """Ask the unanswered questions one by one, until ``should_stop`` returns True."""
+        for row, arm in self.unanswered_questions:
+            if should_stop is not None and self.answers and should_stop():
                 return
-            contexts = target.read_raw(self.indices[[context]])
+            contexts = target.read_raw(self.indices[[row]])
             reward = as_numpy(ask(contexts, np.array([arm])), "the result of ask")
             if reward.size != 1:
                 raise InvalidInput(f"ask must return one reward for one context, got an array of shape {reward.shape}")
-            self.add({(context, arm): float(reward.reshape(()))})
+            self.add_answers({(row, arm): float(reward.reshape(()))})
 
-    def add(self, answers: Mapping[tuple[int, int], float]) -> None:
+    def add_answers(self, answers: Mapping[tuple[int, int], float]) -> None:
         """Store rewards by question. With a folder, they are on disk when this returns."""
         for reward in answers.values():
             if not math.isfinite(reward):
@@ -122,8 +122,8 @@ class Survey:
                 raise InvalidInput(f"a target reward is {reward}, which is not a finite number{remark}")
         if self.folder is not None and answers:
             lines = "".join(
-                json.dumps({"context": int(self.indices[context]), "arm": arm, "reward": reward}) + "\n"
-                for (context, arm), reward in answers.items()
+                json.dumps({"context": int(self.indices[row]), "arm": arm, "reward": reward}) + "\n"
+                for (row, arm), reward in answers.items()
             )
             path = self.folder / _ANSWERS_FILE
             try:
@@ -140,10 +140,10 @@ class Survey:
 
         ``replace`` allows answers that differ from stored ones; otherwise they are an error.
         """
-        rewards = read_answers(path, [(int(self.indices[context]), arm) for context, arm in self.asked_questions])
+        rewards = read_answers(path, [(int(self.indices[row]), arm) for row, arm in self.planned_questions])
         new_answers = {}
         for question_id, reward in rewards.items():
-            question = self.asked_questions[question_id]
+            question = self.planned_questions[question_id]
             earlier_reward = self.answers.get(question)
             if earlier_reward is not None and earlier_reward != reward and not replace:
                 raise InvalidInput(
@@ -152,16 +152,14 @@ class Survey:
                 )
             if earlier_reward != reward:
                 new_answers[question] = reward
-        self.add(new_answers)
+        self.add_answers(new_answers)
 
     def _open_folder(self, folder: Path) -> None:
         """Read the answers in the folder if it has this survey, else write its questions there."""
-        plan = {
-            "settings": as_json(self.settings), "scale": self.questions.deviation, "seed": self.questions.seed,
-            "budget": self.budget,
-        }  # fmt: skip
+        settings, questions = as_json(self.settings), self.questions
+        plan = {"settings": settings, "scale": questions.deviation, "seed": questions.seed, "budget": self.budget}
         stored_plan = read_json(folder / _PLAN_FILE) if (folder / _PLAN_FILE).is_file() else {}
-        if stored_plan and (difference := describe_difference(stored_plan.get("settings"), plan["settings"])):
+        if stored_plan and (difference := describe_difference(stored_plan.get("settings"), settings)):
             raise InvalidInput(f"{folder} was started with other settings ({difference}); choose another directory")
         if stored_plan and not self._has_same_questions(read_npz(folder / _ARRAYS_FILE)):
             raise InvalidInput(
@@ -171,15 +169,15 @@ class Survey:
         self._restore_answers(folder / _ANSWERS_FILE)
         if stored_plan and stored_plan.get("budget") == self.budget:
             return
-        arrays = {"arms": self.questions.arms, "predicted": self.questions.predicted, "indices": self.indices}
+        arrays = {"arms": questions.candidate_arms, "predicted": questions.predicted_rewards, "indices": self.indices}
         write_npz(folder / _ARRAYS_FILE, arrays, compressed=True)
         self._write_csv(folder / QUESTIONS_FILE)
         write_json(folder / _PLAN_FILE, plan)  # last: a folder with a plan is complete
 
     def _has_same_questions(self, arrays: Mapping[str, AnyArray]) -> bool:
         """Return True if the stored arrays have the arms and indices of this survey."""
-        expected = {"arms": self.questions.arms, "indices": self.indices}
-        return all(np.array_equal(values, arrays[name]) for name, values in expected.items())
+        own_arrays = {"arms": self.questions.candidate_arms, "indices": self.indices}
+        return all(np.array_equal(array, arrays[name]) for name, array in own_arrays.items())
 
     def _restore_answers(self, path: Path) -> None:
         """Read the answers that were stored before, and remove an incomplete last line."""
@@ -193,12 +191,12 @@ class Survey:
                     file.truncate(len(complete_lines))
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
-        context_by_index = {int(index): context for context, index in enumerate(self.indices)}
+        row_by_index = {int(index): row for row, index in enumerate(self.indices)}
         for line_number, line in enumerate(complete_lines.splitlines(), 1):
             try:
                 answer = json.loads(line)
                 reward = float(answer["reward"])
-                self.answers[context_by_index[answer["context"]], int(answer["arm"])] = reward
+                self.answers[row_by_index[answer["context"]], int(answer["arm"])] = reward
             except (ValueError, KeyError, TypeError):
                 raise DataError(f"{path}, line {line_number}, is not an answer; restore the file from a copy") from None
 
@@ -206,15 +204,15 @@ class Survey:
         """Write the questions with a column of rewards to fill in. Rewards that are already filled in are kept."""
         if path.exists():
             self.add_csv(path)
-        indices = [int(self.indices[context]) for context, _ in self.asked_questions]
-        columns: dict[str, Sequence[Any]] = {"id": range(len(self.asked_questions)), "context": indices}
-        for name, labels in self._row_names.items():
+        indices = [int(self.indices[row]) for row, _ in self.planned_questions]
+        columns: dict[str, Sequence[Any]] = {"id": range(len(self.planned_questions)), "context": indices}
+        for name, cells in self._row_names.items():
             is_reserved = name in ("id", "context", "arm", "arm_name", "reward")
-            columns[f"target {name}" if is_reserved else name] = [labels[index] for index in indices]
-        columns["arm"] = [arm for _, arm in self.asked_questions]
+            columns[f"target {name}" if is_reserved else name] = [cells[index] for index in indices]
+        columns["arm"] = [arm for _, arm in self.planned_questions]
         if self._arm_names:
-            columns["arm_name"] = [self._arm_names[arm] for _, arm in self.asked_questions]
-        columns["reward"] = [self.answers.get(question, "") for question in self.asked_questions]
+            columns["arm_name"] = [self._arm_names[arm] for _, arm in self.planned_questions]
+        columns["reward"] = [self.answers.get(question, "") for question in self.planned_questions]
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(columns)
@@ -222,12 +220,12 @@ class Survey:
         write_text(path, buffer.getvalue())
 
 
-def read_answers(path: str | Path, asked_questions: Sequence[tuple[int, int]]) -> dict[int, float]:
+def read_answers(path: str | Path, planned_questions: Sequence[tuple[int, int]]) -> dict[int, float]:
     """Return rewards by question id from a CSV with the columns ``id`` and ``reward``. Empty rewards are skipped.
 
     Args:
         path: the file. Columns ``arm`` and ``context``, if there are any, must agree with the questions.
-        asked_questions: index in the target domain and arm of each question; the id is the index in this list.
+        planned_questions: index in the target domain and arm of each question; the id is the index in this list.
     """
     path = check_path(path, "answers")
     try:
@@ -249,26 +247,27 @@ def read_answers(path: str | Path, asked_questions: Sequence[tuple[int, int]]) -
             raise InvalidInput(f"{path} has no column {column!r} (its columns: {', '.join(column_names) or 'none'})")
     answers: dict[int, float] = {}
     line_by_id: dict[int, int] = {}
-    for line, row in rows:
-        place = f"{path}, line {line}"
+    for line_number, row in rows:
+        place = f"{path}, line {line_number}"
         question_id = _parse_integer(row["id"], f"{place}: id")
-        if not 0 <= question_id < len(asked_questions):
+        if not 0 <= question_id < len(planned_questions):
             raise InvalidInput(f"{place}: id {question_id} was not asked; answer the ids of {QUESTIONS_FILE}")
         if question_id in line_by_id:
             raise InvalidInput(f"{place}: id {question_id} is answered in line {line_by_id[question_id]} already")
-        line_by_id[question_id] = line
-        for name, expected in zip(("context", "arm"), asked_questions[question_id], strict=True):
-            if row.get(name) and _parse_integer(row[name], f"{place}: {name}") != expected:
-                raise InvalidInput(f"{place}: id {question_id} is a question about {name} {expected}, not {row[name]}")
-        text = (row["reward"] or "").strip()
-        if not text:
+        line_by_id[question_id] = line_number
+        for column, expected in zip(("context", "arm"), planned_questions[question_id], strict=True):
+            if row.get(column) and _parse_integer(row[column], f"{place}: {column}") != expected:
+                question = f"a question about {column} {expected}"
+                raise InvalidInput(f"{place}: id {question_id} is {question}, not {row[column]}")
+        cell = (row["reward"] or "").strip()
+        if not cell:
             continue
         try:
-            reward = _parse_decimal_comma_number(text) if has_decimal_commas else float(text)
+            reward = _parse_decimal_comma_number(cell) if has_decimal_commas else float(cell)
         except ValueError:
-            raise InvalidInput(f"{place}: the reward {text!r} of id {question_id} is not a number") from None
+            raise InvalidInput(f"{place}: the reward {cell!r} of id {question_id} is not a number") from None
         if not math.isfinite(reward):
-            raise InvalidInput(f"{place}: the reward of id {question_id} is {text}; leave it empty if it is unknown")
+            raise InvalidInput(f"{place}: the reward of id {question_id} is {cell}; leave it empty if it is unknown")
         answers[question_id] = reward
     return answers
 

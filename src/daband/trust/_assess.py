@@ -33,7 +33,7 @@ from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, transform_contexts
 from daband.trust._assessment import Assessment, count_rewards_needed
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
-from daband.trust._reference import infer_kind, reference_class
+from daband.trust._reference import infer_kind, load_reference_class
 
 #: Smallest allowed value of the argument ``contexts`` of ``assess``.
 _MIN_CONTEXTS = 20
@@ -273,7 +273,7 @@ def build_assessment(
     reward_deviation = estimate_reward_deviation(rounds, choices)
     standard_error = estimate_gain_error(gains, reward_deviation)
     kind, source_advantage = infer_kind(policy.context_shape), float(gains.mean())
-    forecast = reference_class().of_kind(kind).forecast(source_advantage, standard_error, reward_deviation)
+    forecast = load_reference_class().select_kind(kind).forecast(source_advantage, standard_error, reward_deviation)
     incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
     disagreement = float((choices.target_arms != incumbent_arms).mean())
     classifier_accuracy, outside_fraction = _compare_domains(policy, rounds, sample)
@@ -311,7 +311,7 @@ def build_assessment(
         target_contexts=len(sample.contexts),
         disagreement=disagreement,
         kind=kind,
-        shifts=forecast.shifts,
+        shifts=forecast.n_data_sets,
         median_kept=forecast.median_kept,
         tenth_percentile_kept=forecast.tenth_percentile_kept,
         lost_fraction=forecast.lost_fraction,

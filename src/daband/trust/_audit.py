@@ -180,7 +180,7 @@ def audit(
     incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
     all_arms, reward_deviation = np.stack([arms, incumbent_arms]), _compute_reward_deviation(policy)
     questions = Questions(all_arms, predicted_rewards.astype(np.float64), deviation=reward_deviation, seed=seed)
-    if not len(questions.disputed):
+    if not len(questions.disputed_contexts):
         unknown_value = (math.nan, -math.inf, math.inf)
         return Audit(0.0, 0.0, 0.0, *unknown_value, incumbent.name, confidence, 0, 0, len(arms), unit)
     row_names = target_contexts.row_names
@@ -228,8 +228,8 @@ def _build_audit(survey: Survey) -> Audit:
     settings = survey.settings
     evidence: Evidence = survey.compute_evidence()
     confidence = settings["confidence"]
-    advantage = evidence.intervals(1, confidence=confidence, budget=survey.budget)[0]
-    value = evidence.intervals(None, confidence=confidence, budget=survey.budget)[0]
+    advantage = evidence.compute_intervals(1, confidence=confidence, budget=survey.budget)[0]
+    value = evidence.compute_intervals(None, confidence=confidence, budget=survey.budget)[0]
     return Audit(
         advantage=advantage.value,
         low=advantage.low,
@@ -239,7 +239,7 @@ def _build_audit(survey: Survey) -> Audit:
         value_high=value.high,
         incumbent=settings["incumbent"],
         confidence=confidence,
-        budget=len(survey.asked_questions),
+        budget=len(survey.planned_questions),
         answered=evidence.n_answered,
         contexts=len(survey.indices),
         unit=settings["unit"],

@@ -317,12 +317,12 @@ def choose(
         rule = _describe_rule(policy, comparison.new_arm_evidence, pair, unit) or rule
     assessment = comparison.assess(chosen_index, unit)
     if survey is not None and evidence is not None and evidence.n_answered:
-        advantage = evidence.intervals(len(candidates), budget=budget)[chosen_index]
-        value = evidence.intervals(None, budget=budget)[chosen_index]
+        advantage = evidence.compute_intervals(len(candidates), budget=budget)[chosen_index]
+        value = evidence.compute_intervals(None, budget=budget)[chosen_index]
         assessment = assessment.with_rewards(advantage, value, evidence.n_answered)
         _learn_answers(policy, comparison.sample.contexts, survey.answers)
     policy.deploy("target")
-    has_unanswered = survey is not None and ask is None and bool(survey.unanswered)
+    has_unanswered = survey is not None and ask is None and bool(survey.unanswered_questions)
     return Choice(
         policy=policy,
         assessment=assessment,
@@ -403,7 +403,7 @@ class _Comparison:
             deviation=max(estimate_reward_deviation(self.rounds, choices) for choices in self.policy_choices),
             seed=seed,
         )
-        if not len(questions.disputed):
+        if not len(questions.disputed_contexts):
             return None
         return Survey(
             questions,
@@ -418,12 +418,12 @@ class _Comparison:
     def find_best_index(self, evidence: Evidence) -> int:
         """Return the index of the candidate to choose with target rewards."""
         source_values = [self.rounds.get_rewards(choices.source_arms).mean() for choices in self.policy_choices]
-        return evidence.choose(self.preferred_index, np.array(source_values))
+        return evidence.choose_candidate(self.preferred_index, np.array(source_values))
 
     def is_clear(self, survey: Survey) -> bool:
         """Return True if the interval of the chosen candidate's advantage over the incumbent excludes 0."""
         evidence = survey.compute_evidence()
-        interval = evidence.intervals(len(self.policies), budget=survey.budget)[self.find_best_index(evidence)]
+        interval = evidence.compute_intervals(len(self.policies), budget=survey.budget)[self.find_best_index(evidence)]
         return interval.low > 0.0 or interval.high < 0.0
 
     def assess(self, index: int, unit: str) -> Assessment:
@@ -443,8 +443,9 @@ class _Comparison:
         self, candidates: Sequence[Candidate], evidence: Evidence | None, chosen_index: int, budget: int
     ) -> list[dict[str, Any]]:
         """Return one row per candidate, with the fields of ``Choice.table``."""
-        has_answers = evidence is not None and evidence.n_answered > 0
-        intervals = evidence.intervals(len(candidates), budget=budget) if evidence is not None and has_answers else []
+        intervals = []
+        if evidence is not None and evidence.n_answered > 0:
+            intervals = evidence.compute_intervals(len(candidates), budget=budget)
         rows = []
         for index, (candidate, choices) in enumerate(zip(candidates, self.policy_choices, strict=True)):
             rewards = self.rounds.get_rewards(choices.source_arms)
@@ -458,9 +459,9 @@ class _Comparison:
                     "source_advantage": float(gains.mean()),
                     "source_error": estimate_gain_error(gains, estimate_reward_deviation(self.rounds, choices)),
                     "source_value": float(rewards.mean()),
-                    "advantage": intervals[index].value if has_answers else None,
-                    "low": intervals[index].low if has_answers else None,
-                    "high": intervals[index].high if has_answers else None,
+                    "advantage": intervals[index].value if intervals else None,
+                    "low": intervals[index].low if intervals else None,
+                    "high": intervals[index].high if intervals else None,
                     "target_fractions": compute_arm_fractions(choices.target_arms, self.pair.n_arms),
                     "chosen": index == chosen_index,
                 }

@@ -18,7 +18,7 @@ from daband.errors import InvalidInput, did_you_mean
 from daband.policies._policy import Policy
 
 #: Number of contexts per call of ``Policy.decide``.
-_BATCH_CONTEXTS = 1024
+_CONTEXTS_PER_CALL = 1024
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,12 @@ class Incumbent:
 
 def decide(policy: Policy, contexts: AnyArray, domain: str, rule: str = "greedy") -> tuple[IntArray, AnyArray]:
     """Return the policy's arms (n,) and predicted rewards (n, K) for contexts (n, *C). The policy does not change."""
-    batches = [
-        policy.decide(contexts[start : start + _BATCH_CONTEXTS], domain, rule=rule, round_offset=start)
-        for start in range(0, len(contexts), _BATCH_CONTEXTS)
+    decisions = [
+        policy.decide(contexts[start : start + _CONTEXTS_PER_CALL], domain, rule=rule, round_offset=start)
+        for start in range(0, len(contexts), _CONTEXTS_PER_CALL)
     ]
-    return np.concatenate([batch.arm for batch in batches]), np.concatenate([batch.mean for batch in batches])
+    arms, predicted_rewards = [decision.arm for decision in decisions], [decision.mean for decision in decisions]
+    return np.concatenate(arms), np.concatenate(predicted_rewards)
 
 
 def make_constant_incumbent(arm: int, arm_names: Sequence[str]) -> Incumbent:
@@ -119,12 +120,12 @@ def _make_incumbent_from_choices(
     return Incumbent(name, choices=np.array(arms, np.int64))
 
 
-def _find_arm_index(value: Any, n_arms: int, arm_names: Sequence[str], error_prefix: str = "incumbent") -> int:
+def _find_arm_index(arm: Any, n_arms: int, arm_names: Sequence[str], error_prefix: str = "incumbent") -> int:
     """Return the index of an arm that is given by its name, or by its index if no name is an integer."""
-    index = None if value is None else find_arm_index(value, {name: index for index, name in enumerate(arm_names)})
-    is_number = isinstance(value, int | np.integer | float) and not isinstance(value, bool)
-    if index is None and is_number and value in range(n_arms) and not any(name.isdigit() for name in arm_names):
-        index = int(value)
+    index = None if arm is None else find_arm_index(arm, {name: index for index, name in enumerate(arm_names)})
+    is_number = isinstance(arm, int | np.integer | float) and not isinstance(arm, bool)
+    if index is None and is_number and arm in range(n_arms) and not any(name.isdigit() for name in arm_names):
+        index = int(arm)
     if index is None:
-        raise InvalidInput(f"{error_prefix}: {value!r} is not an arm ({', '.join(arm_names) or f'0 to {n_arms - 1}'})")
+        raise InvalidInput(f"{error_prefix}: {arm!r} is not an arm ({', '.join(arm_names) or f'0 to {n_arms - 1}'})")
     return index

@@ -17,14 +17,14 @@ with replacement. A question that is drawn again reuses its answer.
 
 Intervals are calibrated, not exact. They use Student quantiles of the largest of all candidates' errors. Their variance
 is a weighted mean of the sample variance and the variance that the sampling design predicts from the pooled residuals.
-The predicted variance has the weight of ``_VARIANCE_ANSWERS`` answers. The intervals hold for all candidates at once,
-and so for the candidate that is chosen from the answers. They also hold after any number of answers of a planned
+The predicted variance has the weight of ``_DESIGN_VARIANCE_ANSWERS`` answers. The intervals hold for all candidates at
+once, and so for the candidate that is chosen from the answers. They also hold after any number of answers of a planned
 budget, because an interval from fewer answers is wider by the square root of budget / answers (O'Brien and Fleming,
 1979). ``benchmarks/questions.py`` measures their coverage.
 
-``Evidence.choose`` is Bayesian. The prior mean of a candidate's advantage over the default is a fraction of its
-advantage on held-out source rounds. The prior variance grows with that advantage, and with the fraction of contexts on
-which the two differ.
+``Evidence.choose_candidate`` is Bayesian. The prior mean of a candidate's advantage over the default is a fraction of
+its advantage on held-out source rounds. The prior variance grows with that advantage, and with the fraction of contexts
+on which the two differ.
 """
 
 from __future__ import annotations
@@ -42,20 +42,19 @@ from daband._arrays import FloatArray, IntArray
 _CONTROL_PENALTY_ANSWERS = 5.0
 #: Weight of the variance that the sampling design predicts, as a number of answers; chosen on the development data
 #: sets.
-_VARIANCE_ANSWERS = 20.0
+_DESIGN_VARIANCE_ANSWERS = 20.0
 #: Weight of the variance of source rewards in the variance of residuals, as a number of answers.
-_SOURCE_ANSWERS = 5.0
-#: Expected fraction of a source advantage that is left in the target: the median of the reference class of tables, see
-#: ``daband.trust._reference``.
+_SOURCE_VARIANCE_ANSWERS = 5.0
+#: Expected fraction of a source advantage that is left in the target: the median over shifts between real tables.
 _KEPT_FRACTION = 0.7
 #: Standard deviation of that fraction.
-_KEPT_DEVIATION = 0.6
+_KEPT_FRACTION_DEVIATION = 0.6
 #: Prior standard deviation of an advantage, in standard deviations of the reward, if candidates differ everywhere.
 _PRIOR_DEVIATION = 0.25
 #: Number of posterior standard deviations subtracted from the advantage of every candidate except the default.
 _N_CAUTION_DEVIATIONS = 0.25
 #: Number of random draws from which the quantile of the largest error is estimated.
-_NORMAL_DRAWS = 4000
+_N_NORMAL_DRAWS = 4000
 #: Number of questions that are drawn at a time.
 _QUESTIONS_PER_CHUNK = 256
 #: Maximum number of draws per distinct question, as a mean over the questions.
@@ -84,24 +83,27 @@ class Questions:
         seed: determines the questions and their order.
     """
 
-    def __init__(self, arms: IntArray, predicted: FloatArray, *, deviation: float, seed: int = 0) -> None:
-        self.arms, self.predicted, self.deviation, self.seed = arms, predicted, deviation, seed
-        n_contexts = arms.shape[1]
-        sorted_arms = np.sort(arms, axis=0)
-        is_first = np.concatenate([np.ones((1, n_contexts), np.bool_), sorted_arms[1:] != sorted_arms[:-1]])
-        self._n_proposed = is_first.sum(axis=0)
+    def __init__(
+        self, candidate_arms: IntArray, predicted_rewards: FloatArray, *, deviation: float, seed: int = 0
+    ) -> None:
+        self.candidate_arms, self.predicted_rewards = candidate_arms, predicted_rewards
+        self.deviation, self.seed = deviation, seed
+        n_contexts = candidate_arms.shape[1]
+        sorted_arms = np.sort(candidate_arms, axis=0)
+        is_distinct = np.concatenate([np.ones((1, n_contexts), np.bool_), sorted_arms[1:] != sorted_arms[:-1]])
+        self._n_proposed_arms = is_distinct.sum(axis=0)
         # The distinct arms of each context come first, in ascending order.
-        self._proposed_arms = np.take_along_axis(sorted_arms, np.argsort(~is_first, axis=0, kind="stable"), axis=0)
+        self._proposed_arms = np.take_along_axis(sorted_arms, np.argsort(~is_distinct, axis=0, kind="stable"), axis=0)
         #: Indices of the contexts for which candidates choose different arms.
-        self.disputed = np.flatnonzero(self._n_proposed > 1)
-        context_probability = np.full(n_contexts, 1.0 / n_contexts)
-        if len(self.disputed):
-            context_probability /= 2.0
-            context_probability[self.disputed] += 0.5 / len(self.disputed)
+        self.disputed_contexts = np.flatnonzero(self._n_proposed_arms > 1)
+        context_probabilities = np.full(n_contexts, 1.0 / n_contexts)
+        if len(self.disputed_contexts):
+            context_probabilities /= 2.0
+            context_probabilities[self.disputed_contexts] += 0.5 / len(self.disputed_contexts)
         #: Probability of a question about each context, for any of its proposed arms, (L,).
-        self.probability = context_probability / self._n_proposed
+        self.probabilities = context_probabilities / self._n_proposed_arms
         #: Number of distinct questions.
-        self.n_questions = int(self._n_proposed.sum())
+        self.n_questions = int(self._n_proposed_arms.sum())
         self._max_draws = _MAX_DRAWS_PER_QUESTION * self.n_questions
         self._generator = np.random.default_rng(seed)
         self._draws: list[tuple[int, int]] = []
@@ -118,26 +120,28 @@ class Questions:
 
         Only the draws before the first one without an answer are used, because these are a random sample.
         """
-        n = 0
+        n_used = 0
         while answers:
-            while n < len(self._draws) and self._draws[n] in answers:
-                n += 1
-            if n < len(self._draws) or len(self._distinct_questions) == self.n_questions or n >= self._max_draws:
+            while n_used < len(self._draws) and self._draws[n_used] in answers:
+                n_used += 1
+            is_exhausted = len(self._distinct_questions) == self.n_questions or n_used >= self._max_draws
+            if n_used < len(self._draws) or is_exhausted:
                 break
             self._draw_chunk()
-        draws = np.array(self._draws[:n], np.int64).reshape(-1, 2)
-        rewards = np.array([answers[draw] for draw in self._draws[:n]], np.float64)
-        return Evidence(self, draws[:, 0], draws[:, 1], rewards, len(set(self._draws[:n])))
+        draws = np.array(self._draws[:n_used], np.int64).reshape(-1, 2)
+        rewards = np.array([answers[draw] for draw in self._draws[:n_used]], np.float64)
+        return Evidence(self, draws[:, 0], draws[:, 1], rewards, len(set(self._draws[:n_used])))
 
     def _draw_chunk(self) -> None:
         """Append further random questions to the draws."""
-        n_contexts = self.arms.shape[1]
+        n_contexts = self.candidate_arms.shape[1]
         context_uniforms, arm_uniforms = self._generator.random((2, _QUESTIONS_PER_CHUNK))
-        contexts = (context_uniforms * n_contexts).astype(np.int64)
-        if len(self.disputed):
-            contexts[1::2] = self.disputed[(context_uniforms[1::2] * len(self.disputed)).astype(np.int64)]
-        arms = self._proposed_arms[(arm_uniforms * self._n_proposed[contexts]).astype(np.int64), contexts]
-        questions = list(zip(contexts.tolist(), arms.tolist(), strict=True))
+        context_indices = (context_uniforms * n_contexts).astype(np.int64)
+        if n_disputed := len(self.disputed_contexts):
+            context_indices[1::2] = self.disputed_contexts[(context_uniforms[1::2] * n_disputed).astype(np.int64)]
+        arm_rows = (arm_uniforms * self._n_proposed_arms[context_indices]).astype(np.int64)
+        arms = self._proposed_arms[arm_rows, context_indices]
+        questions = list(zip(context_indices.tolist(), arms.tolist(), strict=True))
         self._draws += questions
         self._distinct_questions.update(dict.fromkeys(questions))
 
@@ -166,49 +170,49 @@ class Evidence:
 
         ``baseline`` is the index of a candidate; None estimates values instead of advantages.
         """
-        questions = self.questions
-        choices, predicted, n = questions.arms, questions.predicted, len(self.rewards)
-        n_contexts = choices.shape[1]
+        questions, n_draws = self.questions, len(self.rewards)
+        all_arms, predicted_rewards = questions.candidate_arms, questions.predicted_rewards
+        n_candidates, n_contexts = all_arms.shape
         rows = np.arange(n_contexts)
-        baseline_predictions = np.zeros(n_contexts) if baseline is None else predicted[rows, choices[baseline]]
-        means = (predicted[rows, choices] - baseline_predictions).mean(axis=1)
-        if not n:
-            return means, np.full((len(choices), len(choices)), np.inf)
-        weights = 1.0 / (n_contexts * questions.probability[self.context_indices])
-        residuals = self.rewards - predicted[self.context_indices, self.arms]
-        terms = np.zeros((len(choices), n))
-        for index, candidate_arms in enumerate(choices):
-            differs = np.ones(n_contexts, np.bool_) if baseline is None else candidate_arms != choices[baseline]
-            if index == baseline or not differs.any():
+        baseline_predictions = 0.0 if baseline is None else predicted_rewards[rows, all_arms[baseline]]
+        estimates = (predicted_rewards[rows, all_arms] - baseline_predictions).mean(axis=1)
+        if not n_draws:
+            return estimates, np.full((n_candidates, n_candidates), np.inf)
+        draw_weights = 1.0 / (n_contexts * questions.probabilities[self.context_indices])
+        residuals = self.rewards - predicted_rewards[self.context_indices, self.arms]
+        corrections = np.zeros((n_candidates, n_draws))
+        for index, arms in enumerate(all_arms):
+            is_different = np.ones(n_contexts, np.bool_) if baseline is None else arms != all_arms[baseline]
+            if index == baseline or not is_different.any():
                 continue
-            used_weights = weights * differs[self.context_indices]
-            term_weights = used_weights * (candidate_arms[self.context_indices] == self.arms)
-            controls = term_weights[None] - differs.mean()
-            if baseline is not None:
-                baseline_weights = used_weights * (choices[baseline][self.context_indices] == self.arms)
-                controls = np.stack([term_weights, baseline_weights]) - differs.mean()
-                term_weights = term_weights - baseline_weights
-            terms[index] = term_weights * residuals
-            gram = controls @ controls.T + _CONTROL_PENALTY_ANSWERS * differs.mean() ** 2 * np.eye(len(controls))
-            terms[index] -= np.linalg.solve(gram, controls @ terms[index]) @ controls
-        return means + terms.mean(axis=1), self._estimate_covariance(terms, residuals, baseline)
+            compared_arms = arms[None] if baseline is None else np.stack([arms, all_arms[baseline]])
+            is_drawn = compared_arms[:, self.context_indices] == self.arms
+            compared_weights = draw_weights * is_different[self.context_indices] * is_drawn
+            controls = compared_weights - is_different.mean()
+            corrections[index] = (compared_weights[0] - compared_weights[1:].sum(axis=0)) * residuals
+            gram = controls @ controls.T + _CONTROL_PENALTY_ANSWERS * is_different.mean() ** 2 * np.eye(len(controls))
+            corrections[index] -= np.linalg.solve(gram, controls @ corrections[index]) @ controls
+        return estimates + corrections.mean(axis=1), self._estimate_covariance(corrections, residuals, baseline)
 
-    def _estimate_covariance(self, terms: FloatArray, residuals: FloatArray, baseline: int | None) -> FloatArray:
-        """Return the covariance of the estimates, (C, C), from ``terms`` (C, n).
+    def _estimate_covariance(self, corrections: FloatArray, residuals: FloatArray, baseline: int | None) -> FloatArray:
+        """Return the covariance of the estimates, (C, C), from the corrections of each draw, (C, n).
 
-        The mean of a candidate's terms corrects its estimate from predicted rewards. ``residuals`` (n,) are the rewards
-        minus their predictions. The covariance is a weighted mean of the sample covariance and of the covariance that
-        the sampling design predicts.
+        The mean of a candidate's corrections is added to its estimate from predicted rewards. ``residuals`` (n,) are
+        the rewards minus their predictions. The covariance is a weighted mean of the sample covariance and of the
+        covariance that the sampling design predicts.
         """
-        n = len(residuals)
-        variance = (np.square(residuals).sum() + _SOURCE_ANSWERS * self.questions.deviation**2) / (n + _SOURCE_ANSWERS)
-        design_covariance = variance * _compute_moments(self.questions.arms, self.questions.probability, baseline)
-        sample_size = n if n > 3 else 0  # the terms depend on two fitted coefficients and a mean
-        sample_covariance = np.cov(terms) * n / (n - 2) if sample_size else np.zeros_like(design_covariance)
-        weighted_sum: FloatArray = sample_size * sample_covariance + _VARIANCE_ANSWERS * design_covariance
-        return weighted_sum / (sample_size + _VARIANCE_ANSWERS) / n
+        n_draws, questions = len(residuals), self.questions
+        sum_of_squares = np.square(residuals).sum() + _SOURCE_VARIANCE_ANSWERS * questions.deviation**2
+        moments = _compute_weight_moments(questions.candidate_arms, questions.probabilities, baseline)
+        design_covariance = sum_of_squares / (n_draws + _SOURCE_VARIANCE_ANSWERS) * moments
+        sample_size = n_draws if n_draws > 3 else 0  # the corrections depend on two fitted coefficients and a mean
+        sample_covariance = np.cov(corrections) * n_draws / (n_draws - 2) if sample_size else np.zeros_like(moments)
+        weighted_sum: FloatArray = sample_size * sample_covariance + _DESIGN_VARIANCE_ANSWERS * design_covariance
+        return weighted_sum / (sample_size + _DESIGN_VARIANCE_ANSWERS) / n_draws
 
-    def intervals(self, baseline: int | None, *, confidence: float = 0.95, budget: int | None = None) -> list[Interval]:
+    def compute_intervals(
+        self, baseline: int | None, *, confidence: float = 0.95, budget: int | None = None
+    ) -> list[Interval]:
         """Return an interval for each candidate's advantage over the baseline. The intervals hold simultaneously.
 
         Args:
@@ -219,30 +223,27 @@ class Evidence:
         """
         values, covariance = self.estimate_advantages(baseline)
         if self.is_complete:
-            return [Interval(*[float(value)] * 3) for value in self._compute_exact_values(baseline)]
-        if not len(self.rewards):
-            arms = self.questions.arms
-            agreement = np.zeros(len(arms)) if baseline is None else (arms == arms[baseline]).mean(axis=1)
-            return [
-                Interval(float(value), *(2 * (float(value),) if fraction == 1 else (-math.inf, math.inf)))
-                for value, fraction in zip(values, agreement, strict=True)
-            ]
-        errors = np.sqrt(covariance.diagonal())
-        degrees_of_freedom = max(len(self.rewards) - 3, 0) + _VARIANCE_ANSWERS
-        early_factor = 1.0 if budget is None else math.sqrt(max(budget / self.n_answered, 1.0))
-        half_widths = _find_error_quantile(covariance, degrees_of_freedom, confidence) * early_factor * errors
-        return [Interval(float(v), float(v - h), float(v + h)) for v, h in zip(values, half_widths, strict=True)]
+            values, half_widths = self._compute_exact_values(baseline), np.zeros(len(values))
+        elif not len(self.rewards):
+            arms = self.questions.candidate_arms
+            is_same = np.zeros(len(arms), np.bool_) if baseline is None else (arms == arms[baseline]).all(axis=1)
+            half_widths = np.where(is_same, 0.0, np.inf)
+        else:
+            degrees_of_freedom = max(len(self.rewards) - 3, 0) + _DESIGN_VARIANCE_ANSWERS
+            early_factor = 1.0 if budget is None else math.sqrt(max(budget / self.n_answered, 1.0))
+            quantile = _find_error_quantile(covariance, degrees_of_freedom, confidence)
+            half_widths = quantile * early_factor * np.sqrt(covariance.diagonal())
+        estimates = zip(values, values - half_widths, values + half_widths, strict=True)
+        return [Interval(*map(float, estimate)) for estimate in estimates]
 
     def _compute_exact_values(self, baseline: int | None) -> FloatArray:
         """Return the values, (C,), or the advantages over the baseline. Every question must be answered."""
-        draws = zip(self.context_indices.tolist(), self.arms.tolist(), strict=True)
-        rewards = dict(zip(draws, self.rewards, strict=True))
-        values = np.array(
-            [np.mean([rewards[row, arm] for row, arm in enumerate(arms.tolist())]) for arms in self.questions.arms]
-        )
+        reward_by_question = np.full(self.questions.predicted_rewards.shape, np.nan)
+        reward_by_question[self.context_indices, self.arms] = self.rewards
+        values = reward_by_question[np.arange(len(reward_by_question)), self.questions.candidate_arms].mean(axis=1)
         return values if baseline is None else values - values[baseline]
 
-    def choose(self, default: int, source_values: FloatArray) -> int:
+    def choose_candidate(self, default: int, source_values: FloatArray) -> int:
         """Return the index of the candidate with the largest posterior advantage over the default.
 
         A fraction of its standard deviation is subtracted from the advantage of every candidate except the default.
@@ -253,20 +254,20 @@ class Evidence:
                 candidates can be chosen; the incumbent comes after them.
         """
         n_candidates = len(source_values)
-        arms = self.questions.arms[:n_candidates]
+        candidate_arms = self.questions.candidate_arms[:n_candidates]
         if not len(self.rewards):
             return default
         if self.is_complete:
             return int(self._compute_exact_values(None)[:n_candidates].argmax())
-        estimates, error_covariance = self.estimate_advantages(default)
-        estimates, error_covariance = estimates[:n_candidates], error_covariance[:n_candidates, :n_candidates]
-        disagreement = (arms[:, None] != arms[None]).mean(axis=2)
+        all_estimates, all_covariances = self.estimate_advantages(default)
+        estimates, error_covariance = all_estimates[:n_candidates], all_covariances[:n_candidates, :n_candidates]
+        disagreement = (candidate_arms[:, None] != candidate_arms[None]).mean(axis=2)
         # This matrix is positive semidefinite, because a Hamming distance is of negative type.
         prior_covariance = (disagreement[:, [default]] + disagreement[[default]] - disagreement) / 2.0
         prior_covariance *= np.square(_PRIOR_DEVIATION * self.questions.deviation)
         source_gains = source_values - source_values[default]
         expected_gains = _KEPT_FRACTION * source_gains
-        prior_covariance += np.square(_KEPT_DEVIATION) * np.outer(source_gains, source_gains)
+        prior_covariance += np.square(_KEPT_FRACTION_DEVIATION) * np.outer(source_gains, source_gains)
         jitter = 1e-9 * max(float(error_covariance.diagonal().max()), 1e-300) * np.eye(n_candidates)
         kalman_gain = np.linalg.solve(prior_covariance + error_covariance + jitter, prior_covariance).T
         posterior_means = expected_gains + kalman_gain @ (estimates - expected_gains)
@@ -276,17 +277,16 @@ class Evidence:
         return int(cautious_advantages.argmax())
 
 
-def _compute_moments(arms: IntArray, probability: FloatArray, baseline: int | None) -> FloatArray:
+def _compute_weight_moments(candidate_arms: IntArray, probabilities: FloatArray, baseline: int | None) -> FloatArray:
     """Return the second moments (C, C) of the weights by which a draw enters the candidates' estimates.
 
     A candidate's weight is 1 / (L p) if it chooses the drawn arm, otherwise 0. The baseline's weight is subtracted.
     """
-    n_candidates, n_contexts = arms.shape
-    inverse_probabilities = 1.0 / (probability * n_contexts**2)
-    products = np.stack([(arms == arms[index]) @ inverse_probabilities for index in range(n_candidates)])
-    if baseline is None:
-        return products
-    moments: FloatArray = products - products[:, [baseline]] - products[[baseline]] + products[baseline, baseline]
+    n_contexts = candidate_arms.shape[1]
+    inverse_probabilities = 1.0 / (probabilities * n_contexts**2)
+    moments: FloatArray = np.stack([(candidate_arms == arms) @ inverse_probabilities for arms in candidate_arms])
+    if baseline is not None:
+        moments = moments - moments[:, [baseline]] - moments[[baseline]] + moments[baseline, baseline]
     return moments
 
 
@@ -301,8 +301,8 @@ def _find_error_quantile(covariance: FloatArray, degrees_of_freedom: float, conf
         return float(stdtrit(degrees_of_freedom, 0.5 + confidence / 2.0))
     correlation = covariance[np.ix_(is_uncertain, is_uncertain)] / np.outer(errors[is_uncertain], errors[is_uncertain])
     eigenvalues, eigenvectors = np.linalg.eigh(correlation)
-    generator = np.random.default_rng(0)
-    normal_draws = generator.standard_normal((_NORMAL_DRAWS, len(eigenvalues)))
+    rng = np.random.default_rng(0)
+    normal_draws = rng.standard_normal((_N_NORMAL_DRAWS, len(eigenvalues)))
     largest_errors = np.abs(normal_draws @ (eigenvectors * np.sqrt(np.maximum(eigenvalues, 0.0))).T).max(axis=1)
-    scales = np.sqrt(generator.chisquare(degrees_of_freedom, _NORMAL_DRAWS) / degrees_of_freedom)
+    scales = np.sqrt(rng.chisquare(degrees_of_freedom, _N_NORMAL_DRAWS) / degrees_of_freedom)
     return float(np.quantile(largest_errors / scales, confidence))
