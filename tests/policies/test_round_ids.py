@@ -31,7 +31,7 @@ def test_a_long_lived_policy_keeps_a_bounded_number(monkeypatch):
     policy = daband.LinUCB(context_shape=(2,), n_arms=2)
     for start in range(0, 500, 100):
         policy.update(np.ones((100, 2)), np.zeros(100, int), np.ones(100), ids=np.arange(start, start + 100))
-    assert len(policy._ids) == 50
+    assert len(policy._round_ids) == 50
     assert policy.update(np.ones((2, 2)), [0, 0], [1, 1], ids=[499, 1000], on_duplicate="skip") == [499]
 
 

@@ -67,7 +67,7 @@ def test_contexts_that_come_after_the_first_adapt_are_used():
     policy.adapt()  # without target contexts there is nothing to fit
     policy.observe_target(contexts[1])
     policy.adapt()
-    np.testing.assert_array_equal(policy._target_theta[1], fitted()[0]._target_theta[1])
+    np.testing.assert_array_equal(policy._target_thetas[1], fitted()[0]._target_thetas[1])
 
 
 def test_a_context_counts_once_and_files_continue(tmp_path):
@@ -76,7 +76,7 @@ def test_a_context_counts_once_and_files_continue(tmp_path):
     policy.update(contexts[0], labels[0], np.ones(240))
     np.testing.assert_array_equal(policy._gram, before)
     policy.observe_target(contexts[1])
-    assert len(policy._target_contexts[1]) == 240
+    assert len(policy._target_features[1]) == 240
     policy.save(tmp_path / "one")
     other = daband.load(tmp_path / "one")
     assert other.settings() == policy.settings()
@@ -87,7 +87,7 @@ def test_a_context_counts_once_and_files_continue(tmp_path):
     rows = contexts[1][:9]
     np.testing.assert_array_equal(other.decide(rows, "target").mean, policy.decide(rows, "target").mean)
     policy.save(tmp_path / "two", replay=False)
-    assert not daband.load(tmp_path / "two")._target_contexts
+    assert not daband.load(tmp_path / "two")._target_features
 
 
 def test_it_fits_when_rounds_double_and_after_the_last_episode(monkeypatch):
@@ -116,7 +116,7 @@ def test_without_labels_it_is_linucb(settings):
     policy.update(contexts, np.arange(12) % 3, np.ones(12))
     policy.observe_target(contexts)
     policy.adapt()
-    assert not policy._target_theta
+    assert not policy._target_thetas
 
 
 def test_wide_features_get_it_by_default():
@@ -156,9 +156,9 @@ def test_a_second_run_also_fits_after_its_last_episode(tmp_path):
     policy = policies.get("self-training").for_pair(pair)
     for episodes in (4, 2):
         daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=16)
-        assert policy._fitted_rounds == policy.rounds_learned
+        assert policy._rounds_at_fit == policy.rounds_learned
     policy.save(tmp_path / "p", replay=False)
     other = daband.load(tmp_path / "p")
     other.update(contexts[0], labels[0], np.ones(len(labels[0])))
     other.adapt(1)
-    assert set(other._target_theta) == set(policy._target_theta)
+    assert set(other._target_thetas) == set(policy._target_thetas)

@@ -35,7 +35,7 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
         start, _, stop = row_range.partition("-")
         if stop:
             learned_ranges.setdefault(digest, []).append((int(start), int(stop)))
-    learned_ids = getattr(policy, "_ids", ())
+    learned_ids = getattr(policy, "_round_ids", ())
     if not learned_ranges and not learned_ids:
         return 0
     n_learned = 0
@@ -86,8 +86,8 @@ def has_learned_all(policy: Any, log: Any) -> bool:
 def check_ids_not_learned(policy: Any, ids: Any, n_rounds: int) -> None:
     """Raise an error if a policy has learned a round with one of ``ids``, which has one id per round."""
     if isinstance(policy, Policy):
-        round_ids = policy._ids.check(ids, n_rounds)
-        raise_if_learned(sum(round_id in policy._ids for round_id in round_ids), n_rounds)
+        round_ids = policy._round_ids.check(ids, n_rounds)
+        raise_if_learned(sum(round_id in policy._round_ids for round_id in round_ids), n_rounds)
 
 
 def raise_if_learned(n_learned: int, n_rounds: int) -> None:

@@ -285,7 +285,7 @@ class NeuralLinUCB(Policy):
                 features,
                 rewards,
                 exploration=self.exploration,
-                draw_from=lambda row: make_seeded_draw(self._key, first_round + row),
+                draw_from=lambda row: make_seeded_draw(self._draw_key, first_round + row),
                 moments=self.reward_moments,
                 available=available,
                 weights=weights,

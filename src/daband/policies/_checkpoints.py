@@ -49,7 +49,7 @@ def check_notes(notes: Any) -> dict[str, str]:
     """Return the caller's notes as a dict of strings; None becomes an empty dict."""
     if notes is None:
         return {}
-    if not isinstance(notes, Mapping) or not all(isinstance(text, str) for pair in notes.items() for text in pair):
+    if not isinstance(notes, Mapping) or not all(isinstance(text, str) for text in (*notes, *notes.values())):
         raise InvalidInput(f"notes must be a mapping from text to text, got {notes!r}")
     return dict(notes)
 
@@ -97,10 +97,10 @@ def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
     """Return the complete learned state of a policy as arrays by name. With ``replay``, it includes training data."""
     arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in policy._state(replay=replay).items()}
     arrays["rounds"] = np.array([policy.rounds_decided, policy.rounds_learned, policy.version], np.int64)
-    arrays["domain"] = np.array([policy._domain], np.int64)
+    arrays["domain"] = np.array([policy._domain_index], np.int64)
     arrays["rewards"] = policy.reward_moments.state()
-    ids = policy._ids if replay else RoundIds(policy._ids.window)
-    arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
+    round_ids = policy._round_ids if replay else RoundIds(policy._round_ids.window)
+    arrays.update({f"ids/{name}": array for name, array in round_ids.state().items()})
     if policy.log_parts:
         arrays["log_parts"] = np.frombuffer("\n".join(sorted(policy.log_parts)).encode(), np.uint8)
     if policy.transform is not None:
@@ -116,9 +116,9 @@ def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     if (counters < 0).any():
         raise ValueError(f"rounds must not be negative, got {counters.tolist()}")
     policy.rounds_decided, policy.rounds_learned, policy.version = (int(count) for count in counters)
-    policy._domain = range(len(policy.domains))[int(arrays["domain"][0])]
+    policy._domain_index = range(len(policy.domains))[int(arrays["domain"][0])]
     policy.reward_moments.restore(arrays["rewards"])
-    policy._ids.restore(with_prefix("ids/", arrays))
+    policy._round_ids.restore(with_prefix("ids/", arrays))
     policy.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
     policy._restore(with_prefix("policy/", arrays))
 
@@ -130,16 +130,17 @@ def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mappi
         settings: the result of ``policy.settings()``, with the keys that ``save_policy`` adds: "policy" (the registered
             name), "table", "catalogue", "framing" and "arm_names".
         encoder: the ``torch.nn.Module`` of a policy with a custom encoder.
-        arrays: the arrays of the encoders of a ``table``.
+        arrays: the arrays of the encoders of a table.
     """
     arguments = dict(settings)
     if "members" in arguments:  # a mixture: only the member with a custom encoder gets the module
-        members = arguments["members"].items()
-        member_encoders = {name: encoder if _get_encoder_class(member) else None for name, member in members}
-        arguments["members"] = {name: build_policy(member, encoder=member_encoders[name]) for name, member in members}
+        arguments["members"] = {}
+        for name, member_settings in settings["members"].items():
+            member_encoder = encoder if _get_encoder_class(member_settings) else None
+            arguments["members"][name] = build_policy(member_settings, encoder=member_encoder)
     elif encoder is not None:
         arguments["encoder"] = encoder
-    policy_class, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
+    policy_class, table_state = policies.get(arguments.pop("policy")), arguments.pop("table", None)
     arm_names, framing = arguments.pop("arm_names", None), arguments.pop("framing", None)
     catalogue_state = arguments.pop("catalogue", None)
     catalogue = None if catalogue_state is None else Catalogue.from_state(catalogue_state)
@@ -151,8 +152,8 @@ def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mappi
     if "domains" in arguments:
         arguments["domains"] = DomainNames(**arguments["domains"])
     policy = policy_class(**arguments)
-    if table is not None:
-        policy.table = TableTransform.from_state(table, arrays)
+    if table_state is not None:
+        policy.table = TableTransform.from_state(table_state, arrays)
     policy.catalogue, policy.arm_names = catalogue, arm_names
     policy.framing = None if framing is None else (int(framing[0]), int(framing[1]))
     return policy
@@ -174,8 +175,8 @@ def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = N
     >>> loaded.select([[1.0, 2.0]]).arm.tolist() == policy.select([[1.0, 2.0]]).arm.tolist()
     True
     """
-    saved = read_checkpoint(path)
-    settings, name = saved.settings, saved.settings["policy"]
+    saved_policy = read_checkpoint(path)
+    settings, policy_name = saved_policy.settings, saved_policy.settings["policy"]
     encoder_class = _get_encoder_class(settings)
     if encoder is None and encoder_class is not None:
         raise InvalidInput(
@@ -185,11 +186,11 @@ def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = N
     try:
         if device is not None and "device" in settings:
             settings["device"] = device
-        policy = build_policy(settings, encoder=encoder, arrays=with_prefix("table/", saved.arrays))
-        policy.restore(saved.arrays)
+        policy = build_policy(settings, encoder=encoder, arrays=with_prefix("table/", saved_policy.arrays))
+        policy.restore(saved_policy.arrays)
     except (InvalidInput, DataError) as error:
-        plugin_hint = f". If {name!r} is a custom policy, import its module first: daband --plugin MODULE"
-        hint = "" if policies.is_registered(name) else plugin_hint
+        plugin_hint = f". If {policy_name!r} is a custom policy, import its module first: daband --plugin MODULE"
+        hint = "" if policies.is_registered(policy_name) else plugin_hint
         raise CheckpointError(f"{path} cannot be loaded: {error}{hint}") from error
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
         raise CheckpointError(f"{path} does not hold the data that its header describes: {error}") from error
@@ -201,7 +202,7 @@ def _get_encoder_class(settings: Any) -> str | None:
     members = settings.get("members") if isinstance(settings, dict) else None
     if isinstance(members, dict):
         return next(filter(None, map(_get_encoder_class, members.values())), None)
-    setting: Any = settings
+    nested_setting: Any = settings
     for name in ("recipe", "encoder", "options", "module"):
-        setting = setting.get(name) if isinstance(setting, dict) else None
-    return None if setting is None else str(setting)
+        nested_setting = nested_setting.get(name) if isinstance(nested_setting, dict) else None
+    return None if nested_setting is None else str(nested_setting)

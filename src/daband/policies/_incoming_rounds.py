@@ -27,21 +27,22 @@ _MAX_SUM_OF_SQUARES = {"e": 1e4, "f": 1e30, "d": 1e120}
 
 
 def check_contexts(
-    contexts: ArrayLike, shape: tuple[int, ...], *, dimensions: int, max_norm: float = MAX_NORM
+    contexts: ArrayLike, round_shape: tuple[int, ...], *, n_dimensions: int, max_norm: float = MAX_NORM
 ) -> AnyArray:
-    """Return contexts (B, *shape) as an array. Raise an error if a number is not finite or a context is too large.
+    """Return contexts (B, *round_shape) as an array. Raise an error if one is too large or has a NaN or infinity.
 
-    ``dimensions`` is the number of values of one context; ``shape`` may be that of one context per arm.
+    ``round_shape`` is the shape of one context, or of one context per arm. ``n_dimensions`` is the number of values of
+    one context.
     """
     array = as_numpy(contexts, "contexts")
-    if array.shape[1:] != shape:
-        raise InvalidInput(f"contexts must have shape (B, {', '.join(map(str, shape))}), got {array.shape}")
+    if array.shape[1:] != round_shape:
+        raise InvalidInput(f"contexts must have shape (B, {', '.join(map(str, round_shape))}), got {array.shape}")
     if array.shape[0] == 0:
         raise InvalidInput("contexts must have at least one row, got an empty batch")
     if array.dtype.kind == "f":
-        _check_magnitudes(array, dimensions, max_norm)
+        _check_magnitudes(array, n_dimensions, max_norm)
     elif array.dtype not in _BYTE_TYPES:
-        _check_magnitudes(array.astype(np.float64), dimensions, max_norm)
+        _check_magnitudes(array.astype(np.float64), n_dimensions, max_norm)
     return array
 
 
@@ -62,30 +63,30 @@ def check_seed(seed: int) -> int:
     return int(seed)
 
 
-def _check_magnitudes(contexts: AnyArray, dimensions: int, max_norm: float) -> None:
+def _check_magnitudes(contexts: AnyArray, n_dimensions: int, max_norm: float) -> None:
     """Raise an error if a number is not finite, or if the norm of a context is above ``max_norm``."""
-    values = contexts.ravel(order="K")  # in memory order, so nothing is copied
+    flat_contexts = contexts.ravel(order="K")  # in memory order, so nothing is copied
     # The sum of squares is enough to accept nearly every batch; NaN and infinity are not below any bound.
-    max_sum = min(max_norm * max_norm, _MAX_SUM_OF_SQUARES.get(values.dtype.char, 0.0))
-    if values.dtype == np.float64:
-        if kernels.sum_of_squares(values) < max_sum:
+    max_sum = min(max_norm * max_norm, _MAX_SUM_OF_SQUARES.get(flat_contexts.dtype.char, 0.0))
+    if flat_contexts.dtype == np.float64:
+        if kernels.sum_of_squares(flat_contexts) < max_sum:
             return
     else:
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.dot(values, values) < max_sum:
+            if np.dot(flat_contexts, flat_contexts) < max_sum:
                 return
     if not np.isfinite(contexts).all():
         row = int(np.argwhere(~np.isfinite(contexts))[0][0])
         raise InvalidInput(f"contexts has a NaN or infinite value, first in row {row}")
-    magnitudes = np.abs(contexts.reshape(-1, dimensions).astype(np.float64))
+    magnitudes = np.abs(contexts.reshape(-1, n_dimensions).astype(np.float64))
     maxima = magnitudes.max(axis=1)
     with np.errstate(over="ignore"):
         norms = maxima * np.sqrt(((magnitudes / np.maximum(maxima, 1e-300)[:, None]) ** 2).sum(axis=1))
     if norms.max() > max_norm:
-        worst_index = int(np.argmax(norms))
-        row = worst_index * len(contexts) // len(magnitudes)  # with shared arms a row has a context per arm
+        largest_index = int(np.argmax(norms))
+        row = largest_index * len(contexts) // len(magnitudes)  # with shared arms a row has a context per arm
         raise InvalidInput(
-            f"contexts has a norm of {norms[worst_index]:g} in row {row}, but at most {max_norm:g} is accepted; "
+            f"contexts has a norm of {norms[largest_index]:g} in row {row}, but at most {max_norm:g} is accepted; "
             "scale the features to similar sizes, or drop the row if it is a mistake"
         )
 
@@ -117,13 +118,13 @@ class RoundIds:
     def __contains__(self, round_id: object) -> bool:
         return round_id in self._ids
 
-    def check(self, ids: Sequence[int | str] | IntArray, n: int) -> list[int | str]:
-        """Return the ids as Python values. Raise an error unless they are ``n`` integers or strings."""
+    def check(self, ids: Sequence[int | str] | IntArray, n_rounds: int) -> list[int | str]:
+        """Return the ids as Python values. Raise an error unless they are ``n_rounds`` integers or strings."""
         if isinstance(ids, str | bytes) or not isinstance(ids, Sequence | np.ndarray):
             raise InvalidInput(f"ids must be a list or array with an id per round, got {ids!r}")
         checked_ids = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
-        if len(checked_ids) != n:
-            raise InvalidInput(f"ids must have one id for each of the {n} rounds, got {len(checked_ids)}")
+        if len(checked_ids) != n_rounds:
+            raise InvalidInput(f"ids must have one id for each of the {n_rounds} rounds, got {len(checked_ids)}")
         checked_ids = [int(round_id) if isinstance(round_id, np.integer) else round_id for round_id in checked_ids]
         for round_id in checked_ids:
             if isinstance(round_id, bool) or not isinstance(round_id, (int, str)):
@@ -142,20 +143,20 @@ class RoundIds:
     def add(self, ids: Iterable[int | str]) -> None:
         """Store the ids of learned rounds, and drop the oldest ids beyond the window."""
         self._ids.update(dict.fromkeys(ids))
-        for oldest in [round_id for round_id, _ in zip(self._ids, range(len(self._ids) - self.window), strict=False)]:
-            del self._ids[oldest]
+        for old_id in [round_id for round_id, _ in zip(self._ids, range(len(self._ids) - self.window), strict=False)]:
+            del self._ids[old_id]
 
     def state(self) -> dict[str, AnyArray]:
         """Return the ids as arrays, oldest first: as 64-bit integers if all ids fit, otherwise as JSON text."""
         ids = list(self._ids)
         are_integers = all(isinstance(round_id, int) and round_id.bit_length() <= _MAX_INTEGER_BITS for round_id in ids)
-        text = b"" if are_integers else json.dumps(ids).encode()
-        return {"integers": np.array(ids if are_integers else [], np.int64), "json": np.frombuffer(text, np.uint8)}
+        ids_json = b"" if are_integers else json.dumps(ids).encode()
+        return {"integers": np.array(ids if are_integers else [], np.int64), "json": np.frombuffer(ids_json, np.uint8)}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        text, integers = state["json"].tobytes(), state["integers"]
-        self._ids = dict.fromkeys(json.loads(text) if text else integers.tolist())
+        ids_json, integers = state["json"].tobytes(), state["integers"]
+        self._ids = dict.fromkeys(json.loads(ids_json) if ids_json else integers.tolist())
 
 
 def weigh_logged_rounds(policy: Any, propensities: ArrayLike, offered: Mask = None) -> FloatArray:
@@ -164,5 +165,5 @@ def weigh_logged_rounds(policy: Any, propensities: ArrayLike, offered: Mask = No
     The weights depend on the number of arms that were ``offered`` (B, K) in each round. A policy that computes
     propensities from its weights (``weights_are_importance``) gets weights as if all arms had been offered.
     """
-    n_arms = policy.n_arms if offered is None or policy.weights_are_importance else offered.sum(axis=1)
-    return importance(propensities, n_arms, power=policy.propensity_power, max_weight=policy.max_weight)
+    n_offered = policy.n_arms if offered is None or policy.weights_are_importance else offered.sum(axis=1)
+    return importance(propensities, n_offered, power=policy.propensity_power, max_weight=policy.max_weight)

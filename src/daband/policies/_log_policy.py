@@ -48,7 +48,8 @@ class LogPolicy(Policy):
         alpha: the factor of that bonus.
         epsilon: the probability of drawing an arm uniformly instead.
         by_context: if False, always choose the best arm.
-        standardise_rewards: as in ``LinUCB``.
+        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of rewards changes no
+            decision.
         transform: applied to contexts first, e.g. ``daband.Standardise()``.
         shift: the assumed difference between the domains (``daband.Shift``).
         seed: determines the folds of cross-fitting, and how ties are broken.
@@ -101,11 +102,13 @@ class LogPolicy(Policy):
                 f"context_shape must have at most {MAX_DIMENSIONS:,} dimensions for LogPolicy, got {self._n_inputs:,}; "
                 "reduce them by transform=daband.PCA(64)"
             )
-        #: Blocks of stored rounds, one per row: the context, the arm, the reward, the propensity (NaN if unknown).
+        #: Blocks of stored rounds. A row is a round: the context, the arm, the reward, the propensity (NaN if unknown).
         self._round_blocks: list[FloatArray] = []
+        #: The number of rounds of each arm, (K,).
         self._round_counts: IntArray = np.zeros(self.n_arms, np.int64)
         self._advantages: Advantages | None = None
-        self._fitted_rounds = 0
+        #: The number of rounds that had been learned at the last fit.
+        self._rounds_at_fit = 0
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "by_context": self.by_context}
@@ -127,27 +130,27 @@ class LogPolicy(Policy):
     # Decisions.
 
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        step, theta = self._get_step_and_coefficients()
+        step, theta = self._get_step_and_theta()
         mean = step(unit_scale(contexts.reshape(len(contexts), -1))) @ theta.T
         bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
         return mean, np.broadcast_to(bonus, mean.shape).copy()
 
     def _freeze(self, domain: int) -> FrozenParts:
-        step, theta = self._get_step_and_coefficients()
-        moments, size = self.reward_moments, theta.shape[1]
+        step, theta = self._get_step_and_theta()
+        moments, n_features = self.reward_moments, theta.shape[1]
         centred_theta = theta.copy()
         centred_theta[:, 0] -= moments.centre
-        inverse = np.zeros((self.n_arms, size, size))
+        inverse = np.zeros((self.n_arms, n_features, n_features))
         inverse[:, 0, 0] = 1.0 / (1.0 + self._round_counts)
         return FrozenParts((Member(centred_theta / moments.scale, inverse, transform=step),), self._round_counts.copy())
 
-    def _get_step_and_coefficients(self) -> tuple[PiecewiseStep, FloatArray]:
-        """Return the step that computes features, and their coefficients (K, d); without rounds all arms are equal."""
+    def _get_step_and_theta(self) -> tuple[PiecewiseStep, FloatArray]:
+        """Return the step that computes features, and their coefficients (K, d). Without rounds, all arms are equal."""
         advantages = self._fit()
         if advantages is not None:
             return advantages.step, advantages.theta
-        no_values = np.zeros(0)
-        step = PiecewiseStep(np.zeros(0, np.int64), no_values, no_values, no_values, no_values, self._n_inputs)
+        empty = np.zeros(0)
+        step = PiecewiseStep(np.zeros(0, np.int64), empty, empty, empty, empty, self._n_inputs)
         return step, np.full((self.n_arms, 1), self.reward_moments.centre)
 
     # Learning.
@@ -158,8 +161,8 @@ class LogPolicy(Policy):
         if weights is not None:
             is_counted = weights > 0
             propensities[is_counted] = np.minimum(1.0, 1.0 / (self.n_arms * weights[is_counted]))
-        rows = np.column_stack([unit_scale(contexts.reshape(len(contexts), -1)), arms, rewards, propensities])
-        self._round_blocks.append(rows[is_counted])
+        rounds = np.column_stack([unit_scale(contexts.reshape(len(contexts), -1)), arms, rewards, propensities])
+        self._round_blocks.append(rounds[is_counted])
         if sum(map(len, self._round_blocks)) > 2 * MAX_STORED_ROUNDS:
             self._round_blocks = [self._sample_stored()]
         np.add.at(self._round_counts, arms[is_counted], 1)
@@ -171,28 +174,20 @@ class LogPolicy(Policy):
     def _fit(self) -> Advantages | None:
         """Return the regressions, or None without rounds. Fit them again if rounds were learned since the last fit."""
         n_rounds = int(self._round_counts.sum())
-        if n_rounds > self._fitted_rounds:
-            rows = self._sample_stored()
-            rows = rows[np.lexsort(rows.T)]  # sums of floating-point numbers depend on their order
-            contexts, arms = np.ascontiguousarray(rows[:, :-3]), rows[:, -3].astype(np.int64)
-            propensities = rows[:, -1]
+        if n_rounds > self._rounds_at_fit:
+            rounds = self._sample_stored()
+            rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
+            contexts, arms = np.ascontiguousarray(rounds[:, :-3]), rounds[:, -3].astype(np.int64)
+            rewards, propensities = rounds[:, -2], rounds[:, -1]
             is_unknown = np.isnan(propensities)
             if is_unknown.any():
-                estimated, _ = estimate_propensities(contexts, arms, self.n_arms)
-                propensities = np.where(is_unknown, estimated, propensities)
-            offered = None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
+                estimates, _ = estimate_propensities(contexts, arms, self.n_arms)
+                propensities = np.where(is_unknown, estimates, propensities)
+            is_offered = None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
             with one_blas_thread():  # small matrices: threads would wait for each other
-                self._advantages = learn_advantages(
-                    contexts,
-                    arms,
-                    rows[:, -2],
-                    propensities,
-                    self.n_arms,
-                    by_context=self.by_context,
-                    offered=offered,
-                    seed=self.seed,
-                )
-            self._fitted_rounds = n_rounds
+                options: dict[str, Any] = {"by_context": self.by_context, "offered": is_offered, "seed": self.seed}
+                self._advantages = learn_advantages(contexts, arms, rewards, propensities, self.n_arms, **options)
+            self._rounds_at_fit = n_rounds
         return self._advantages
 
     def _grow(self) -> None:
@@ -209,7 +204,7 @@ class LogPolicy(Policy):
         state = {
             "kept": self._sample_stored()[: None if replay else 0],
             "plays": self._round_counts,
-            "fitted": np.array([self._fitted_rounds], np.int64),
+            "fitted": np.array([self._rounds_at_fit], np.int64),
         }
         if advantages is None:
             return state
@@ -223,13 +218,13 @@ class LogPolicy(Policy):
             raise InvalidInput(f"the file has rounds of shape {stored_rounds.shape} and {len(round_counts)} arms")
         advantages = None
         if state.keys() - {"kept", "plays", "fitted"}:
-            arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAYS}
-            step = PiecewiseStep(**arrays, n_inputs=self._n_inputs)
+            step_arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAYS}
+            step = PiecewiseStep(**step_arrays, n_inputs=self._n_inputs)
             theta = np.array(state["theta"])
             if theta.shape != (self.n_arms, step.n_features):
                 raise InvalidInput(f"the file has coefficients of shape {theta.shape}")
             evidence = dict(zip(_EVIDENCE_FIELDS, state["evidence"].tolist(), strict=True))
-            integers = {"arm": int(evidence["arm"]), "rounds": int(evidence["rounds"])}
-            advantages = Advantages(step, theta, LogEvidence(**{**evidence, **integers}))
+            integer_fields = {"arm": int(evidence["arm"]), "rounds": int(evidence["rounds"])}
+            advantages = Advantages(step, theta, LogEvidence(**{**evidence, **integer_fields}))
         self._round_blocks, self._round_counts, self._advantages = [stored_rounds], round_counts, advantages
-        self._fitted_rounds = int(state["fitted"][0])
+        self._rounds_at_fit = int(state["fitted"][0])

@@ -56,7 +56,7 @@ from daband.policies._pair_defaults import (
     compute_default_ridge,
     count_joint_components,
 )
-from daband.policies._policy import Policy, learn_transformed, prepare_contexts, score_transformed
+from daband.policies._policy import Policy, check_and_transform, learn_transformed, score_transformed
 from daband.policies._registered import policies
 from daband.policies._ridge import Constant, LinUCB
 from daband.policies._self_training import SelfTraining
@@ -104,7 +104,8 @@ class Mixture(Policy):
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
         epsilon: the probability of drawing an arm uniformly instead.
-        standardise_rewards: as in ``LinUCB``.
+        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of rewards changes no
+            decision.
         transform: applied to contexts before all members, e.g. ``daband.Standardise()``.
         shift: the assumed difference between the domains (``daband.Shift``).
         seed: determines random draws and how ties are broken.
@@ -273,7 +274,7 @@ class Mixture(Policy):
             bonus_scale, bonus_weight = bonus_scales[index], self._bonus_weights[index]
             if not (weight or (bonus_weight and with_bonuses) or index == self._joint_index):
                 continue
-            features = prepare_contexts(member, contexts, domain)
+            features = check_and_transform(member, contexts, domain)
             needs_bonus = with_bonuses and (bonus_scale > 0.0 or index == self._joint_index)
             member_mean, member_bonus = score_transformed(member, features, domain, needs_bonus)
             if index == self._joint_index:
@@ -347,7 +348,7 @@ class Mixture(Policy):
     # Learning.
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        member_features = [prepare_contexts(member, contexts, domain) for member in self.members.values()]
+        member_features = [check_and_transform(member, contexts, domain) for member in self.members.values()]
         checksums = _compute_checksums(contexts)
         is_new = self._find_new_contexts(checksums)
         if is_new.any():
@@ -372,7 +373,7 @@ class Mixture(Policy):
         )
         if self.arms == "shared" or self.joint_member is not None or not are_regressions:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
-        member_features = [prepare_contexts(member, contexts, domain) for member in members]
+        member_features = [check_and_transform(member, contexts, domain) for member in members]
         checksums = _compute_checksums(contexts)
         is_new = self._find_new_contexts(checksums)
         self._store_checksums(checksums)
@@ -412,7 +413,7 @@ class Mixture(Policy):
             means, bonuses = scores.score(row, centre=centres, scale=scales)
             mean, bonus = (self._mixture_weights.weights @ means)[None], (bonus_scales @ bonuses)[None]
             mask = None if available is None else available[row_slice]
-            draw = make_seeded_draw(self._key, first_round + row)
+            draw = make_seeded_draw(self._draw_key, first_round + row)
             decisions.append(exploration.decide(mean, bonus, draw, mask, (own_moments.centre, own_moments.scale)))
             arm = decisions[-1].arm
             reward, weight = rewards[row_slice, arm[0]], None if round_weights is None else round_weights[row_slice]
@@ -458,7 +459,7 @@ class Mixture(Policy):
                 member.prepare(*batches)
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
-        member_features = [prepare_contexts(member, contexts, domain) for member in self.members.values()]
+        member_features = [check_and_transform(member, contexts, domain) for member in self.members.values()]
         for member, features in zip(self.members.values(), member_features, strict=True):
             member._observe(features, domain)
         if not self.learn_weights and len(member_features) > 1:

@@ -20,7 +20,7 @@ from daband.linear._pca import PCA
 from daband.linear._standardise import Standardise
 
 #: The class of the policy that is built.
-_P = TypeVar("_P")
+_PolicyClass = TypeVar("_PolicyClass")
 #: The default ``alpha``, the factor of the confidence bonus, of a regression on products of context and arm features.
 JOINT_ALPHA = 0.3
 #: Maximum number of products of context and arm features. Larger contexts are reduced to principal components.
@@ -31,7 +31,7 @@ _PAIR_ATTRIBUTES = ("context_shape", "n_arms", "arms", "feedback")
 _OPTIONAL_SETTINGS = ("alpha", "device", "feedback")
 
 
-def build_policy_for_pair(policy_class: type[_P], pair: Any, settings: Mapping[str, Any]) -> _P:
+def build_policy_for_pair(policy_class: type[_PolicyClass], pair: Any, settings: Mapping[str, Any]) -> _PolicyClass:
     """Return a policy for a pair of domains.
 
     Args:
@@ -144,8 +144,8 @@ def choose_transform(policy_class: type, pair: Any, *, components: int | None = 
         standardises = standardises and are_vectors and assumed_shift is not None and not assumed_shift.aligns_features
     standardises = standardises or (n_components is not None and are_vectors)
     if standardises and not are_images:
-        columns_by_domain: list[int] = []
+        own_columns: list[int] = []
         if assumed_shift is not None:
-            columns_by_domain = np.flatnonzero(assumed_shift.own_statistics(math.prod(pair.context_shape))).tolist()
-        return Standardise(components=n_components, by_domain=columns_by_domain)
+            own_columns = np.flatnonzero(assumed_shift.own_statistics(math.prod(pair.context_shape))).tolist()
+        return Standardise(components=n_components, by_domain=own_columns)
     return None if n_components is None else PCA(n_components)

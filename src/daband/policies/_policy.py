@@ -227,7 +227,7 @@ class Policy(ABC):
     _exploration: Exploration
     _catalogue: Catalogue | None = None
 
-    domain = property(lambda self: self.domains.names[self._domain], doc="The default domain, set by ``deploy``.")
+    domain = property(lambda self: self.domains.names[self._domain_index], doc="The default domain, set by ``deploy``.")
     exploration = CheckedAttribute(_check_exploration, "The ``Exploration`` by which arms are chosen.")
     alpha = _create_exploration_property("alpha")
     epsilon = _create_exploration_property("epsilon")
@@ -285,13 +285,13 @@ class Policy(ABC):
         if self.transform is not None:
             self.feature_shape = (self.transform.n_features(self.context_shape),)
         self.seed = check_seed(seed)
-        self._key = make_draw_key(self.seed)
+        self._draw_key = make_draw_key(self.seed)
         #: The names of the sources and targets. The methods that a policy implements get the index of a domain in them.
         self.domains = DomainNames() if domains is None else domains
-        self._domain = 0
+        self._domain_index = 0
         self.rounds_decided = 0
         self.rounds_learned = 0
-        self._ids = RoundIds(self.id_window)
+        self._round_ids = RoundIds(self.id_window)
         self.table = None
         self.catalogue = None
         self.arm_names = None
@@ -343,12 +343,13 @@ class Policy(ABC):
         """Decide and learn round by round, and update the reward moments. Subclasses may do it faster."""
         decisions = []
         for index in range(len(contexts)):
-            row = slice(index, index + 1)
-            mask, weight = (None if array is None else array[row] for array in (available, weights))
-            decision = _choose_arms(self, contexts[row], domain, mask, first_round + index, None)  # type: ignore[arg-type]
-            reward = rewards[row, decision.arm[0]]
-            self._learn(contexts[row], decision.arm, reward, domain, weight)  # type: ignore[arg-type]
-            self.reward_moments.add(reward, weight)  # type: ignore[arg-type]
+            rows = slice(index, index + 1)
+            mask = None if available is None else available[rows]
+            row_weights = None if weights is None else weights[rows]
+            decision = _choose_arms(self, contexts[rows], domain, mask, first_round + index, None)
+            row_rewards = rewards[rows, decision.arm[0]]
+            self._learn(contexts[rows], decision.arm, row_rewards, domain, row_weights)
+            self.reward_moments.add(row_rewards, row_weights)
             decisions.append(decision)
         return join_decisions(decisions)
 
@@ -386,14 +387,16 @@ class Policy(ABC):
         """
         decision = None
         with self._locks.state:
-            batch, index, mask = _check_request(self, contexts, domain, available)
+            batch, domain_index, mask = _check_request(self, contexts, domain, available)
             first_round, next_round = self.rounds_decided, self.rounds_decided + len(batch)
             if self.locks_state:
-                decision = _choose_arms(self, _transform(self, batch, index), index, mask, first_round, None)
+                features = _transform(self, batch, domain_index)
+                decision = _choose_arms(self, features, domain_index, mask, first_round, None)
             self.rounds_decided = next_round
         if decision is None:
             try:
-                decision = _choose_arms(self, _transform(self, batch, index), index, mask, first_round, None)
+                features = _transform(self, batch, domain_index)
+                decision = _choose_arms(self, features, domain_index, mask, first_round, None)
             except BaseException:
                 with self._locks.state:
                     if self.rounds_decided == next_round:  # no other thread has decided in between
@@ -475,7 +478,7 @@ class Policy(ABC):
         if on_duplicate != "raise":
             check_one_of("on_duplicate", on_duplicate, ("raise", "skip"))
         with self._locks.write:
-            domain_index, batch = _find_domain(self, domain), _check_contexts(self, contexts)
+            domain_index, batch = _find_domain_index(self, domain), _check_contexts(self, contexts)
             n_rounds = len(batch)
             arms, rewards = check_arms(arm, n_rounds, self.n_arms), check_rewards(reward, (n_rounds,))
             checked_weights = None if weights is None else check_weights(weights, n_rounds)
@@ -483,8 +486,8 @@ class Policy(ABC):
                 features = _transform(self, batch, domain_index)
                 learn_transformed(self, features, arms, rewards, domain_index, checked_weights)
                 return []
-            checked_ids = self._ids.check(ids, n_rounds)
-            is_new = self._ids.find_new(checked_ids)
+            checked_ids = self._round_ids.check(ids, n_rounds)
+            is_new = self._round_ids.find_new(checked_ids)
             duplicates = [round_id for round_id, is_new_id in zip(checked_ids, is_new, strict=True) if not is_new_id]
             if duplicates and on_duplicate == "raise":
                 raise InvalidInput(
@@ -498,7 +501,7 @@ class Policy(ABC):
                 if len(arms):
                     features = _transform(self, batch, domain_index)
                     learn_transformed(self, features, arms, rewards, domain_index, checked_weights)
-                self._ids.add(round_id for round_id, is_new_id in zip(checked_ids, is_new, strict=True) if is_new_id)
+                self._round_ids.add(checked_ids)
             return duplicates
 
     def play(
@@ -540,8 +543,8 @@ class Policy(ABC):
                     self.rounds_decided -= n_rounds
                 raise
             self.rounds_learned += n_rounds
-            arm, reward = decision.arm, reward_table[np.arange(n_rounds), decision.arm]
-            return RewardedDecision(arm, decision.propensity, decision.mean, decision.bonus, reward)
+            received_rewards = reward_table[np.arange(n_rounds), decision.arm]
+            return RewardedDecision(decision.arm, decision.propensity, decision.mean, decision.bonus, received_rewards)
 
     def prepare(self, *contexts: ArrayLike) -> None:
         """Fit the transform to unlabelled contexts of all domains, before the first round.
@@ -576,7 +579,7 @@ class Policy(ABC):
             contexts: (B, *context_shape).
             domain: the target's name, if there are several targets.
         """
-        domain_index = _find_domain(self, "target" if domain is None else domain)
+        domain_index = _find_domain_index(self, "target" if domain is None else domain)
         if not self.domains.is_target(domain_index):
             raise InvalidInput(f"domain must be a target ({', '.join(self.domains.targets)}), got {domain!r}")
         with self._locks.write:
@@ -599,7 +602,7 @@ class Policy(ABC):
     def deploy(self, domain: str) -> None:
         """Set the default domain of ``select``, ``update`` and ``play``. Saved files contain it."""
         with self._locks.write:
-            self._domain = self.domains.index(domain)
+            self._domain_index = self.domains.index(domain)
 
     def frozen(self, domain: str | None = None) -> FrozenPolicy:
         """Return an immutable copy of the arrays that decide in a domain, by default the domain set by ``deploy``.
@@ -616,7 +619,7 @@ class Policy(ABC):
                 "must also define _freeze, which returns the arrays that predict"
             )
         with self._locks.write, self._locks.state:
-            domain_index = _find_domain(self, domain)
+            domain_index = _find_domain_index(self, domain)
             frozen_transform = None if self.transform is None else copy.deepcopy(self.transform.frozen(domain_index))
             moments = self.reward_moments
             return FrozenPolicy(
@@ -680,9 +683,9 @@ class Policy(ABC):
 
     def __repr__(self) -> str:
         defaults = get_setting_defaults(type(self))
-        plain = {name: value for name, value in self.settings().items() if isinstance(value, int | float | str)}
-        changed = [f"{name}={value!r}" for name, value in plain.items() if name != "n_arms" and value != defaults[name]]
-        arguments = ", ".join([f"context_shape={self.context_shape}, n_arms={self.n_arms}", *changed])
+        scalars = {name: value for name, value in self.settings().items() if isinstance(value, int | float | str)}
+        texts = [f"{name}={value!r}" for name, value in scalars.items() if name != "n_arms" and value != defaults[name]]
+        arguments = ", ".join([f"context_shape={self.context_shape}, n_arms={self.n_arms}", *texts])
         progress = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
         return f"<{type(self).__name__}({arguments}): {progress}, acts in the {self.domain}>"
 
@@ -728,7 +731,7 @@ def _choose_arms(
         if decision is not None:
             return decision
     mean, bonus = policy._score(contexts, domain, rule != "greedy")
-    draw, mask = make_seeded_draw(policy._key, first_round), _drop_new_arms(available, mean.shape[1])
+    draw, mask = make_seeded_draw(policy._draw_key, first_round), _drop_new_arms(available, mean.shape[1])
     return exploration.decide(mean, bonus, draw, mask, scaling=_get_scaling(policy))
 
 
@@ -745,26 +748,26 @@ def _drop_new_arms(available: Mask, n_arms: int) -> Mask:
 
 
 def learn_transformed(
-    policy: Policy, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
+    policy: Policy, features: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
 ) -> None:
-    """Learn checked rounds whose contexts are already transformed."""
+    """Learn checked rounds. ``features`` are their transformed contexts."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
-        policy._learn(contexts, arms, rewards, domain, weights)
+        policy._learn(features, arms, rewards, domain, weights)
         policy.reward_moments.add(rewards, weights)
         policy.rounds_learned += len(arms)
 
 
-def prepare_contexts(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
-    """Return contexts as a mixture's member needs them: checked, and after the member's transform."""
+def check_and_transform(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
+    """Return contexts after checking and transforming them. ``domain`` is the index of their domain."""
     return _transform(policy, _check_contexts(policy, contexts), domain)
 
 
 def score_transformed(
-    policy: Policy, contexts: AnyArray, domain: int, with_bonuses: bool
+    policy: Policy, features: AnyArray, domain: int, with_bonuses: bool
 ) -> tuple[FloatArray, FloatArray]:
-    """Return predicted rewards and bonuses (B, K) for contexts that are already transformed."""
+    """Return predicted rewards and bonuses, (B, K) each. ``features`` are transformed contexts."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
-        return policy._score(contexts, domain, with_bonuses)
+        return policy._score(features, domain, with_bonuses)
 
 
 def _transform(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
@@ -791,7 +794,7 @@ def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
     if is_plain_batch and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < max_norm * max_norm:
         return contexts
     max_norm = max_norm if policy.transform is None else MAX_RAW_NORM
-    return check_contexts(contexts, shape, dimensions=math.prod(policy.context_shape), max_norm=max_norm)
+    return check_contexts(contexts, shape, n_dimensions=math.prod(policy.context_shape), max_norm=max_norm)
 
 
 def _check_request(
@@ -799,7 +802,7 @@ def _check_request(
 ) -> tuple[AnyArray, int, Mask]:
     """Return checked contexts, the index of the domain, and the mask of arms that may be chosen."""
     batch = _check_contexts(policy, contexts)
-    domain_index = _find_domain(policy, domain)
+    domain_index = _find_domain_index(policy, domain)
     mask = None if available is None else check_available(available, len(batch), policy.n_arms)
     catalogue = policy._catalogue
     if catalogue is not None and not (offered := catalogue.offered[int(policy.domains.is_target(domain_index))]).all():
@@ -817,9 +820,9 @@ def _restrict_catalogue(policy: Policy, domain: int) -> Catalogue | None:
     return replace(policy._catalogue, offered=np.stack([offered, offered]))
 
 
-def _find_domain(policy: Policy, domain: str | None) -> int:
+def _find_domain_index(policy: Policy, domain: str | None) -> int:
     """Return the index of a domain. None is the domain set by ``deploy``, and so is "target" if that is a target."""
-    deployed_index = policy._domain
+    deployed_index = policy._domain_index
     if domain is None or (isinstance(domain, str) and domain == "target" and policy.domains.is_target(deployed_index)):
         return deployed_index
     return policy.domains.index(domain)

@@ -25,7 +25,7 @@ class Random(Policy):
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
-        standardise_rewards: as in ``LinUCB``.
+        standardise_rewards: if False, predict a reward of 0 instead of the mean reward.
         transform: a transform of contexts, as in other policies; it changes no decision.
         shift: the assumed difference between the domains (``daband.Shift``).
         seed: determines the random draws.

@@ -87,8 +87,8 @@ class RidgePolicy(Policy):
     def _decide_row(
         self, contexts: AnyArray, exploration: Exploration, first_round: int, available: Mask
     ) -> Decision | None:
-        scaling = self.reward_moments.centre, self.reward_moments.scale
-        return self._head.decide_row(self._featurise(contexts), exploration, scaling, self._key, first_round, available)
+        features, scaling = self._featurise(contexts), (self.reward_moments.centre, self.reward_moments.scale)
+        return self._head.decide_row(features, exploration, scaling, self._draw_key, first_round, available)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         self._head.learn(self._featurise(contexts), arms, rewards, weights)
@@ -100,7 +100,7 @@ class RidgePolicy(Policy):
             self._featurise(contexts),
             rewards,
             exploration=self.exploration,
-            draw_from=lambda row: make_seeded_draw(self._key, first_round + row),
+            draw_from=lambda row: make_seeded_draw(self._draw_key, first_round + row),
             moments=self.reward_moments,
             available=available,
             weights=weights,
@@ -138,12 +138,12 @@ class RidgePolicy(Policy):
     def without_rounds(self) -> Self:
         """Return a copy with the transform but without rounds, which is small enough to send to other processes."""
         self._head.check_primal_fits()
-        blank = copy.copy(self)  # copies all parts
-        blank._head = blank._head.without_rounds()
-        blank.reward_moments = RewardMoments(standardise=self.standardise_rewards)
-        blank._ids = RoundIds(self.id_window)
-        blank.rounds_decided = blank.rounds_learned = 0
-        return blank
+        empty_policy = copy.copy(self)  # a deep copy, by ``Policy.__getstate__``
+        empty_policy._head = empty_policy._head.without_rounds()
+        empty_policy.reward_moments = RewardMoments(standardise=self.standardise_rewards)
+        empty_policy._round_ids = RoundIds(self.id_window)
+        empty_policy.rounds_decided = empty_policy.rounds_learned = 0
+        return empty_policy
 
     def add_to_sums(
         self,
@@ -159,25 +159,25 @@ class RidgePolicy(Policy):
         Rounds that ``update`` would reject raise the same error here, and ``sums`` does not change.
         """
         features = self._featurise(transform_contexts(self, contexts))
-        n = len(features)
-        arms, rewards = check_arms(arm, n, self.n_arms), check_rewards(reward, (n,))
+        n_rounds = len(features)
+        arms, rewards = check_arms(arm, n_rounds, self.n_arms), check_rewards(reward, (n_rounds,))
         features, head_indices = self._head.chosen_features(features, arms)
         if features.dtype == np.uint8:
             features = features / np.float32(255.0)
-        sums.add(features, head_indices, rewards, check_weights(weights, n))
+        sums.add(features, head_indices, rewards, check_weights(weights, n_rounds))
 
-    def learn_sums(self, sums: RidgeSums, prepared: RidgePolicy, log_parts: Iterable[str] = ()) -> None:
+    def learn_sums(self, sums: RidgeSums, summing_policy: RidgePolicy, log_parts: Iterable[str] = ()) -> None:
         """Learn summed rounds; an error changes nothing.
 
         Args:
             sums: the sums over rounds.
-            prepared: the copy of this policy that computed the sums. This policy gets its transform.
+            summing_policy: the copy of this policy that computed the sums, whose transform this policy gets.
             log_parts: the digests of the log's parts that the sums cover.
         """
         with self._locks.write:
             statistics = self._head.with_sums(sums)
             with self._locks.state:
-                self.transform = prepared.transform
+                self.transform = summing_policy.transform
                 self._head.statistics = statistics
                 self.reward_moments.merge(sums.rewards)
                 self.rounds_learned += int(sums.counts.sum())
@@ -288,7 +288,8 @@ class Constant(RidgePolicy):
             ten times or more before one is preferred. With much smaller values, the first arm with a reward may be the
             only one that is ever played.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
-        standardise_rewards: as in ``LinUCB``.
+        standardise_rewards: shrink the arms' means towards the mean of all rewards, and measure bonuses in standard
+            deviations of rewards. If False, means shrink towards 0 and bonuses are not scaled.
         shift: the assumed difference between the domains; it has no effect here.
         seed: determines how ties are broken.
         domains: the names of the sources and targets, one of each by default.

@@ -95,15 +95,15 @@ class SelfTraining(LinUCB):
         #: The sum of z over the labelled contexts of each arm, (K, d).
         self._arm_sums: FloatArray = np.zeros((self.n_arms, 0))
         #: The sum of the weights of labelled contexts.
-        self._n_labels = 0.0
+        self._label_weight = 0.0
         #: Checksums of labelled contexts. Each context counts once, so that repetitions do not outweigh the target.
         self._seen_checksums: dict[int, None] = {}
-        #: Distinct contexts (n, d) by the index of their target.
-        self._target_contexts: dict[int, AnyArray] = {}
+        #: The features (n, d) of distinct contexts, by the index of their target.
+        self._target_features: dict[int, AnyArray] = {}
         #: Coefficients (K, d) of the regression that predicts in a target, by the index of the target.
-        self._target_theta: dict[int, FloatArray] = {}
+        self._target_thetas: dict[int, FloatArray] = {}
         #: The number of rounds that had been learned at the last fit.
-        self._fitted_rounds = 0
+        self._rounds_at_fit = 0
         #: The number of episodes until the end of the run.
         self._episodes_left = 0
 
@@ -114,7 +114,7 @@ class SelfTraining(LinUCB):
 
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
         mean, bonus = super()._score(contexts, domain, with_bonuses)
-        theta = self._target_theta.get(domain)
+        theta = self._target_thetas.get(domain)
         if theta is None:
             return mean, bonus
         return unit_scale(self._featurise(contexts)) @ theta.T, math.sqrt(self._compute_penalty_ratio()) * bonus
@@ -124,14 +124,14 @@ class SelfTraining(LinUCB):
 
         Bonuses in the target are multiplied by its square root.
         """
-        return float(self._head.ridge * self._n_labels / np.trace(self._gram))
+        return float(self._head.ridge * self._label_weight / np.trace(self._gram))
 
     def _freeze(self, domain: int) -> FrozenParts:
         parts = super()._freeze(domain)
-        if domain not in self._target_theta:
+        if domain not in self._target_thetas:
             return parts
         inverse = self._compute_penalty_ratio() * parts.members[0].inverse
-        member = dataclasses.replace(parts.members[0], theta=self._target_theta[domain].copy(), inverse=inverse)
+        member = dataclasses.replace(parts.members[0], theta=self._target_thetas[domain].copy(), inverse=inverse)
         return parts._replace(members=(member,), seen_target=True)
 
     # Learning.
@@ -143,7 +143,7 @@ class SelfTraining(LinUCB):
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
     ) -> Decision:
-        if domain in self._target_theta:
+        if domain in self._target_thetas:
             return Policy._play(self, contexts, rewards, domain, available, first_round, weights)
         decision = super()._play(contexts, rewards, domain, available, first_round, weights)
         self._add_labels(contexts, decision.arm, rewards[np.arange(len(rewards)), decision.arm], weights)
@@ -161,22 +161,20 @@ class SelfTraining(LinUCB):
             dim = self._head.dim
             self._gram, self._arm_sums = np.zeros((dim, dim)), np.zeros((self.n_arms, dim))
         row_weights = np.ones(len(new_rows)) if weights is None else weights[new_rows]
-        rows = unit_scale(features[new_rows])
-        self._gram += rows.T @ (rows * row_weights[:, None])
-        np.add.at(self._arm_sums, arms[new_rows], rows * row_weights[:, None])
-        self._n_labels += float(row_weights.sum())
+        new_features = unit_scale(features[new_rows])
+        self._gram += new_features.T @ (new_features * row_weights[:, None])
+        np.add.at(self._arm_sums, arms[new_rows], new_features * row_weights[:, None])
+        self._label_weight += float(row_weights.sum())
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
-        if (
-            self.feedback != "one_hot"
-            or self.arms != "disjoint"
-            or len(self._target_contexts.get(domain, ())) >= _MAX_TARGET_CONTEXTS
-        ):
+        is_full = len(self._target_features.get(domain, ())) >= _MAX_TARGET_CONTEXTS
+        if self.feedback != "one_hot" or self.arms != "disjoint" or is_full:
             return
-        rows = unit_scale(self._featurise(contexts)).astype(np.float32)
-        rows = np.concatenate([self._target_contexts[domain], rows]) if domain in self._target_contexts else rows
-        first_rows = np.unique([zlib.crc32(row.tobytes()) for row in rows], return_index=True)[1]
-        self._target_contexts[domain] = rows[np.sort(first_rows)][:_MAX_TARGET_CONTEXTS]
+        features = unit_scale(self._featurise(contexts)).astype(np.float32)
+        if domain in self._target_features:
+            features = np.concatenate([self._target_features[domain], features])
+        first_rows = np.unique([zlib.crc32(row.tobytes()) for row in features], return_index=True)[1]
+        self._target_features[domain] = features[np.sort(first_rows)][:_MAX_TARGET_CONTEXTS]
 
     def plan(self, episodes: int) -> None:
         if not 0 < self._episodes_left <= episodes:  # a resumed run keeps its number of episodes
@@ -185,90 +183,91 @@ class SelfTraining(LinUCB):
     def _adapt(self, steps: int | None) -> dict[str, float]:
         n_learned, self._episodes_left = self.rounds_learned, self._episodes_left - 1
         # Without ``steps``, fit when the number of rounds has doubled, and after the last episode.
-        is_due = bool(steps) or (steps is None and (n_learned >= 2 * self._fitted_rounds or self._episodes_left == 0))
-        if self._n_labels and self._target_contexts and is_due and n_learned > self._fitted_rounds:
-            theta, linucb_theta = {}, self._head.statistics.coefficients()
-            for domain, rows in self._target_contexts.items():
-                fitted_theta = fit_self_training(self._gram, self._arm_sums, self._n_labels, rows)
-                fitted_std, linucb_std = float(np.std(rows @ fitted_theta.T)), float(np.std(rows @ linucb_theta.T))
-                weight = _LINUCB_WEIGHT if linucb_std > 0.0 else 0.0
-                linucb_factor = weight * fitted_std / linucb_std if weight else 0.0
-                theta[domain] = (1.0 - weight) * fitted_theta + linucb_factor * linucb_theta
+        must_fit = bool(steps) or (steps is None and (n_learned >= 2 * self._rounds_at_fit or self._episodes_left == 0))
+        if self._label_weight and self._target_features and must_fit and n_learned > self._rounds_at_fit:
+            new_thetas, linucb_theta = {}, self._head.statistics.coefficients()
+            for domain, features in self._target_features.items():
+                fitted_theta = fit_self_training(self._gram, self._arm_sums, self._label_weight, features)
+                fitted_std, linucb_std = np.std(features @ fitted_theta.T), np.std(features @ linucb_theta.T)
+                linucb_weight = _LINUCB_WEIGHT if linucb_std > 0.0 else 0.0
+                linucb_factor = linucb_weight * fitted_std / linucb_std if linucb_weight else 0.0
+                new_thetas[domain] = (1.0 - linucb_weight) * fitted_theta + linucb_factor * linucb_theta
             with self._locks.state:
                 # A target without stored contexts keeps its regression.
-                self._target_theta, self._fitted_rounds = self._target_theta | theta, n_learned
+                self._target_thetas, self._rounds_at_fit = self._target_thetas | new_thetas, n_learned
         return {}
 
     def _grow(self) -> None:
         super()._grow()
         self._arm_sums = np.pad(self._arm_sums, ((0, 1), (0, 0)))
-        self._target_theta = {domain: np.pad(theta, ((0, 1), (0, 0))) for domain, theta in self._target_theta.items()}
+        self._target_thetas = {domain: np.pad(theta, ((0, 1), (0, 0))) for domain, theta in self._target_thetas.items()}
 
     # Files.
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        counts = np.array([self._n_labels, self._fitted_rounds, self._episodes_left])
+        counters = np.array([self._label_weight, self._rounds_at_fit, self._episodes_left])
         checksums = np.array(list(self._seen_checksums) if replay else [], np.int64)
-        arrays = {"gram": self._gram, "moment": self._arm_sums, "counts": counts, "seen": checksums}
-        for name, by_target in (("theta", self._target_theta), ("contexts", self._target_contexts if replay else {})):
-            arrays[f"{name}.targets"] = np.array(list(by_target), np.int64)
-            arrays |= {f"{name}.{domain}": array for domain, array in by_target.items()}
+        arrays = {"gram": self._gram, "moment": self._arm_sums, "counts": counters, "seen": checksums}
+        target_features = self._target_features if replay else {}
+        for name, arrays_by_target in (("theta", self._target_thetas), ("contexts", target_features)):
+            arrays[f"{name}.targets"] = np.array(list(arrays_by_target), np.int64)
+            arrays |= {f"{name}.{domain}": array for domain, array in arrays_by_target.items()}
         return {**super()._state(replay=replay), **{f"labels/{name}": array for name, array in arrays.items()}}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         arrays, dim = with_prefix("labels/", state), self._head.dim
-        theta, contexts = (
+        thetas, features = (
             {domain: np.array(arrays[f"{name}.{domain}"]) for domain in arrays[f"{name}.targets"].tolist()}
             for name in ("theta", "contexts")
         )
         gram, arm_sums = np.array(arrays["gram"]), np.array(arrays["moment"])
-        n_labels, *counts = arrays["counts"].tolist()
+        label_weight, rounds_at_fit, episodes_left = arrays["counts"].tolist()
         is_valid = gram.shape in ((0, 0), (dim, dim)) and arm_sums.shape == (self.n_arms, len(gram))
-        is_valid &= all(coefficients.shape == (self.n_arms, dim) for coefficients in theta.values())
-        if not is_valid or not all(rows.ndim == 2 and rows.shape[1] == dim for rows in contexts.values()):
+        is_valid &= all(theta.shape == (self.n_arms, dim) for theta in thetas.values())
+        if not is_valid or not all(rows.shape[1:] == (dim,) for rows in features.values()):
             raise InvalidInput(
                 f"the file's arrays do not fit {self.n_arms} arms with {dim} features: sums have shape {gram.shape}"
             )
         checksums = dict.fromkeys(arrays["seen"].tolist())
         super()._restore({name: array for name, array in state.items() if not name.startswith("labels/")})
-        self._gram, self._arm_sums, self._n_labels, self._seen_checksums = gram, arm_sums, n_labels, checksums
-        self._fitted_rounds, self._episodes_left = map(int, counts)
-        self._target_theta, self._target_contexts = theta, contexts
+        self._gram, self._arm_sums, self._label_weight, self._seen_checksums = gram, arm_sums, label_weight, checksums
+        self._rounds_at_fit, self._episodes_left = int(rounds_at_fit), int(episodes_left)
+        self._target_thetas, self._target_features = thetas, features
 
 
-def _add_if_new(checksums: dict[int, None], row: AnyArray) -> bool:
+def _add_if_new(checksums: dict[int, None], context_features: AnyArray) -> bool:
     """Add the checksum of a context to ``checksums``, and return True if it was not there."""
-    checksum = zlib.crc32(np.ascontiguousarray(row).tobytes())
+    checksum = zlib.crc32(np.ascontiguousarray(context_features).tobytes())
     is_new = checksum not in checksums
     if is_new and len(checksums) < _MAX_CHECKSUMS:
         checksums[checksum] = None
     return is_new
 
 
-def fit_self_training(gram: FloatArray, arm_sums: FloatArray, n_labels: float, contexts: AnyArray) -> FloatArray:
+def fit_self_training(gram: FloatArray, arm_sums: FloatArray, label_weight: float, contexts: AnyArray) -> FloatArray:
     """Return the mean coefficients (K, d) of regressions on the labels and a growing number of pseudo-labels.
 
     Args:
         gram: the sum of z z' over the features z of labelled contexts, (d, d).
         arm_sums: the sum of z over the labelled contexts of each arm, (K, d).
-        n_labels: the sum of the weights of labelled contexts, which is their number without weights.
-        contexts: unlabelled target contexts, (n, d).
+        label_weight: the sum of the weights of labelled contexts, which is their number without weights.
+        contexts: the features of unlabelled target contexts, (n, d).
 
     The ridge penalty is the mean squared norm of a labelled context.
     """
-    rows, n_arms = contexts.astype(np.float64), len(arm_sums)
-    penalty = np.eye(len(gram)) * (np.trace(gram) / n_labels)
+    features, n_arms = contexts.astype(np.float64), len(arm_sums)
+    penalty = np.eye(len(gram)) * (np.trace(gram) / label_weight)
     thetas = [np.linalg.solve(gram + penalty, arm_sums.T)]
-    for fraction in _LABELLED_FRACTIONS if len(rows) and n_arms > 1 else ():
-        scores = rows @ thetas[-1]
+    for fraction in _LABELLED_FRACTIONS if len(features) and n_arms > 1 else ():
+        scores = features @ thetas[-1]
         arms = scores.argmax(axis=1)
-        sorted_scores = np.partition(scores, -2, axis=1)
+        second_best, best = np.partition(scores, -2, axis=1)[:, -2:].T
         # Sort rows by arm, the most confident first; the first rows of each arm get its pseudo-label.
-        order = np.lexsort((sorted_scores[:, -2] - sorted_scores[:, -1], arms))
-        counts = np.bincount(arms, minlength=n_arms)
-        ranks = np.arange(len(rows)) - (np.cumsum(counts) - counts)[arms[order]]
-        labelled_rows = order[ranks < np.ceil(fraction * counts)[arms[order]]]
-        labelled_contexts = rows[labelled_rows]
-        sums = np.eye(n_arms)[arms[labelled_rows]].T @ labelled_contexts
-        thetas.append(np.linalg.solve(gram + labelled_contexts.T @ labelled_contexts + penalty, (arm_sums + sums).T))
+        sorted_rows = np.lexsort((second_best - best, arms))
+        arm_counts = np.bincount(arms, minlength=n_arms)
+        ranks = np.arange(len(features)) - (np.cumsum(arm_counts) - arm_counts)[arms[sorted_rows]]
+        labelled_rows = sorted_rows[ranks < np.ceil(fraction * arm_counts)[arms[sorted_rows]]]
+        labelled_features = features[labelled_rows]
+        all_sums = arm_sums + np.eye(n_arms)[arms[labelled_rows]].T @ labelled_features
+        thetas.append(np.linalg.solve(gram + labelled_features.T @ labelled_features + penalty, all_sums.T))
     return np.mean(thetas, axis=0).T.copy()

@@ -18,8 +18,8 @@ import numpy.ma  # noqa: F401 - imported before any fork: numba imports it at it
 
 #: Seconds that a fork waits for a thread that is changing statistics. A change takes far less, unless the thread hangs.
 _FORK_TIMEOUT_SECONDS = 10.0
-#: Signals whose handlers ``defer_signals`` defers.
-_SIGNALS = tuple(
+#: Signals whose handlers ``defer_signals`` delays.
+_DEFERRED_SIGNALS = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF")
     if hasattr(signal, name)
@@ -56,64 +56,64 @@ def defer_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    received: list[int] = []
+    handlers = {signal_number: signal.getsignal(signal_number) for signal_number in _DEFERRED_SIGNALS}
+    received_signals: list[int] = []
     in_block = True
 
-    def collect_or_forward(number: int, frame: FrameType | None) -> None:
-        handler = handlers[number]
+    def collect_or_forward(signal_number: int, frame: FrameType | None) -> None:
+        handler = handlers[signal_number]
         if in_block:
-            received.append(number)
+            received_signals.append(signal_number)
         elif callable(handler):
-            handler(number, frame)
+            handler(signal_number, frame)
 
     try:
-        for number, handler in handlers.items():
+        for signal_number, handler in handlers.items():
             if callable(handler):
-                signal.signal(number, collect_or_forward)
+                signal.signal(signal_number, collect_or_forward)
         yield
     finally:
         in_block = False  # from here on the handler only forwards signals
-        for number, handler in handlers.items():
+        for signal_number, handler in handlers.items():
             if callable(handler):
-                signal.signal(number, handler)
-        for number in received:
-            signal.raise_signal(number)
+                signal.signal(signal_number, handler)
+        for signal_number in received_signals:
+            signal.raise_signal(signal_number)
 
 
 #: The locks of all policies in this process.
 _all_locks: WeakSet[Locks] = WeakSet()
-#: ``_held.locks`` are the locks that the forking thread holds.
-_held = threading.local()
+#: ``_forking_thread.locks`` are the locks that the forking thread holds.
+_forking_thread = threading.local()
 
 
-def _before_fork() -> None:
-    """Acquire the state lock of every policy, and the lock of numba's compiler."""
-    _held.locks = []
+def _acquire_state_locks() -> None:
+    """Acquire the state lock of every policy, and the lock of numba's compiler, before a fork."""
+    _forking_thread.locks = []
     with contextlib.suppress(RuntimeError):  # another thread is creating a policy: no need to wait for it
         for locks in list(_all_locks):
             lock = locks.state
             if lock.acquire(timeout=_FORK_TIMEOUT_SECONDS):
-                _held.locks.append(lock)
+                _forking_thread.locks.append(lock)
     # A thread may compile a kernel while it holds a policy's lock, so the compiler lock is acquired last.
-    compiler = sys.modules.get("numba.core.compiler_lock")
-    if compiler is not None:
-        compiler.global_compiler_lock.acquire()
-        _held.locks.append(compiler.global_compiler_lock)
+    lock_module = sys.modules.get("numba.core.compiler_lock")
+    if lock_module is not None:
+        lock_module.global_compiler_lock.acquire()
+        _forking_thread.locks.append(lock_module.global_compiler_lock)
 
 
-def _after_fork_in_parent() -> None:
-    """Release the locks that ``_before_fork`` acquired."""
-    for lock in _held.locks:
+def _release_locks() -> None:
+    """Release the locks that were acquired before the fork."""
+    for lock in _forking_thread.locks:
         lock.release()
 
 
-def _after_fork_in_child() -> None:
-    """Give every policy new locks."""
-    _after_fork_in_parent()  # the thread that forked continues here with the same locks
+def _replace_locks() -> None:
+    """Give every policy of a forked process new locks."""
+    _release_locks()  # the thread that forked continues here with the same locks
     for locks in list(_all_locks):
         locks.write, locks.state = threading.RLock(), threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_acquire_state_locks, after_in_parent=_release_locks, after_in_child=_replace_locks)

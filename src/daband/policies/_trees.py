@@ -67,7 +67,8 @@ class Trees(Policy):
         explore: "greedy", "ucb", or "thompson" (disjoint arms only).
         alpha: the factor of the bonus.
         epsilon: the probability of drawing an arm uniformly instead.
-        standardise_rewards: as in ``LinUCB``.
+        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of rewards changes no
+            decision.
         transform: applied to contexts first, e.g. ``daband.Standardise()``.
         shift: the assumed difference between the domains (``daband.Shift``).
         seed: determines the trees, random draws, and how ties are broken.
@@ -113,26 +114,28 @@ class Trees(Policy):
             raise InvalidInput(f"n_arms must be at most {_MAX_ARMS} for trees, got {self.n_arms}")
         n_models = self.n_arms if arms == "disjoint" else 1
         self._n_inputs = math.prod(self.feature_shape)
+        #: The number of rounds of each model, (models,).
         self._round_counts: IntArray = np.zeros(n_models, np.int64)
-        #: The sums of weights, and of weighted rewards, of each model's rounds.
-        self._sums: FloatArray = np.zeros((2, n_models))
-        #: The stored rounds, one per row: the context, the index of the model, the reward, the weight.
+        #: The sum of weights, and the sum of weighted rewards, of each model's rounds, (2, models).
+        self._weighted_sums: FloatArray = np.zeros((2, n_models))
+        #: The stored rounds. A row is a round: the context, the index of the model, the reward, the weight.
         self._stored_rounds: FloatArray = np.empty((0, self._n_inputs + 3))
         self._trees: dict[str, AnyArray] = empty_trees(n_models)
-        self._fitted_rounds = 0
+        #: The number of rounds that had been learned at the last fit.
+        self._rounds_at_fit = 0
 
     # Decisions.
 
     def _build_network(self) -> TreeNetwork:
         """Return a network that predicts by trees, or by the shrunk mean reward for an arm without trees."""
-        shrunk_means = (self.reward_moments.centre + self._sums[1]) / (1.0 + self._sums[0])
-        base = np.where(self._trees["roots"].any(axis=1), self._trees["base"], shrunk_means)
-        return TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base})
+        shrunk_means = (self.reward_moments.centre + self._weighted_sums[1]) / (1.0 + self._weighted_sums[0])
+        base_rewards = np.where(self._trees["roots"].any(axis=1), self._trees["base"], shrunk_means)
+        return TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base_rewards})
 
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        predicted = self._build_network()(contexts.reshape(-1, self._n_inputs))[:, :-1].reshape(len(contexts), -1)
+        mean = self._build_network()(contexts.reshape(-1, self._n_inputs))[:, :-1].reshape(len(contexts), -1)
         bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
-        return predicted, np.broadcast_to(bonus, predicted.shape).copy()
+        return mean, np.broadcast_to(bonus, mean.shape).copy()
 
     def _freeze(self, domain: int) -> FrozenParts:
         n_models, moments = len(self._round_counts), self.reward_moments
@@ -153,8 +156,8 @@ class Trees(Policy):
         inputs = unit_scale(contexts.reshape(len(contexts), -1))
         rounds = np.column_stack([inputs, model_indices, rewards, round_weights])
         np.add.at(self._round_counts, model_indices, 1)
-        np.add.at(self._sums[0], model_indices, round_weights)
-        np.add.at(self._sums[1], model_indices, round_weights * rewards)
+        np.add.at(self._weighted_sums[0], model_indices, round_weights)
+        np.add.at(self._weighted_sums[1], model_indices, round_weights * rewards)
         self._stored_rounds = np.concatenate([self._stored_rounds, rounds])
         if len(self._stored_rounds) > 2 * MAX_STORED_ROUNDS:
             self._stored_rounds = sample_rounds(self._stored_rounds)
@@ -162,12 +165,12 @@ class Trees(Policy):
     def _adapt(self, steps: int | None) -> dict[str, float]:
         """Fit the trees again if there are a quarter more rounds. With ``steps``, one new round is enough."""
         n_learned = int(self._round_counts.sum())
-        if n_learned == self._fitted_rounds or (steps is None and n_learned < _REFIT_GROWTH * self._fitted_rounds):
+        if n_learned == self._rounds_at_fit or (steps is None and n_learned < _REFIT_GROWTH * self._rounds_at_fit):
             return {}
         rounds = sample_rounds(self._stored_rounds)
         trees = _fit_trees(rounds, len(self._round_counts), self.seed)
         with self._locks.state:
-            self._trees, self._fitted_rounds = trees, n_learned
+            self._trees, self._rounds_at_fit = trees, n_learned
         return {"trees": float((trees["roots"] > 0).sum())}
 
     def _grow(self) -> None:
@@ -176,27 +179,28 @@ class Trees(Policy):
         if self.n_arms >= _MAX_ARMS:
             raise InvalidInput(f"n_arms must be at most {_MAX_ARMS} for trees, and there are {self.n_arms} already")
         self._round_counts = np.append(self._round_counts, 0)
-        self._sums = np.column_stack([self._sums, np.zeros(2)])
-        roots, base = self._trees["roots"], self._trees["base"]
-        arrays = {"roots": np.pad(roots, ((0, 1), (0, 0))), "base": np.append(base, 0.5)}
-        self._trees = {**self._trees, **arrays}
+        self._weighted_sums = np.column_stack([self._weighted_sums, np.zeros(2)])
+        roots, base_rewards = self._trees["roots"], self._trees["base"]
+        new_arrays = {"roots": np.pad(roots, ((0, 1), (0, 0))), "base": np.append(base_rewards, 0.5)}
+        self._trees = {**self._trees, **new_arrays}
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        stored = self._stored_rounds if replay else self._stored_rounds[:0]
-        trees = {f"trees/{name}": array for name, array in self._trees.items()}
-        fitted = np.array([self._fitted_rounds], np.int64)
-        return {"rounds": self._round_counts, "sums": self._sums, "kept": stored, "fitted": fitted, **trees}
+        stored_rounds = self._stored_rounds if replay else self._stored_rounds[:0]
+        state = {f"trees/{name}": array for name, array in self._trees.items()}
+        state |= {"rounds": self._round_counts, "sums": self._weighted_sums, "kept": stored_rounds}
+        return {**state, "fitted": np.array([self._rounds_at_fit], np.int64)}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         n_models = self.n_arms if self.arms == "disjoint" else 1
-        stored, counts, sums = state["kept"], state["rounds"], state["sums"]
-        if stored.shape[1:] != (self._n_inputs + 3,) or counts.shape != (n_models,) or sums.shape != (2, n_models):
-            raise InvalidInput(f"the file has rounds of shape {stored.shape} for {n_models} models")
+        stored_rounds, round_counts, sums = (np.array(state[name]) for name in ("kept", "rounds", "sums"))
+        has_valid_rounds = stored_rounds.shape[1:] == (self._n_inputs + 3,)
+        if not has_valid_rounds or round_counts.shape != (n_models,) or sums.shape != (2, n_models):
+            raise InvalidInput(f"the file has rounds of shape {stored_rounds.shape} for {n_models} models")
         trees = with_prefix("trees/", state)
         TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)  # rejects arrays that do not fit
-        self._stored_rounds, self._round_counts, self._sums = np.array(stored), np.array(counts), np.array(sums)
+        self._stored_rounds, self._round_counts, self._weighted_sums = stored_rounds, round_counts, sums
         self._trees = {name: np.array(array) for name, array in trees.items()}
-        self._fitted_rounds = int(state["fitted"][0])
+        self._rounds_at_fit = int(state["fitted"][0])
 
 
 def sample_rounds(rounds: FloatArray) -> FloatArray:
@@ -211,22 +215,22 @@ def sample_rounds(rounds: FloatArray) -> FloatArray:
     return rounds[np.argsort(hashes, kind="stable")[:MAX_STORED_ROUNDS]]
 
 
-def _round_to_16_bits(values: FloatArray) -> FloatArray:
+def _round_to_16_bits(numbers: FloatArray) -> FloatArray:
     """Return numbers rounded to 16 binary digits, because files must not contain exact values of training data."""
-    fraction, exponent = np.frexp(values)
+    fraction, exponent = np.frexp(numbers)
     return np.ldexp(np.round(fraction * 65536.0) / 65536.0, exponent)
 
 
 def _compute_bin_edges(contexts: FloatArray) -> list[FloatArray]:
     """Return the edges of each column's bins: quantiles, or midpoints between values if there are few values."""
-    edges = []
+    bin_edges = []
     for column in contexts.T:
-        values = np.unique(column)
-        midpoints = 0.5 * (values[:-1] + values[1:])
-        if len(values) > _MAX_BINS:
-            midpoints = np.quantile(column, np.linspace(0.0, 1.0, _MAX_BINS + 1)[1:-1])
-        edges.append(np.unique(_round_to_16_bits(midpoints)))
-    return edges
+        distinct_values = np.unique(column)
+        column_edges = 0.5 * (distinct_values[:-1] + distinct_values[1:])
+        if len(distinct_values) > _MAX_BINS:
+            column_edges = np.quantile(column, np.linspace(0.0, 1.0, _MAX_BINS + 1)[1:-1])
+        bin_edges.append(np.unique(_round_to_16_bits(column_edges)))
+    return bin_edges
 
 
 def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArray]:
@@ -234,56 +238,58 @@ def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArr
     rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
     contexts, model_indices = rounds[:, :-3], rounds[:, -3]
     trees = empty_trees(n_models, _TREES_PER_ARM)
-    edges = _compute_bin_edges(contexts)
-    columns = [np.searchsorted(column_edges, column) for column_edges, column in zip(edges, contexts.T, strict=True)]
-    bins = np.stack(columns, axis=1, dtype=np.float32)
+    bin_edges = _compute_bin_edges(contexts)
+    bins_by_column = map(np.searchsorted, bin_edges, contexts.T)
+    bins = np.stack(list(bins_by_column), axis=1, dtype=np.float32)
     nodes: dict[str, list[AnyArray]] = {name: [trees[name]] for name in ("feature", "threshold", "children", "value")}
     n_nodes, depth = 1, 1
-    for model in range(n_models):
-        rows = np.flatnonzero(model_indices == model)
+    for model_index in range(n_models):
+        rows = np.flatnonzero(model_indices == model_index)
         if len(rows) < _MIN_ROUNDS:
             continue
         rewards, weights = rounds[rows, -2], rounds[rows, -1]
-        base = float(np.average(rewards, weights=weights))
-        scale = float(rewards.std()) or 1.0
+        mean_reward = float(np.average(rewards, weights=weights))
+        reward_std = float(rewards.std()) or 1.0
         # Rounding makes the trees independent of the unit of rewards, ties included.
-        residuals = np.round((rewards - base) / scale, 9)
-        trees["base"][model] = base
-        for tree_index, (tree, values) in enumerate(_boost(bins[rows], residuals, weights, seed)):
+        residuals = np.round((rewards - mean_reward) / reward_std, 9)
+        trees["base"][model_index] = mean_reward
+        for tree_index, (tree, node_values) in enumerate(_boost(bins[rows], residuals, weights, seed)):
             is_leaf = tree.children_left < 0
             children = np.where(is_leaf, np.arange(tree.node_count), [tree.children_left, tree.children_right])
             splits = zip(tree.feature[~is_leaf], tree.threshold[~is_leaf], strict=True)
             thresholds = np.zeros(tree.node_count)
-            thresholds[~is_leaf] = [edges[column][int(bin_index)] for column, bin_index in splits]
-            trees["roots"][model, tree_index] = n_nodes
+            thresholds[~is_leaf] = [bin_edges[column][int(bin_index)] for column, bin_index in splits]
+            trees["roots"][model_index, tree_index] = n_nodes
             nodes["feature"].append(np.where(is_leaf, 0, tree.feature).astype(np.int64))
             nodes["threshold"].append(thresholds)
             nodes["children"].append(children.astype(np.int64) + n_nodes)
-            nodes["value"].append(scale * values)
+            nodes["value"].append(reward_std * node_values)
             n_nodes, depth = n_nodes + tree.node_count, max(depth, int(tree.max_depth))
-    concatenated = {name: np.concatenate(arrays, axis=-1) for name, arrays in nodes.items()}
-    return {**trees, **concatenated, "depth": np.array([depth], np.int64)}
+    node_arrays = {name: np.concatenate(arrays, axis=-1) for name, arrays in nodes.items()}
+    return {**trees, **node_arrays, "depth": np.array([depth], np.int64)}
 
 
 def _boost(bins: AnyArray, residuals: FloatArray, weights: FloatArray, seed: int) -> Iterator[tuple[Any, FloatArray]]:
     """Yield each tree with the values of its nodes, (nodes,). A tree is fitted to the residuals of the trees before."""
     from sklearn.tree import DecisionTreeRegressor
 
-    n = len(residuals)
+    n_rounds = len(residuals)
     rng = np.random.default_rng(seed)
-    min_leaf_rounds = max(2, _MIN_LEAF_ROUNDS * min(n, _MAX_SPLIT_ROUNDS) // n)
+    min_leaf_rounds = max(2, _MIN_LEAF_ROUNDS * min(n_rounds, _MAX_SPLIT_ROUNDS) // n_rounds)
     has_equal_weights = bool((weights == weights[0]).all())
     for tree_index in range(_TREES_PER_ARM):
-        sample = rng.choice(n, _MAX_SPLIT_ROUNDS, replace=False) if n > _MAX_SPLIT_ROUNDS else np.arange(n)
+        rows = np.arange(n_rounds)
+        if n_rounds > _MAX_SPLIT_ROUNDS:
+            rows = rng.choice(n_rounds, _MAX_SPLIT_ROUNDS, replace=False)
         regressor = DecisionTreeRegressor(
             splitter="random", max_leaf_nodes=_MAX_LEAVES, min_samples_leaf=min_leaf_rounds, random_state=tree_index
         )
         # Input checks would take as long as the trees.
-        sample_weight = None if has_equal_weights else weights[sample]
-        regressor.fit(bins[sample], residuals[sample], sample_weight=sample_weight, check_input=False)
+        sample_weight = None if has_equal_weights else weights[rows]
+        regressor.fit(bins[rows], residuals[rows], sample_weight=sample_weight, check_input=False)
         leaves, n_nodes = regressor.apply(bins, check_input=False), regressor.tree_.node_count
-        counts = np.bincount(leaves, weights, minlength=n_nodes)
-        sums = np.bincount(leaves, weights * residuals, minlength=n_nodes)
-        values = _LEARNING_RATE * sums / np.where(counts > 0, counts, 1.0)
-        residuals = residuals - values[leaves]
-        yield regressor.tree_, values
+        leaf_weights = np.bincount(leaves, weights, minlength=n_nodes)
+        leaf_sums = np.bincount(leaves, weights * residuals, minlength=n_nodes)
+        node_values = _LEARNING_RATE * leaf_sums / np.where(leaf_weights > 0, leaf_weights, 1.0)
+        residuals = residuals - node_values[leaves]
+        yield regressor.tree_, node_values
