@@ -112,4 +112,4 @@ def network_features(pictures: Any) -> Any:
     network = pretrained_features(context_shape=pictures.shape[1:]).eval()
     with torch.inference_mode():
         batches = torch.split(torch.from_numpy(pictures).float() / 255.0, 64)
-        return np.concatenate([network(batch, domain_rows=[len(batch)]).numpy() for batch in batches])
+        return np.concatenate([network(batch, rows_per_domain=[len(batch)]).numpy() for batch in batches])

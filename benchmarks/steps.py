@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import daband
-from daband.neural.learning._step_runners import take_steps
+from daband.neural.learning._stack_trainer import take_steps
 from daband.training._loop import train_stacked
 from daband.training._trainer import TrainSettings, build_source_phase
 

@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         "P's second reading is the first",
         "neural/objectives/_target_predictions.py",
-        "return (batch.target_predicted.detach() + batch.target_bonus).argmax(dim=1)",
-        "return batch.arm",
+        "return (batch.target_predictions.detach() + batch.target_bonuses).argmax(dim=1)",
+        "return batch.arms",
         "tests/neural/objectives/test_terms.py",
     ),
     Mutant(

@@ -101,7 +101,7 @@ def _names_page() -> str:
     from daband.bench._methods import list_methods
     from daband.bench._settings import load_experiment, preset_names
     from daband.domains._registry import pairs
-    from daband.neural._recipes import recipe_names
+    from daband.neural._recipes import list_recipe_names
     from daband.neural.encoders._encoder import encoders
     from daband.neural.objectives._term import terms
     from daband.policies._registered import policies
@@ -117,7 +117,12 @@ def _names_page() -> str:
         f"On the command line: {', '.join(f'`{name}`' for name in list_methods())}. `-p` puts PCA in front.",
         "",
     ]
-    lines += ["## Recipes", "", f"{', '.join(f'`{name}`' for name in recipe_names())}: see `daband.recipe_for`.", ""]
+    lines += [
+        "## Recipes",
+        "",
+        f"{', '.join(f'`{name}`' for name in list_recipe_names())}: see `daband.recipe_for`.",
+        "",
+    ]
     lines += ["## Terms", "", "| name | what it is |", "| --- | --- |"]
     lines += [f"| `{name}` | {first(terms.get(name))} |" for name in terms.names()]
     lines += ["", "## Networks", "", "| name | what it is |", "| --- | --- |"]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from daband.neural.encoders._encoder import CustomFeatures, build_encoder, encoders, single_domain_rows
+from daband.neural.encoders._encoder import CustomFeatures, build_encoder, encoders, make_rows_per_domain
 from daband.neural.learning._flat_parameters import FlatStatistics
 from tests.registries import temporarily
 
@@ -37,9 +37,11 @@ def test_latents_have_unit_norm(name, context_shape):
     """Check that features (B, d) have norm 1 and aligned_features (B, w) the stated width, in training and after it."""
     encoder = _encoder(name, context_shape)
     for mode in (True, False):
-        features, aligned = encoder.train(mode)(_contexts(context_shape), domain_rows=_DOMAIN_ROWS)
+        features, aligned = encoder.train(mode)(_contexts(context_shape), rows_per_domain=_DOMAIN_ROWS)
         assert features.shape == (_ROWS, encoder.dimension), f"features have shape {tuple(features.shape)}"
-        assert aligned.shape == (_ROWS, encoder.aligned_width), f"aligned_features have shape {tuple(aligned.shape)}"
+        assert aligned.shape == (_ROWS, encoder.n_aligned_features), (
+            f"aligned_features have shape {tuple(aligned.shape)}"
+        )
         norms = features.norm(dim=1)
         assert torch.allclose(norms, torch.ones_like(norms)), f"features have norms {norms.tolist()}"
 
@@ -50,22 +52,24 @@ def test_a_batch_equals_its_singles(name, context_shape):
     encoder = _encoder(name, context_shape)
     contexts = _contexts(context_shape)
     with torch.no_grad():
-        encoder(contexts, domain_rows=_DOMAIN_ROWS)
+        encoder(contexts, rows_per_domain=_DOMAIN_ROWS)
         encoder.eval()
-        mixed = encoder(contexts, domain_rows=_DOMAIN_ROWS).features
+        mixed = encoder(contexts, rows_per_domain=_DOMAIN_ROWS).features
         for row in range(_ROWS):
-            alone = encoder(contexts[row : row + 1], domain_rows=single_domain_rows(int(row >= _SOURCE), 1)).features[0]
+            alone = encoder(
+                contexts[row : row + 1], rows_per_domain=make_rows_per_domain(int(row >= _SOURCE), 1)
+            ).features[0]
             assert _close(alone, mixed[row]), f"row {row} has another features alone"
 
 
 @pytest.mark.parametrize(("name", "context_shape"), SHAPES)
 def test_two_runs_equal_each_alone(name, context_shape):
-    """Check that a ``stackable`` encoder gives stacked runs the outputs, gradients and statistics of single runs."""
-    if not _encoder(name, context_shape).features.stackable:
+    """Check that a ``is_stackable`` encoder gives stacked runs the outputs, gradients and statistics of single runs."""
+    if not _encoder(name, context_shape).features.is_stackable:
         return
     batches = [_contexts(context_shape, seed) for seed in (0, 1)]
     stacked = [_encoder(name, context_shape, seed) for seed in (0, 1)]
-    layout = FlatStatistics(stacked[0], runs=2)
+    layout = FlatStatistics(stacked[0], n_runs=2)
     buffers = layout.unpack(layout.pack(stacked))
     named = [dict(encoder.named_parameters()) for encoder in stacked]
     both = {key: torch.cat([parameters[key].detach() for parameters in named]).requires_grad_() for key in named[0]}
@@ -74,11 +78,11 @@ def test_two_runs_equal_each_alone(name, context_shape):
         for encoder, other in zip(alone, stacked, strict=True):
             encoder.load_state_dict(other.state_dict())
         stacked[0].train(mode)
-        options = {"domain_rows": _DOMAIN_ROWS, "runs": 2}
+        options = {"rows_per_domain": _DOMAIN_ROWS, "n_runs": 2}
         output = functional_call(stacked[0], {**both, **buffers}, (torch.stack(batches, dim=1),), options)
         gradients = torch.autograd.grad(_score(output.features, output.aligned), list(both.values()), allow_unused=True)
         for run, encoder in enumerate(alone):
-            features, aligned = encoder(batches[run], domain_rows=_DOMAIN_ROWS)
+            features, aligned = encoder(batches[run], rows_per_domain=_DOMAIN_ROWS)
             assert _close(output.features[:, run], features), f"run {run} has other features than alone"
             assert _close(output.aligned[:, run], aligned), f"run {run} has other aligned_features than alone"
             expected = torch.autograd.grad(_score(features, aligned), list(encoder.parameters()), allow_unused=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from daband.neural._checks import (
-    _TERM_SHAPE,
+    _TERM_SETTINGS,
     TERM_CHECKS,
     check_rows_need_not_match,
     check_runs_can_be_mapped,
@@ -29,7 +29,7 @@ def test_weight_zero_is_the_term_removed(name):
     for weights in ({other: Weight(1.0)}, {other: Weight(1.0), name: Weight(0.0)}):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            objective = Objective(weights=weights, shape=_TERM_SHAPE).double()
+            objective = Objective(weights=weights, settings=_TERM_SETTINGS).double()
             total, values = objective(random_batch(), torch.ones(len(objective.weights), dtype=torch.float64))
             results.append((total, sorted(values), torch.rand(1)))
     assert torch.equal(results[0][0], results[1][0])
@@ -39,39 +39,39 @@ def test_weight_zero_is_the_term_removed(name):
 
 class Deaf(Term):
     def forward(self, batch):
-        return batch.predicted.detach().sum() + 0 * batch.predicted.sum()
+        return batch.predictions.detach().sum() + 0 * batch.predictions.sum()
 
 
 class Wrong(Term):
     def forward(self, batch):
-        twice = batch.predicted.sum()
+        twice = batch.predictions.sum()
         return twice + (twice - twice.detach())  # the gradient is twice the derivative
 
 
 class Endless(Term):
     def forward(self, batch):
-        return batch.predicted.sum() / 0
+        return batch.predictions.sum() / 0
 
 
 class Branching(Term):
     def forward(self, batch):
-        return batch.predicted.sum() if batch.predicted.sum().item() > 0 else batch.predicted.mean()
+        return batch.predictions.sum() if batch.predictions.sum().item() > 0 else batch.predictions.mean()
 
 
 class Hiding(Term):
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.secret = torch.randn(shape.n_arms, dtype=torch.float64)  # neither a parameter nor a buffer
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.secret = torch.randn(settings.n_arms, dtype=torch.float64)  # neither a parameter nor a buffer
 
     def forward(self, batch):
-        return (batch.predicted * self.secret).sum()
+        return (batch.predictions * self.secret).sum()
 
 
 class RowForRow(Term):
     needs_target = True
 
     def forward(self, batch):
-        return (batch.aligned.sum(dim=1) * batch.predicted.sum(dim=1)).sum()
+        return (batch.aligned.sum(dim=1) * batch.predictions.sum(dim=1)).sum()
 
 
 def test_terms_that_cannot_be_mapped_over_runs_are_found():

@@ -62,7 +62,7 @@ def test_running_statistics_pooling_and_relu_are_those_of_the_norm(kernels):
     maps = torch.randn(3, 70, 6, 4, device=DEVICE)
     with torch.no_grad():
         ours = kernels.affine_pool_relu(maps, *norm.compute_affine(1))
-        theirs = norm.pool_relu(maps.cpu() if DEVICE == "cpu" else maps, domain_rows=(0, 3))
+        theirs = norm.pool_relu(maps.cpu() if DEVICE == "cpu" else maps, rows_per_domain=(0, 3))
     torch.testing.assert_close(ours, theirs)
 
 
@@ -120,5 +120,5 @@ def test_kernels_and_bfloat16_are_for_gpus_that_have_them(monkeypatch, device, c
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(domain_norm, "_get_capability", lambda _: capability)
     monkeypatch.setattr(domain_norm, "_import_kernels", lambda: found)
-    assert (domain_norm.triton_kernels(torch.device(device)) is found) == kernels_run
+    assert (domain_norm.get_triton_kernels(torch.device(device)) is found) == kernels_run
     assert domain_norm.has_bfloat16(torch.device(device)) == bfloat16

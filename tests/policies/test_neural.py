@@ -11,7 +11,7 @@ from daband.errors import DabandError, InvalidInput, TrainingDiverged
 from daband.linear._catalogue import Catalogue
 from daband.neural._daband import DABand
 from daband.neural._neural_linucb import NeuralLinUCB, adapt_stacked, can_stack
-from daband.neural._recipes import recipe_for, recipe_names
+from daband.neural._recipes import list_recipe_names, recipe_for
 from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
 from daband.neural.objectives._objective import Weight
 from daband.policies._checkpoints import load_policy
@@ -194,7 +194,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_stop_training()
 
 
 def test_recipes_survive_json_and_name_themselves():
-    for name in recipe_names():
+    for name in list_recipe_names():
         for shape in ((3, 28, 28), (7,)):
             recipe = recipe_for(name, context_shape=shape)
             assert recipe_from(recipe.settings()) == recipe

@@ -55,8 +55,8 @@ def by_hand(walked):
     theta = functional.normalize(torch.from_numpy(head.theta[:, 0]).float(), dim=1)
     arm = torch.from_numpy(played.arm)
     reward = torch.from_numpy(rewards[np.arange(H), played.arm]).float()
-    z_source = encoder(torch.from_numpy(source), domain_rows=(H,)).features
-    z_target = encoder(torch.from_numpy(target), domain_rows=(0, len(target))).features
+    z_source = encoder(torch.from_numpy(source), rows_per_domain=(H,)).features
+    z_target = encoder(torch.from_numpy(target), rows_per_domain=(0, len(target))).features
     predicted, promised = z_source @ theta.T, z_target @ theta.T
     regret = torch.zeros(())
     for i in range(H):

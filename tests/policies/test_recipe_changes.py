@@ -12,7 +12,7 @@ from daband._shift import Shift
 from daband.errors import InvalidInput
 from daband.neural._daband import DABand
 from daband.neural._neural_linucb import NeuralLinUCB
-from daband.neural._recipes import recipe_for, recipe_names, resolve_recipe
+from daband.neural._recipes import list_recipe_names, recipe_for, resolve_recipe
 from daband.neural.encoders._encoder import FeatureNetwork, encoders
 from daband.neural.objectives._objective import Weight
 from daband.policies._checkpoints import load_policy
@@ -64,7 +64,7 @@ def test_weight_zero_removes_the_term():
     assert {name for name, weight in recipe.weights.items() if weight} == {"source_squared"}
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", list_recipe_names())
 @pytest.mark.parametrize("given", [str, lambda name: {"base": name, "learning": {"steps": 3}}])
 def test_a_name_given_to_neural_linucb_means_the_recipe_without_the_targets_terms(name, given):
     policy = NeuralLinUCB(context_shape=(4,), n_arms=2, recipe=given(name), device="cpu", shift="style")
@@ -120,7 +120,7 @@ class Tanh(FeatureNetwork):
         self.context_shape, self.width = tuple(context_shape), width
         self.layer = torch.nn.Linear(math.prod(context_shape), width)
 
-    def forward(self, contexts, *, domain_rows):
+    def forward(self, contexts, *, rows_per_domain):
         return torch.tanh(self.layer(contexts.flatten(1)))
 
 

@@ -183,7 +183,7 @@ def test_a_backbone_by_name_is_inside_a_policy_and_its_file(tmp_path):
     wide = nn.functional.interpolate(images, size=(224, 224), mode="bilinear", antialias=True)
     with torch.no_grad():
         expected = load_backbone("efficientnet_lite0").module((wide - 127 / 255) / (128 / 255))
-        torch.testing.assert_close(features(images, domain_rows=(1,)), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(features(images, rows_per_domain=(1,)), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_network_with_norms_by_domain_takes_any_number_of_rows():
@@ -195,8 +195,8 @@ def test_a_network_with_norms_by_domain_takes_any_number_of_rows():
             self.norm.running_mean[:] = torch.tensor([[0.0] * 6, [1.0] * 6])
             self.norm.batches_seen[:] = 3
 
-        def forward(self, contexts, *, domain_rows):
-            return torch.relu(self.norm(contexts, domain_rows=domain_rows))
+        def forward(self, contexts, *, rows_per_domain):
+            return torch.relu(self.norm(contexts, rows_per_domain=rows_per_domain))
 
     torch.manual_seed(0)
     encoder = Encoder(features=Normed(), dense=DenseSettings(dimension=4, hidden=8))

@@ -127,7 +127,7 @@ def test_what_was_trained_together_goes_on_alone_and_is_saved_alone(tmp_path):
     for policy in (policies[0], again):
         policy.adapt(steps=3)
     np.testing.assert_array_equal(again.decide(x, "target").mean, policies[0].decide(x, "target").mean)
-    assert policies[1].learner.stepper.stack.runs == 2  # and the other one is where it was
+    assert policies[1].learner.trainer.stack.n_runs == 2  # and the other one is where it was
 
 
 def test_a_run_that_is_ahead_waits_for_the_others(tmp_path):

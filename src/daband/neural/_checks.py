@@ -16,17 +16,17 @@ from torch import nn
 from torch.func import functional_call
 
 from daband._registry import Checks
-from daband.neural.objectives._term import Batch, Term, TermShape, terms
+from daband.neural.objectives._term import Batch, Term, TermSettings, terms
 
 #: The checks of a term, in the order in which they run.
 TERM_CHECKS = Checks()
 
 # The sizes of the batch on which terms are checked.
-_N_ROUNDS, _N_TARGETS, _N_ARMS, _ALIGNED_WIDTH = 7, 6, 4, 5
+_N_ROUNDS, _N_TARGETS, _N_ARMS, _N_ALIGNED_FEATURES = 7, 6, 4, 5
 #: The sizes from which terms are built.
-_TERM_SHAPE = TermShape(n_arms=_N_ARMS, aligned_width=_ALIGNED_WIDTH, feedback="one_hot")
+_TERM_SETTINGS = TermSettings(n_arms=_N_ARMS, n_aligned_features=_N_ALIGNED_FEATURES, feedback="one_hot")
 #: The fields of a batch through which gradients reach the encoder.
-_ENCODED_FIELDS = ("predicted", "aligned", "target_predicted", "target_aligned")
+_ENCODED_FIELDS = ("predictions", "aligned", "target_predictions", "target_aligned")
 
 
 def random_batch(*, n_arms: int = _N_ARMS) -> Batch:
@@ -37,14 +37,14 @@ def random_batch(*, n_arms: int = _N_ARMS) -> Batch:
         return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
     return Batch(
-        predicted=draw(_N_ROUNDS, n_arms),
-        arm=torch.arange(_N_ROUNDS) % n_arms,
-        reward=(torch.arange(_N_ROUNDS) % 2).double(),
-        aligned=draw(_N_ROUNDS, _ALIGNED_WIDTH),
-        target_predicted=draw(_N_TARGETS, n_arms),
-        target_bonus=0.1 * draw(_N_TARGETS, n_arms),
-        target_aligned=draw(_N_TARGETS, _ALIGNED_WIDTH) + 0.5,
-        target_teacher=3 * draw(_N_TARGETS, n_arms),
+        predictions=draw(_N_ROUNDS, n_arms),
+        arms=torch.arange(_N_ROUNDS) % n_arms,
+        rewards=(torch.arange(_N_ROUNDS) % 2).double(),
+        aligned=draw(_N_ROUNDS, _N_ALIGNED_FEATURES),
+        target_predictions=draw(_N_TARGETS, n_arms),
+        target_bonuses=0.1 * draw(_N_TARGETS, n_arms),
+        target_aligned=draw(_N_TARGETS, _N_ALIGNED_FEATURES) + 0.5,
+        teacher_predictions=3 * draw(_N_TARGETS, n_arms),
         weight=torch.ones((), dtype=torch.float64),
     )
 
@@ -53,7 +53,7 @@ def _build_term(term_class: type[Term], seed: int = 0) -> Term:
     """Return a term of this class in double precision, with initial parameters drawn from ``seed``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return term_class(_TERM_SHAPE).double()
+        return term_class(_TERM_SETTINGS).double()
 
 
 def _compute_gradients(term: Term, batch: Batch) -> dict[str, torch.Tensor | None]:
@@ -107,7 +107,7 @@ def check_works_without_target(term_class: type[Term]) -> None:
     if term_class.needs_target:
         return
     batch = random_batch()
-    names = ("target_predicted", "target_bonus", "target_teacher", "target_aligned")
+    names = ("target_predictions", "target_bonuses", "teacher_predictions", "target_aligned")
     value = _build_term(term_class)(replace(batch, **{name: getattr(batch, name)[:0] for name in names}))
     assert torch.isfinite(value), f"without target contexts the value is {value.item()}"
 
@@ -122,7 +122,7 @@ def check_arms_can_be_added(term_class: type[Term]) -> None:
 def check_rows_need_not_match(term_class: type[Term]) -> None:
     """Check that a term accepts every combination of rows: target rounds, no source rounds, one context per arm."""
     batch, term = random_batch(), _build_term(term_class)
-    repeated_rounds = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predicted", "arm", "reward")}
+    repeated_rounds = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predictions", "arms", "rewards")}
     names = ("aligned", "target_aligned")
     context_per_arm = {name: getattr(batch, name).repeat_interleave(_N_ARMS, 0) for name in names}
     for case, changes in (
@@ -145,7 +145,7 @@ def check_runs_can_be_mapped(term_class: type[Term]) -> None:
     runs = [_TermWithMeasurements(_build_term(term_class, seed)) for seed in (0, 1)]
     tensors_by_run = [{**dict(run.named_parameters()), **dict(run.named_buffers())} for run in runs]
     first = random_batch()
-    second = replace(random_batch(), predicted=first.predicted.flip(0), aligned=first.aligned * 1.5)
+    second = replace(random_batch(), predictions=first.predictions.flip(0), aligned=first.aligned * 1.5)
     batches = [vars(first), vars(second)]
 
     def measure(run_tensors: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -30,13 +30,13 @@ from daband.linear._exploration import Decision, Exploration, make_seeded_draw
 from daband.linear._joint_ridge import JointHead
 from daband.linear._ridge_head import ArmModel, RidgeHead
 from daband.linear._standardise import Standardise
-from daband.neural._recipes import resolve_recipe, with_encoder
+from daband.neural._recipes import replace_encoder, resolve_recipe
 from daband.neural.encoders._frozen_encoder import freeze_encoder
 from daband.neural.learning._distillation import distil
 from daband.neural.learning._learner import Learner
 from daband.neural.learning._replay_buffer import ReplayBuffers
 from daband.neural.learning._settings import EncoderSettings, Recipe
-from daband.neural.learning._step_runners import take_steps
+from daband.neural.learning._stack_trainer import take_steps
 from daband.neural.learning._torch_settings import find_device
 from daband.neural.objectives._term import FEEDBACKS
 from daband.policies._mixture import Mixture
@@ -139,16 +139,16 @@ class NeuralLinUCB(Policy):
         )
         self.device_setting = device
         # A transform corrects for different units, so that the recipe does not have to.
-        kinds = tuple(kind for kind in self.shift.kinds if kind != "units") or ("covariate",)
-        resolved = resolve_recipe(
+        shift_kinds = tuple(kind for kind in self.shift.kinds if kind != "units") or ("covariate",)
+        resolved_recipe = resolve_recipe(
             recipe,
             context_shape=self.feature_shape,
             n_arms=self.n_arms,
             source_only=self.source_only,
-            shift=self.shift if self.transform is None else Shift(kinds, stated=self.shift.stated),
-            standardised=isinstance(self.transform, Standardise),
+            shift=self.shift if self.transform is None else Shift(shift_kinds, stated=self.shift.stated),
+            contexts_are_standardised=isinstance(self.transform, Standardise),
         )
-        self.recipe = with_encoder(resolved, encoder)
+        self.recipe = replace_encoder(resolved_recipe, encoder)
         self.catalogue = catalogue
         if catalogue is not None:
             max_features = count_joint_components((self.recipe.encoder.dense.dimension,), catalogue)
@@ -161,8 +161,8 @@ class NeuralLinUCB(Policy):
         )
         # daband's networks take images with the channels first. A custom network gets contexts as they are.
         is_builtin = self.recipe.encoder.name in ("auto", "conv", "pretrained")
-        self._layout = image_layout(self.feature_shape) if is_builtin else None
-        self._encoded_shape = channels_first_shape(self.feature_shape) if is_builtin else self.feature_shape
+        self._image_layout = image_layout(self.feature_shape) if is_builtin else None
+        self._encoder_input_shape = channels_first_shape(self.feature_shape) if is_builtin else self.feature_shape
         dim, ridge = self.recipe.encoder.dense.dimension, check_number("ridge", ridge)
         self._head: RidgeHead | JointHead
         if catalogue is None:
@@ -172,20 +172,20 @@ class NeuralLinUCB(Policy):
         #: The encoder and all other state that gradient steps change.
         self.learner = Learner(
             recipe=self.recipe,
-            feature_shape=self._encoded_shape,
+            feature_shape=self._encoder_input_shape,
             n_arms=self.n_arms,
-            shared=arms == "shared",
+            has_shared_arms=arms == "shared",
             feedback=feedback,
             seed=self.seed,
             device=find_device(device),
-            standardised=self.standardise_rewards,
+            standardise_rewards=self.standardise_rewards,
             module=encoder if isinstance(encoder, nn.Module) else None,
             domains=self.domains,
-            intercept=catalogue is not None,
+            has_intercept=catalogue is not None,
         )
         self._encoder = self.learner.copy_acting_encoder()
         #: The number of gradient steps of one ``adapt``; ``plan`` may increase it.
-        self.steps = self.recipe.learning.steps
+        self.steps_per_adapt = self.recipe.learning.steps
         #: The replay buffers that steps draw from.
         self.buffers = self._make_buffers(self.n_arms)
         self._first_target = self.domains.first_target
@@ -211,7 +211,8 @@ class NeuralLinUCB(Policy):
         if n_members == 1:
             return super().for_pair(pair, **settings)
         seed = settings.pop("seed", 0)
-        members = {f"seed-{n}": cls.for_pair(pair, seed=n, **settings) for n in range(seed, seed + n_members)}
+        seeds = range(seed, seed + n_members)
+        members = {f"seed-{member_seed}": cls.for_pair(pair, seed=member_seed, **settings) for member_seed in seeds}
         mixture_settings: dict[str, Any] = {"members": members, "transform": None, "learn_weights": False}
         mixture_settings |= {name: settings[name] for name in ("explore", "epsilon") if name in settings}
         return Mixture.for_pair(pair, seed=seed, **mixture_settings)
@@ -243,15 +244,15 @@ class NeuralLinUCB(Policy):
 
     def plan(self, episodes: int) -> None:
         if self.learner.step_number == 0:  # a resumed run keeps its plan
-            needed_steps = math.ceil(self.recipe.learning.min_run_steps / episodes)
-            self.steps = max(self.steps, min(_MAX_STEPS_PER_EPISODE, needed_steps))
-            self.learner.plan(episodes * self.steps)
+            min_steps = math.ceil(self.recipe.learning.min_run_steps / episodes)
+            self.steps_per_adapt = max(self.steps_per_adapt, min(_MAX_STEPS_PER_EPISODE, min_steps))
+            self.learner.plan(episodes * self.steps_per_adapt)
 
     # Deciding and learning.
 
     def _channels_first(self, contexts: AnyArray) -> AnyArray:
         """Return images with the channels first, and other contexts unchanged."""
-        return contexts if self._layout is None else channels_first(contexts, self._layout)
+        return contexts if self._image_layout is None else channels_first(contexts, self._image_layout)
 
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
         features, moments = self._encoder.encode(self._channels_first(contexts), domain), self.reward_moments
@@ -265,13 +266,13 @@ class NeuralLinUCB(Policy):
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         contexts = self._channels_first(contexts)
         self._check_pixels(contexts)
-        features, predicted = self._encoder.encode(contexts, domain), None
+        features, predictions = self._encoder.encode(contexts, domain), None
         with self._locks.state:
             if self._updates_skill(domain):
-                predicted, _ = self._head.score(features, centre=self.reward_moments.centre, bonuses=False)
+                predictions, _ = self._head.score(features, centre=self.reward_moments.centre, bonuses=False)
             self._head.learn(features, arms, rewards, weights)
-        if predicted is not None:
-            self.learner.skill_gate.add(predicted, arms, rewards)
+        if predictions is not None:
+            self.learner.skill_gate.add(predictions, arms, rewards)
         self.buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
 
     def _play(
@@ -308,14 +309,14 @@ class NeuralLinUCB(Policy):
 
     def _check_pixels(self, contexts: AnyArray) -> None:
         """Warn once if floating-point images have pixels from 0 to 255, from which networks learn less well."""
-        if self._layout is None or contexts.dtype.kind != "f" or "pixels" in self._issued_warnings:
+        if self._image_layout is None or contexts.dtype.kind != "f" or "pixels" in self._issued_warnings:
             return
-        highest = float(contexts.max())
-        if highest > _MAX_PIXEL:
+        max_pixel = float(contexts.max())
+        if max_pixel > _MAX_PIXEL:
             self._issued_warnings.add("pixels")
             warnings.warn(
-                f"contexts are images of floating-point numbers up to {highest:g}; pass them as uint8, or divide them "
-                "by 255, so that pixels are in [0, 1]",
+                f"contexts are images of floating-point numbers up to {max_pixel:g}; pass them as uint8, or divide "
+                "them by 255, so that pixels are in [0, 1]",
                 stacklevel=5,
             )
 
@@ -328,22 +329,23 @@ class NeuralLinUCB(Policy):
     def _make_buffers(self, n_arms: int) -> ReplayBuffers:
         """Return empty replay buffers for this number of arms."""
         arm_axis = (n_arms,) if self.arms == "shared" else ()
-        shape, device = (*arm_axis, *self._encoded_shape), self.learner.device
+        shape, device = (*arm_axis, *self._encoder_input_shape), self.learner.device
         return ReplayBuffers.empty(shape, self.recipe.replay, seed=self.seed, device=device, domains=self.domains)
 
     def _freeze(self, domain: int) -> FrozenParts:
         network = freeze_encoder(self._encoder.network, domain=domain)
-        reference = None
-        if self.transform is None and self._layout in (None, "channels_first"):  # contexts are stored unchanged
+        reference_contexts = None
+        if self.transform is None and self._image_layout in (None, "channels_first"):  # contexts are stored unchanged
             buffer = self.buffers.rounds[domain]
             if self.domains.is_target(domain):
                 buffer = self.buffers.unlabelled[domain - self.domains.first_target]
-            reference = buffer.contexts[: min(len(buffer), MAX_CONTEXTS)].cpu().numpy() if len(buffer) else None
+            if len(buffer):
+                reference_contexts = buffer.contexts[: min(len(buffer), MAX_CONTEXTS)].cpu().numpy()
         return FrozenParts(
             (freeze_head(self._head, self.reward_moments, network=network),),
             self.counts.copy(),
-            layout=self._layout,
-            reference=reference,
+            layout=self._image_layout,
+            reference=reference_contexts,
             seen_target=any(len(buffer) for buffer in self.buffers.unlabelled),
         )
 
@@ -355,10 +357,10 @@ class NeuralLinUCB(Policy):
 
         Return None if the members cannot be stacked; see ``can_stack``.
         """
-        return adapt_stacked(members, steps=steps, committee=True) if can_stack(members) else None
+        return adapt_stacked(members, steps=steps, is_committee=True) if can_stack(members) else None
 
     @staticmethod
-    def student_of(members: Sequence[Policy], weights: FloatArray, steps: int) -> NeuralLinUCB:
+    def distil_student(members: Sequence[Policy], weights: FloatArray, steps: int) -> NeuralLinUCB:
         """Return a copy of the member with the largest weight, trained to predict the weighted mean of all members.
 
         Only its encoder is trained, with ``steps`` gradient steps on the stored target contexts. Its head, and so its
@@ -370,33 +372,33 @@ class NeuralLinUCB(Policy):
             raise InvalidInput("student() is not available with one context per arm")
         neural_members = [member for member in members if isinstance(member, NeuralLinUCB)]
         student = copy.deepcopy(neural_members[int(np.argmax(weights))])
-        domain_index = student.domains.first_target
+        target_domain = student.domains.first_target
         target_buffer = student.buffers.unlabelled[0]
         if not len(target_buffer):
             raise InvalidInput("student() needs target contexts, and the members have stored none")
         contexts = target_buffer.contexts[: len(target_buffer)]
         mean_predictions = np.zeros((len(contexts), student.n_arms))
         for member, weight in zip(neural_members, weights, strict=True):
-            features, moments = member._encoder.encode(contexts.cpu().numpy(), domain_index), member.reward_moments
+            features, moments = member._encoder.encode(contexts.cpu().numpy(), target_domain), member.reward_moments
             means, _ = member._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=False)
             mean_predictions += weight * (means - moments.centre) / moments.scale
-        learner, settings = student.learner, student.recipe.learning
+        learner, learning = student.learner, student.recipe.learning
         student.prepare_steps(1)  # copies the head's coefficients to the learner
-        network = distil(
+        student_network = distil(
             student._encoder.network,
             contexts,
             torch.softmax(learner.scale * torch.from_numpy(mean_predictions).float().to(learner.device), dim=1),
             learner.scale * learner.loss_inputs["theta"],
-            domain=domain_index,
-            augmentation=settings.augmentation,
-            learning_rate=settings.learning_rate,
-            batch_size=4 * settings.batch,
-            steps=steps,
+            domain=target_domain,
+            augmentation=learning.augmentation,
+            learning_rate=learning.learning_rate,
+            batch_size=4 * learning.batch,
+            n_steps=steps,
             seed=student.seed,
         )
         for encoder in (learner.encoder, learner.ema_encoder):
             if encoder is not None:
-                encoder.load_state_dict(network.state_dict())
+                encoder.load_state_dict(student_network.state_dict())
         student._encoder = learner.copy_acting_encoder()
         return student
 
@@ -409,8 +411,8 @@ class NeuralLinUCB(Policy):
 
         ``steps`` is by default the number that ``plan`` has set. The result is 0 if no rounds are stored.
         """
-        steps = self.steps if steps is None else steps
-        if steps == 0 or not any(len(buffer) for buffer in self.buffers.rounds):
+        n_steps = self.steps_per_adapt if steps is None else steps
+        if n_steps == 0 or not any(len(buffer) for buffer in self.buffers.rounds):
             return 0
         lacks_target = self.learner.objective.needs_target and not any(map(len, self.buffers.unlabelled))
         if lacks_target and "target" not in self._issued_warnings:
@@ -424,25 +426,25 @@ class NeuralLinUCB(Policy):
         if isinstance(head, JointHead):
             with self._locks.state:
                 head.fit_penalties(moments)
-            theta, inverse = head.arm_regressions(moments.centre, self.learner.objective.needs_bonus)
-            inverse = None if inverse is None else head.noise * inverse
+            theta, inverses = head.arm_regressions(moments.centre, self.learner.objective.needs_bonus)
+            inverses = None if inverses is None else head.noise * inverses
         else:
-            statistics = head.primal("no step can be taken")
-            theta, inverse = statistics.coefficients(moments.centre), statistics.inverse
-        unit = (moments.centre, moments.scale)
-        self.learner.set_head(theta / moments.scale, inverse, alpha=self.alpha, unit=unit)
-        return steps
+            ridges = head.primal("no step can be taken")
+            theta, inverses = ridges.coefficients(moments.centre), ridges.inverse
+        theta, alpha = theta / moments.scale, self.alpha
+        self.learner.set_head(theta, inverses, alpha=alpha, mean=moments.centre, deviation=moments.scale)
+        return n_steps
 
     def finish_steps(self, measurements: dict[str, float]) -> dict[str, float]:
         """Use the trained encoder for decisions. Return the steps' measurements and the skill gate's factor ("gate").
 
         Raise ``TrainingDiverged`` if three or more steps in a row were skipped.
         """
-        n_steps = measurements.pop("worst_streak", 0.0)
-        if n_steps >= _MAX_SKIPPED_STEPS:
+        worst_streak = measurements.pop("worst_streak", 0.0)
+        if worst_streak >= _MAX_SKIPPED_STEPS:
             raise TrainingDiverged(
-                f"{int(n_steps)} gradient steps in a row had a loss or gradient that is not finite; they were skipped, "
-                f"and training stops here. The last saved state is not affected; try a learning rate below "
+                f"{int(worst_streak)} gradient steps in a row had a loss or gradient that is not finite; they were "
+                f"skipped, and training stops here. The last saved state is not affected; try a learning rate below "
                 f"{self.recipe.learning.learning_rate:g}, or smaller weights"
             )
         self._encoder = self.learner.copy_acting_encoder()
@@ -453,15 +455,15 @@ class NeuralLinUCB(Policy):
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         buffers = self.buffers if replay else self._make_buffers(self.n_arms)
         states = {"head": self._head.state(rounds=replay), "learner": self.learner.state(), "replay": buffers.state()}
-        arrays = {f"{part}.{name}": array for part, state in states.items() for name, array in state.items()}
-        return {**arrays, "steps": np.array([self.steps], np.int64)}
+        arrays = {f"{prefix}.{name}": array for prefix, state in states.items() for name, array in state.items()}
+        return {**arrays, "steps": np.array([self.steps_per_adapt], np.int64)}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._head.restore(with_prefix("head.", state))
         self.learner.restore(with_prefix("learner.", state))
         self._encoder = self.learner.copy_acting_encoder()
         self.buffers.restore(with_prefix("replay.", state))
-        self.steps = int(state["steps"][0])
+        self.steps_per_adapt = int(state["steps"][0])
 
 
 def can_stack(members: Sequence[Policy]) -> bool:
@@ -473,11 +475,11 @@ def can_stack(members: Sequence[Policy]) -> bool:
     learners = [policy.learner for policy in members if isinstance(policy, NeuralLinUCB)]
     if not learners or len({id(learner) for learner in learners}) < len(members):
         return False
-    return learners[0].stackable and len({learner.shape_key for learner in learners}) == 1
+    return learners[0].is_stackable and len({learner.shape_key for learner in learners}) == 1
 
 
 def adapt_stacked(
-    members: Sequence[Policy], *, steps: int | None = None, committee: bool = False
+    members: Sequence[Policy], *, steps: int | None = None, is_committee: bool = False
 ) -> list[dict[str, float] | Exception]:
     """Adapt several policies with common gradient steps, and return the metrics of each, as ``adapt`` does.
 
@@ -487,7 +489,7 @@ def adapt_stacked(
     Args:
         members: policies for which ``can_stack`` is true.
         steps: the number of gradient steps; by default each policy's own number.
-        committee: the mean prediction of all EMA encoders gives the pseudo-labels of each policy. The policies must
+        is_committee: the mean prediction of all EMA encoders gives the pseudo-labels of each policy. The policies must
             have observed the same target contexts.
     """
     results: list[dict[str, float] | Exception] = [{} for _ in members]
@@ -503,7 +505,7 @@ def adapt_stacked(
                 groups.setdefault((n_steps, buffer_keys), []).append((index, policy))
         for (n_steps, _), group in groups.items():
             learners, buffers = [policy.learner for _, policy in group], [policy.buffers for _, policy in group]
-            measurements = take_steps(learners, n_steps, buffers, committee=committee)
+            measurements = take_steps(learners, n_steps, buffers, is_committee=is_committee)
             for (index, policy), policy_measurements in zip(group, measurements, strict=True):
                 try:
                     results[index] = policy.finish_steps(policy_measurements)

@@ -44,12 +44,12 @@ from daband.neural.learning._settings import (
 from daband.neural.objectives._objective import Weight
 
 #: The recipes that depend on the assumed shift.
-_SHIFT_RECIPES = ("default", "small")
+_SHIFT_DEPENDENT_RECIPES = ("default", "small")
 #: The fraction of a run in which the weights of target terms grow: 6,000 of the 19,200 steps of 300 episodes.
 _RAMP_FRACTION = 0.3125
 #: The number of gradient steps per episode on vectors if nothing is aligned. 32 steps overfit tables: on 44 pairs of
 #: the development data sets, 8 steps are better by 0.002 on average, and a run takes a third of the time.
-_UNALIGNED_STEPS = 8
+_UNALIGNED_STEPS_PER_EPISODE = 8
 #: The minimum number of gradient steps of a run on small contexts with more than two arms.
 _MIN_RUN_STEPS = 1024
 #: The minimum number of gradient steps of a run on small contexts with two arms. More steps overfit.
@@ -65,7 +65,7 @@ def resolve_recipe(
     n_arms: int = 2,
     source_only: bool = False,
     shift: Shift | None = None,
-    standardised: bool = False,
+    contexts_are_standardised: bool = False,
 ) -> Recipe:
     """Return the recipe that the argument ``recipe=`` of a neural policy selects.
 
@@ -79,32 +79,32 @@ def resolve_recipe(
             is used as it is.
         shift: the assumed difference between the domains, to which "default" and "small" are adjusted before changes
             are applied; by default ``default_shift(context_shape)``.
-        standardised: True if contexts are standardised, so that the network does not normalise its inputs again.
+        contexts_are_standardised: if True, the network does not normalise its inputs again.
     """
     if isinstance(recipe, Recipe):
-        resolved = recipe
+        resolved_recipe = recipe
     elif isinstance(recipe, Mapping) and set(recipe) >= {group.name for group in fields(Recipe)}:
-        resolved = recipe_from(recipe)
+        resolved_recipe = recipe_from(recipe)
     elif recipe is None or isinstance(recipe, str | Mapping):
-        base_only: dict[str, Any] = {} if recipe is None else {"base": recipe}
-        changes = dict(recipe) if isinstance(recipe, Mapping) else base_only
+        base_change: dict[str, Any] = {} if recipe is None else {"base": recipe}
+        changes = dict(recipe) if isinstance(recipe, Mapping) else base_change
         base_name = str(changes.pop("base", "default"))
         base = recipe_for(base_name, context_shape=context_shape)
         base = base.source_only() if source_only else base
-        if base_name in _SHIFT_RECIPES:
+        if base_name in _SHIFT_DEPENDENT_RECIPES:
             shift = default_shift(context_shape) if shift is None else shift
             base = _adjust_to_shift(base, shift, math.prod(context_shape), changes.get("weights"))
             if not shift.aligns_features and base.encoder.name == "mlp":
-                base = _adjust_to_unaligned(base, math.prod(context_shape), n_arms, standardised=standardised)
-        learning = changes.get("learning")
-        if isinstance(learning, Mapping) and "steps" in learning:  # a given number of steps is not increased
-            changes["learning"] = {"min_run_steps": 0, **learning}
-        resolved = base.changed(changes)
+                base = _adjust_to_unaligned(base, math.prod(context_shape), n_arms, not contexts_are_standardised)
+        learning_changes = changes.get("learning")
+        if isinstance(learning_changes, Mapping) and "steps" in learning_changes:  # given steps are not increased
+            changes["learning"] = {"min_run_steps": 0, **learning_changes}
+        resolved_recipe = base.changed(changes)
     else:
         raise InvalidInput(f"recipe must be a name, a Recipe or a mapping, got {recipe!r}")
     try:
         # Convert to JSON types and back, so that a saved recipe is equal to the one in use.
-        return recipe_from(json.loads(json.dumps(resolved.settings())))
+        return recipe_from(json.loads(json.dumps(resolved_recipe.settings())))
     except TypeError as error:
         raise InvalidInput(
             f"recipe must contain only JSON types ({error}); pass a custom network as encoder="
@@ -139,22 +139,19 @@ def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weight
     return replace(recipe, weights=weights, encoder=replace(recipe.encoder, options=options), learning=learning)
 
 
-def _adjust_to_unaligned(recipe: Recipe, n_inputs: int, n_arms: int, *, standardised: bool) -> Recipe:
-    """Return the recipe for vectors if nothing is aligned, with fewer steps and without batch norms after layers.
-
-    The input is normalised unless it is ``standardised``.
-    """
-    options = {**recipe.encoder.options, "normalise_input": not standardised, "normalise_hidden": False}
+def _adjust_to_unaligned(recipe: Recipe, n_inputs: int, n_arms: int, normalise_input: bool) -> Recipe:
+    """Return the recipe for vectors if nothing is aligned, with fewer steps and without batch norms after layers."""
+    options = {**recipe.encoder.options, "normalise_input": normalise_input, "normalise_hidden": False}
     min_run_steps = _MIN_RUN_STEPS if n_arms > 2 else _MIN_RUN_STEPS_WITH_TWO_ARMS
     learning = replace(
         recipe.learning,
-        steps=min(recipe.learning.steps, _UNALIGNED_STEPS),
+        steps=min(recipe.learning.steps, _UNALIGNED_STEPS_PER_EPISODE),
         min_run_steps=min_run_steps if n_inputs <= _MAX_SMALL_DIMENSIONS else 0,
     )
     return replace(recipe, encoder=replace(recipe.encoder, options=options), learning=learning)
 
 
-def with_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | None) -> Recipe:
+def replace_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | None) -> Recipe:
     """Return the recipe with another network, given by a registered name, settings, or a custom module."""
     if encoder is None:
         return recipe
@@ -171,7 +168,7 @@ def with_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | No
     return replace(recipe, encoder=replace(recipe.encoder, name=encoder, options=options))
 
 
-def recipe_names() -> list[str]:
+def list_recipe_names() -> list[str]:
     """Return the names of all recipes."""
     return ["default", "default-rpd", "paper", "paper-target-choice", "small"]
 
@@ -192,16 +189,16 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     if name == "paper-target-choice":
         return _build_paper_recipe(is_image, predicted_reward="predicted_reward_target_choice")
     if name == "small":
-        return _build_small_image() if is_image else _build_small_vector()
-    default = _build_default_image() if is_image else _build_default_vector()
+        return _build_small_image_recipe() if is_image else _build_small_vector_recipe()
+    default = _build_default_image_recipe() if is_image else _build_default_vector_recipe()
     if name == "default":
         return default
     if name == "default-rpd":
         return default.with_weights(regression_error=0.5, predicted_reward=1.0)
-    raise InvalidInput(f"recipe must be one of {', '.join(recipe_names())}, got {name!r}")
+    raise InvalidInput(f"recipe must be one of {', '.join(list_recipe_names())}, got {name!r}")
 
 
-def _build_default_image() -> Recipe:
+def _build_default_image_recipe() -> Recipe:
     """Return the recipe "default" for images."""
     return Recipe(
         weights={
@@ -217,7 +214,7 @@ def _build_default_image() -> Recipe:
     )
 
 
-def _build_default_vector() -> Recipe:
+def _build_default_vector_recipe() -> Recipe:
     """Return the recipe "default" for vectors."""
     return Recipe(
         weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, ramp=_RAMP_FRACTION / 2)},
@@ -226,9 +223,9 @@ def _build_default_vector() -> Recipe:
     )
 
 
-def _build_small_image() -> Recipe:
+def _build_small_image_recipe() -> Recipe:
     """Return the recipe "small" for images."""
-    default = _build_default_image()
+    default = _build_default_image_recipe()
     return replace(
         default.with_weights(adversarial=Weight(1.0, ramp=_RAMP_FRACTION), pseudo_labels=Weight(0.5, start=0.4375)),
         encoder=EncoderSettings(name="conv", options={"channels": (16, 24)}, dense=DenseSettings(hidden=64)),
@@ -246,9 +243,9 @@ def _build_small_image() -> Recipe:
     )
 
 
-def _build_small_vector() -> Recipe:
+def _build_small_vector_recipe() -> Recipe:
     """Return the recipe "small" for vectors."""
-    default = _build_default_vector()
+    default = _build_default_vector_recipe()
     return replace(default, learning=replace(default.learning, steps=16, batch=32, ema_decay=0.98, run_steps=4_800))
 
 

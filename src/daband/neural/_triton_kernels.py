@@ -362,9 +362,9 @@ def cut_patches(images: torch.Tensor, height: int, width: int, *, columns: int, 
 
     Rows are padded with ones up to ``columns``.
     """
-    n_images, runs, channels = images.shape[:3]
+    n_images, n_runs, channels = images.shape[:3]
     sides = (images.shape[3] - height + 1, images.shape[4] - width + 1)
-    rows = torch.empty(runs, n_images, *sides, columns, dtype=dtype, device=images.device)
+    rows = torch.empty(n_runs, n_images, *sides, columns, dtype=dtype, device=images.device)
     n_rows = rows.numel() // columns
     block_columns = 1 << (columns - 1).bit_length()
     sizes = (n_rows, n_images, channels, height, width, *sides, columns)
@@ -399,9 +399,9 @@ def adam(
         betas: the decays of the two running means.
         epsilon: the number that is added to the denominator.
     """
-    runs, n_parameters = parameters.shape
+    n_runs, n_parameters = parameters.shape
     log_betas = [math.log(beta) for beta in betas]
     tensors = (parameters, gradient, mean, square, steps_taken, skip)
     settings = (n_parameters, learning_rate, *log_betas, epsilon)
-    _adam[(-(-n_parameters // _BLOCK_PARAMETERS), runs)](*tensors, *settings, block_size=_BLOCK_PARAMETERS)
+    _adam[(-(-n_parameters // _BLOCK_PARAMETERS), n_runs)](*tensors, *settings, block_size=_BLOCK_PARAMETERS)
     steps_taken.add_(1 - skip)

@@ -498,11 +498,11 @@ class Mixture(Policy):
         Args:
             steps: the number of gradient steps.
         """
-        student_of = getattr(next(iter(self.members.values())), "student_of", None)
-        if student_of is None:
+        distil_student = getattr(next(iter(self.members.values())), "distil_student", None)
+        if distil_student is None:
             raise InvalidInput("student() needs members that are neural policies of one context shape and one recipe")
         with self._locks.write:
-            student: Policy = student_of(
+            student: Policy = distil_student(
                 list(self.members.values()), self._mixture_weights.weights, check_int("steps", steps, minimum=1)
             )
         for name in ("table", "framing", "arm_names", "catalogue"):

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from daband.errors import InvalidInput
-from daband.neural.encoders._encoder import DenseSettings, build_encoder, encoders, single_domain_rows
+from daband.neural.encoders._encoder import DenseSettings, build_encoder, encoders, make_rows_per_domain
 
 SHAPES = [("mlp", (7,)), ("mlp", (2, 3)), ("conv", (3, 28, 28)), ("conv", (1, 17, 20)), ("auto", (3, 64, 64))]
 
@@ -13,7 +13,7 @@ def trained(name, shape, **settings):
     torch.manual_seed(0)
     encoder = build_encoder(name, context_shape=shape, dense=DenseSettings(**settings))
     with torch.no_grad():
-        encoder(torch.rand(32, *shape), domain_rows=(16, 16))
+        encoder(torch.rand(32, *shape), rows_per_domain=(16, 16))
     return encoder.eval()
 
 
@@ -22,7 +22,7 @@ def test_latent_has_unit_norm_and_tap_has_the_promised_width(name, shape):
     encoder = trained(name, shape, dimension=12, hidden=20)
     features, aligned = encoder(torch.rand(5, *shape))
     assert features.shape == (5, 12)
-    assert aligned.shape == (5, encoder.aligned_width)
+    assert aligned.shape == (5, encoder.n_aligned_features)
     torch.testing.assert_close(features.norm(dim=1), torch.ones(5))
 
 
@@ -31,9 +31,9 @@ def test_a_batch_equals_its_singles_in_each_domain(name, shape):
     encoder = trained(name, shape)
     contexts = torch.rand(6, *shape)
     for domain in (0, 1):
-        batch = encoder(contexts, domain_rows=single_domain_rows(domain, 6))
+        batch = encoder(contexts, rows_per_domain=make_rows_per_domain(domain, 6))
         singles = torch.cat(
-            [encoder(row[None], domain_rows=single_domain_rows(domain, 1)).features for row in contexts]
+            [encoder(row[None], rows_per_domain=make_rows_per_domain(domain, 1)).features for row in contexts]
         )
         torch.testing.assert_close(batch.features, singles, atol=1e-6, rtol=1e-5)
 
@@ -43,15 +43,15 @@ def test_domains_mixed_in_one_batch_equal_domains_apart(name):
     encoder = trained(name, (3, 20, 20))
     contexts = torch.rand(6, 3, 20, 20)
     rest = len(contexts) - 2
-    mixed = encoder(contexts, domain_rows=(2, rest)).features
+    mixed = encoder(contexts, rows_per_domain=(2, rest)).features
     apart = torch.cat(
         [
-            encoder(contexts[:2], domain_rows=(2,)).features,
-            encoder(contexts[2:], domain_rows=(0, rest)).features,
+            encoder(contexts[:2], rows_per_domain=(2,)).features,
+            encoder(contexts[2:], rows_per_domain=(0, rest)).features,
         ]
     )
     torch.testing.assert_close(mixed, apart, atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(mixed[2:], encoder(contexts[2:], domain_rows=(rest,)).features, atol=1e-4)
+    assert not torch.allclose(mixed[2:], encoder(contexts[2:], rows_per_domain=(rest,)).features, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv"])
@@ -65,20 +65,20 @@ def test_tap_can_be_the_latent():
     encoder = trained("mlp", (5,), aligned="last")
     features, aligned = encoder(torch.rand(3, 5))
     assert aligned is features
-    assert encoder.aligned_width == encoder.dimension
+    assert encoder.n_aligned_features == encoder.dimension
 
 
 @pytest.mark.parametrize("options", [{"normalise": False}, {"pixels": "symmetric"}, {"channels": (4,)}])
 def test_conv_variants(options):
     encoder = build_encoder("conv", context_shape=(1, 28, 28), **options)
-    features, _ = encoder(torch.rand(4, 1, 28, 28), domain_rows=(2, 2))
+    features, _ = encoder(torch.rand(4, 1, 28, 28), rows_per_domain=(2, 2))
     features.sum().backward()
     assert all(torch.isfinite(weight.grad).all() for weight in encoder.parameters())
     assert torch.isfinite(encoder(torch.zeros(4, 1, 28, 28)).features).all()
 
 
 def test_conv_caps_the_tap_of_large_images():
-    assert build_encoder("conv", context_shape=(3, 224, 224)).aligned_width == 48 * 8 * 8
+    assert build_encoder("conv", context_shape=(3, 224, 224)).n_aligned_features == 48 * 8 * 8
 
 
 class Linear(nn.Module):
@@ -95,7 +95,7 @@ def test_a_module_of_ones_own_is_an_encoder_and_keeps_batch_equal_to_singles():
     contexts = torch.rand(5, 2, 3)
     singles = torch.cat([encoder(row[None]).features for row in contexts])
     torch.testing.assert_close(encoder(contexts).features, singles)
-    assert encoder.aligned_width == 4
+    assert encoder.n_aligned_features == 4
 
 
 def test_an_unfit_module_is_refused():
@@ -142,6 +142,6 @@ def test_pixels_that_make_no_sense_are_refused():
 def test_dense_layers_take_features_of_half_precision(network):
     encoder = build_encoder(network, context_shape=(6,))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        features = encoder(torch.rand(8, 6), domain_rows=(4, 4)).features
+        features = encoder(torch.rand(8, 6), rows_per_domain=(4, 4)).features
     assert features.dtype == torch.float32
     torch.testing.assert_close(features.norm(dim=1), torch.ones(8))

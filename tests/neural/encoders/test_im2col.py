@@ -50,7 +50,7 @@ def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch,
     }
     buffers = {name: torch.cat([own] * runs, dim=-1) if own.ndim == 2 else own for name, own in network.named_buffers()}
     contexts = torch.rand(8, *([runs] if runs > 1 else []), 3, 20, 17, dtype=torch.float64)
-    settings = {"domain_rows": (4, len(contexts) - 4), "runs": runs}
+    settings = {"rows_per_domain": (4, len(contexts) - 4), "n_runs": runs}
     results, used = [], []
 
     def counted(*given):

@@ -11,11 +11,11 @@ from daband.neural._daband import DABand
 from daband.neural._neural_linucb import adapt_stacked
 from daband.neural._recipes import recipe_for
 from daband.neural.encoders._augmentation import Augmentation
-from daband.neural.learning._batches import BLOCK_STEPS, Batches, BatchShape
+from daband.neural.learning._batches import STEPS_PER_BLOCK, Batches, BatchSettings
 from daband.neural.learning._learner import Learner
 from daband.neural.learning._replay_buffer import ReplayBuffer, ReplayBuffers
 from daband.neural.learning._settings import ReplaySettings
-from daband.neural.learning._step_runners import take_steps
+from daband.neural.learning._stack_trainer import take_steps
 from tests.neural.learning.one_step import assert_same_step, copies
 
 SHAPE = (3, 20, 20)
@@ -33,7 +33,7 @@ def policy(place, device="cpu", seed=1, replay="all", **learning):
 def put(some, place):
     """Let the buffers store contexts on the host, as they do if a GPU has too little memory."""
     for part in some.buffers.by_segment().values() if place == "host" else ():
-        part.on_host = True
+        part.is_on_host = True
         part._choose_device = lambda dtype, part=part: part.columns.update(contexts=part.contexts.cpu().to(dtype))
     return some
 
@@ -81,7 +81,7 @@ def test_stacked_runs_with_contexts_on_the_host_take_the_steps_of_runs_on_the_de
             episode(some, number)
         adapt_stacked(on_device)
         adapt_stacked(on_host)
-    assert on_host[0].learner.stepper.stack.runs == 2
+    assert on_host[0].learner.trainer.stack.n_runs == 2
     for one, other in zip(on_device, on_host, strict=True):
         assert_alike(one, other)
 
@@ -110,8 +110,8 @@ def numbered_buffers(n_source, n_target=0, *, capacity=40, latest=False, dtype=n
 
 
 def made(buffers, *, latest=False, uses_target=True, seeds=(0,)):
-    shape = BatchShape(
-        segment_rounds=16,
+    shape = BatchSettings(
+        rounds_per_segment=16,
         contexts_per_round=1,
         context_shape=(1,),
         augmentation=Augmentation(),
@@ -171,7 +171,7 @@ def test_batches_prepared_ahead_are_those_gathered_in_each_step(runs, place, mon
     learned = [policy(place, seed=seed) for seed in range(runs)]
     for some in learned:
         episode(some, 2)  # three buffers, one of them of rounds in the target
-    shape = BatchShape(8, 1, SHAPE, Augmentation(shift=2, contrast=0.4), uses_latest=False, uses_target=True)
+    shape = BatchSettings(8, 1, SHAPE, Augmentation(shift=2, contrast=0.4), uses_latest=False, uses_target=True)
     found = []
     for ahead in (False, True):
         monkeypatch.setattr(Batches, "can_gather_ahead", lambda *_, ahead=ahead: ahead)
@@ -228,7 +228,7 @@ def test_a_learner_of_several_domains_steps_and_keeps_their_statistics_apart():
             "learning": {"gate_exponent": 0.0},
         }
     )
-    settings = {"recipe": recipe, "feature_shape": (4,), "n_arms": 3, "shared": False, "feedback": "one_hot"}
+    settings = {"recipe": recipe, "feature_shape": (4,), "n_arms": 3, "has_shared_arms": False, "feedback": "one_hot"}
     learners = [Learner(**settings, seed=seed, device=torch.device("cpu"), domains=domains) for seed in (0, 1)]
     buffers = ReplayBuffers.empty((4,), recipe.replay, seed=0, device=torch.device("cpu"), domains=domains)
     for domain in (0, 1, 3):
@@ -251,7 +251,7 @@ def test_a_learner_of_several_domains_steps_and_keeps_their_statistics_apart():
 
 
 def test_rewards_are_standardised_as_they_are_drawn():
-    shape = BatchShape(16, 1, (1,), Augmentation(), uses_latest=False, uses_target=False, standardised=True)
+    shape = BatchSettings(16, 1, (1,), Augmentation(), uses_latest=False, uses_target=False, standardise_rewards=True)
     unit = torch.tensor([0.01, 0.002])
     batches = Batches([numbered_buffers(30)], shape, [torch.Generator().manual_seed(0)], [unit])
     ((contexts, _, _, reward),) = drawn(batches, 1)
@@ -272,11 +272,11 @@ def test_contexts_are_stored_on_the_host_if_they_would_fill_the_device(monkeypat
         buffer = ReplayBuffer(context_shape=(10,), capacity=capacity, seed=0, device=torch.device("cpu"))
         buffer.device = torch.device("cuda")
         buffer._choose_device(torch.uint8)
-        assert (buffer.on_host, moved[-1]) == (place == "cpu", place)
+        assert (buffer.is_on_host, moved[-1]) == (place == "cpu", place)
 
 
 def test_more_steps_than_a_block_are_taken():
     one = policy("device")
     episode(one, 0)
-    assert one.adapt(BLOCK_STEPS + 1)["skipped_steps"] == 0
-    assert one.learner.step_number == BLOCK_STEPS + 1
+    assert one.adapt(STEPS_PER_BLOCK + 1)["skipped_steps"] == 0
+    assert one.learner.step_number == STEPS_PER_BLOCK + 1

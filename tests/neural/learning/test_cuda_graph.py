@@ -20,11 +20,11 @@ def _every_digit(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-def trained(*, cuda_graph, shape=(3, 20, 20), episodes=6, steps=16):
+def trained(*, uses_cuda_graph, shape=(3, 20, 20), episodes=6, steps=16):
     recipe = recipe_for("default-rpd", context_shape=shape)
     recipe = replace(recipe, learning=replace(recipe.learning, steps=steps, batch=32))
     policy = DABand(context_shape=shape, n_arms=4, recipe=recipe, feedback="one_hot", device="cuda", seed=1)
-    policy.learner.cuda_graph = cuda_graph
+    policy.learner.uses_cuda_graph = uses_cuda_graph
     rng = np.random.default_rng(0)
     for _ in range(episodes):
         contexts = rng.integers(0, 256, (64, *shape), dtype=np.uint8)
@@ -39,13 +39,13 @@ def test_replayed_steps_move_parameters_as_eager_steps_do():
 
     A step that was lost, taken twice or taken on another batch would change the way by about its own length.
     """
-    start = trained(cuda_graph=True, episodes=1, steps=0)[0].learner.parameter_vector.detach().cpu()
-    replayed, ours = trained(cuda_graph=True, episodes=1, steps=10)
-    eager, theirs = trained(cuda_graph=False, episodes=1, steps=10)
-    runner = replayed.learner.stepper.runner
+    start = trained(uses_cuda_graph=True, episodes=1, steps=0)[0].learner.parameter_vector.detach().cpu()
+    replayed, ours = trained(uses_cuda_graph=True, episodes=1, steps=10)
+    eager, theirs = trained(uses_cuda_graph=False, episodes=1, steps=10)
+    runner = replayed.learner.trainer.recordable_step
     assert not runner.is_eager
     assert set(runner._replays) == {False, True}
-    assert eager.learner.stepper.runner.is_eager
+    assert eager.learner.trainer.recordable_step.is_eager
     assert set(ours) == set(theirs)
     assert replayed.learner.step_number == eager.learner.step_number == 10
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.01)
@@ -60,8 +60,8 @@ def test_steps_on_rounds_of_both_domains_without_target_contexts_are_recorded_to
     for domain in ("source", "target"):
         policy.play(rng.normal(size=(64, 12)), np.eye(4)[rng.integers(0, 4, 64)], domain)
         policy.adapt(16)
-    assert not policy.learner.stepper.runner.is_eager
-    assert set(policy.learner.stepper.runner._replays) == {False, True}
+    assert not policy.learner.trainer.recordable_step.is_eager
+    assert set(policy.learner.trainer.recordable_step._replays) == {False, True}
 
 
 def test_room_for_many_contexts_is_made_at_once_so_that_recordings_hold():
@@ -77,7 +77,7 @@ def test_room_for_many_contexts_is_made_at_once_so_that_recordings_hold():
 def test_a_saved_policy_goes_on_from_the_device(tmp_path):
     from daband.policies._checkpoints import load_policy
 
-    policy, _ = trained(cuda_graph=True)
+    policy, _ = trained(uses_cuda_graph=True)
     policy.save(tmp_path / "p.safetensors")
     again = load_policy(tmp_path / "p.safetensors")
     images = np.random.default_rng(5).integers(0, 256, (50, 3, 20, 20), dtype=np.uint8)
@@ -110,7 +110,7 @@ def test_runs_together_equal_runs_alone_on_the_device():
     runs = train_stacked(
         [build_source_phase(policy, pair.source, pair.target, TrainSettings(episodes=3)) for policy in together]
     )
-    assert not together[0].learner.stepper.runner.is_eager
+    assert not together[0].learner.trainer.recordable_step.is_eager
     for seed in (0, 6):
         alone = fresh(seed)
         run = train(alone, **domains, episodes=3)

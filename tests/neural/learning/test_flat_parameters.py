@@ -47,7 +47,10 @@ def test_features_and_gradients_equal_the_plain_order_in_the_plain_layout(normal
     slow = build_encoder("conv", context_shape=SHAPE, channels=(8, 12), normalise=normalise).double()
     slow.load_state_dict(fast.state_dict())
     contexts = torch.rand(12, *SHAPE).double()
-    outputs = [fast.features(contexts, domain_rows=(5, len(contexts) - 5)), plain_features(slow.features, contexts, 5)]
+    outputs = [
+        fast.features(contexts, rows_per_domain=(5, len(contexts) - 5)),
+        plain_features(slow.features, contexts, 5),
+    ]
     weights = torch.randn(outputs[0].shape, dtype=torch.float64)
     for output in outputs:
         (output * weights).sum().backward()
@@ -64,12 +67,12 @@ def test_norms_that_are_folded_into_convolutions_do_what_norms_do(rows):
         torch.nn.init.normal_(norm.weight)
         torch.nn.init.normal_(norm.bias)
     for _ in range(3):
-        encoder(torch.rand(12, *SHAPE).double(), domain_rows=(5, 7))
+        encoder(torch.rand(12, *SHAPE).double(), rows_per_domain=(5, 7))
     contexts = torch.rand(7, *SHAPE).double()
-    folded = encoder.eval().features(contexts, domain_rows=rows)
+    folded = encoder.eval().features(contexts, rows_per_domain=rows)
     maps = contexts
     for layer, norm in zip(encoder.features.layers, encoder.features.norms, strict=True):
-        maps = functional.max_pool2d(functional.relu(norm(layer(maps), domain_rows=rows)), 2)
+        maps = functional.max_pool2d(functional.relu(norm(layer(maps), rows_per_domain=rows)), 2)
     torch.testing.assert_close(folded, maps.flatten(1))
 
 

@@ -24,8 +24,8 @@ def test_no_gradient_goes_through_rows_that_only_norms_look_at(monkeypatch):
     at_once = copy.deepcopy(apart)
     rows, encode = [], Stack.encode
 
-    def counted(stack, parameters, contexts, domain_rows):
-        features, aligned = encode(stack, parameters, contexts, domain_rows)
+    def counted(stack, parameters, contexts, rows_per_domain):
+        features, aligned = encode(stack, parameters, contexts, rows_per_domain)
         rows.append((contexts.shape[1], features.requires_grad))
         return features, aligned
 

@@ -12,7 +12,7 @@ from torch import nn
 from daband.errors import InvalidInput
 from daband.neural.encoders._encoder import CustomFeatures, _pad_rows, encoders
 from daband.neural.learning._settings import EncoderSettings, LearningSettings
-from daband.neural.learning._step_runners import StepRunner
+from daband.neural.learning._stack_trainer import RecordableFunction
 from daband.neural.objectives._objective import Weight
 from daband.policies._checkpoints import load_policy
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
@@ -63,7 +63,7 @@ def test_pseudo_labels_are_corrected_by_the_frequencies_of_arms():
     frequencies[:, 0] = torch.tensor([0.5, 0.004])  # arm 0 is absorbed by others in the target
     features = learner.encoder.dimension**-0.5 * torch.randn(1, 50, learner.encoder.dimension)
     predicted = features @ learner.loss_inputs["theta"].T
-    corrected = learner.stepper.step._predict_by_teacher(features, features, common=False)
+    corrected = learner.trainer.gradient_step._predict_by_teacher(features, features, is_committee=False)
     correction = (frequencies[0].log() - frequencies[1].log()) / learner.scale
     assert torch.allclose(corrected, predicted + correction, atol=1e-5)
     assert correction.argmax() == 0
@@ -74,7 +74,7 @@ def test_a_skipped_step_leaves_the_frequencies_of_arms_alone():
     policy = trained(make())
     before = policy.learner.loss_inputs["arm_frequencies"].clone()
     policy.learner.loss_inputs["theta"].fill_(math.nan)
-    from daband.neural.learning._step_runners import take_steps
+    from daband.neural.learning._stack_trainer import take_steps
 
     take_steps([policy.learner], 1, [policy.buffers])
     assert torch.equal(policy.learner.loss_inputs["arm_frequencies"], before)
@@ -97,7 +97,7 @@ def test_a_copy_of_one_of_several_leaves_the_others_behind():
     policies = [trained(make(seed=seed)) for seed in (0, 1)]
     adapt_stacked(policies)
     twin = copy.deepcopy(policies[0])
-    assert twin.learner.stepper is None
+    assert twin.learner.trainer is None
     before = fingerprint(policies[0]), fingerprint(policies[1])
     assert fingerprint(twin) == before[0]
     trained(twin, start=3)
@@ -175,15 +175,15 @@ def test_skipped_steps_count_in_no_mean():
     contexts.fill_(math.nan)
     assert set(policy.adapt(steps=1)) == {"skipped_steps", "gate"}
     contexts.copy_(kept)
-    stepper = policy.learner.stepper
+    trainer = policy.learner.trainer
 
     def once_broken(measure):
-        if int(stepper.step.position) == 0:
+        if int(trainer.gradient_step.position) == 0:
             contexts.fill_(math.nan)
-        stepper.step(measure)
+        trainer.gradient_step(measure)
         contexts.copy_(kept)
 
-    stepper.runner = StepRunner(once_broken)
+    trainer.recordable_step = RecordableFunction(once_broken)
     measured = policy.adapt(steps=9)  # the first and the last measure
     assert measured["skipped_steps"] == 1
     assert all(math.isfinite(value) for value in measured.values())

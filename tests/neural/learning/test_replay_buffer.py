@@ -49,7 +49,7 @@ def test_a_restored_buffer_goes_on_alike():
 
 
 def test_rounds_stay_together():
-    buffer = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, labelled=True)
+    buffer = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, is_labelled=True)
     for start in range(0, 60, 7):
         items = numbered(start, start + 7)
         buffer.add_rounds(items, items[:, 0].astype(np.int64), items[:, 0].astype(np.float64) / 100)
@@ -60,12 +60,12 @@ def test_rounds_stay_together():
 
 
 def test_weights_matter_only_if_one_differs_from_one():
-    buffer = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, labelled=True)
+    buffer = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, is_labelled=True)
     rounds = numbered(0, 3), np.zeros(3, np.int64), np.zeros(3)
     buffer.add_rounds(*rounds, np.ones(3))
     assert not buffer.has_weights
     buffer.add_rounds(*rounds, np.array([1.0, 2.0, 1.0]))
-    again = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, labelled=True)
+    again = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, is_labelled=True)
     again.restore(buffer.state())
     assert buffer.has_weights
     assert again.has_weights

@@ -78,7 +78,7 @@ def make_learner(exponent, seed=0, **changes):
         recipe=recipe,
         feature_shape=(4,),
         n_arms=K,
-        shared=False,
+        has_shared_arms=False,
         feedback="one_hot",
         seed=seed,
         device=torch.device("cpu"),
@@ -113,7 +113,7 @@ def test_the_shift_decides_what_is_aligned():
         (Shift.of("style"), "own", ["adversarial"]),
     ):
         recipe = resolve_recipe("default", context_shape=(4,), shift=shift)
-        settings = {"feature_shape": (4,), "n_arms": K, "shared": False, "feedback": "one_hot", "seed": 0}
+        settings = {"feature_shape": (4,), "n_arms": K, "has_shared_arms": False, "feedback": "one_hot", "seed": 0}
         made = Learner(recipe=recipe, device=torch.device("cpu"), **settings)
         assert made.objective.gated_names == terms
         assert {norm.statistics for norm in made.norms} == {statistics}

@@ -92,15 +92,15 @@ def test_an_arm_more_is_another_shape():
 class Counting(Term):
     """Has a frozen parameter of its own and a buffer that every step changes."""
 
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.frozen = nn.Parameter(torch.rand(shape.n_arms), requires_grad=False)
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.frozen = nn.Parameter(torch.rand(settings.n_arms), requires_grad=False)
         self.register_buffer("steps", torch.zeros(()))
 
     def forward(self, batch):
         with torch.no_grad():
-            self.steps.add_(batch.reward.mean() * 0 + 1)
-        return (batch.predicted * self.frozen).mean() ** 2
+            self.steps.add_(batch.rewards.mean() * 0 + 1)
+        return (batch.predictions * self.frozen).mean() ** 2
 
 
 class OwnBuffer(MlpFeatures):

@@ -13,7 +13,7 @@ import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import daband
-from daband.neural.learning._step_runners import take_steps
+from daband.neural.learning._stack_trainer import take_steps
 
 LIMITS = {("image", 1): 257, ("image", 3): 341, ("vector", 1): 123, ("vector", 3): 178}
 """Operations of a step that does not measure: the default recipe with every term on, one run and three stacked. Four of

@@ -2,7 +2,7 @@
 
 import torch
 
-from daband.neural.objectives._term import Batch, TermShape
+from daband.neural.objectives._term import Batch, TermSettings
 
 B, T, K, W = 6, 5, 4, 7
 
@@ -14,21 +14,21 @@ def make_batch(seed=0, dtype=torch.float64, **replaced):
         return torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype)
 
     values = {
-        "predicted": draw(B, K) / 3,
-        "arm": torch.tensor([0, 1, 2, 3, 1, 0]),
-        "reward": torch.tensor([1, 0, 1, 0, 1, 0], dtype=dtype),
+        "predictions": draw(B, K) / 3,
+        "arms": torch.tensor([0, 1, 2, 3, 1, 0]),
+        "rewards": torch.tensor([1, 0, 1, 0, 1, 0], dtype=dtype),
         "aligned": draw(B, W),
-        "target_predicted": draw(T, K) / 3,
-        "target_bonus": draw(T, K).abs() / 10,
+        "target_predictions": draw(T, K) / 3,
+        "target_bonuses": draw(T, K).abs() / 10,
         "target_aligned": draw(T, W),
-        "target_teacher": draw(T, K),
+        "teacher_predictions": draw(T, K),
         "weight": torch.ones((), dtype=dtype),
     }
     return Batch(**{**values, **replaced})
 
 
-def shape(**settings):
-    return TermShape(**{"n_arms": K, "aligned_width": W, "feedback": "one_hot", **settings})
+def term_settings(**settings):
+    return TermSettings(**{"n_arms": K, "n_aligned_features": W, "feedback": "one_hot", **settings})
 
 
 def weights_at(objective, step=0):

@@ -7,20 +7,24 @@ import pytest
 import torch
 from torch.nn import functional
 
-from daband.neural.objectives._adversarial import domain_accuracy, domain_cross_entropy, reverse_gradient
+from daband.neural.objectives._adversarial import (
+    compute_domain_accuracy,
+    compute_domain_cross_entropy,
+    reverse_gradient,
+)
 from daband.neural.objectives._objective import Objective, Weight
 from daband.neural.objectives._term import terms
-from tests.neural.objectives.batches import B, T, make_batch, shape, weights_at
+from tests.neural.objectives.batches import B, T, make_batch, term_settings, weights_at
 
 
 def cross_entropy(source, target):
-    return domain_cross_entropy(torch.cat([source, target]), (len(source), len(target)))
+    return compute_domain_cross_entropy(torch.cat([source, target]), (len(source), len(target)))
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.3, 5.0])
 def test_the_encoder_receives_exactly_the_reversed_gradient(strength):
     torch.manual_seed(0)
-    term = terms.get("adversarial")(shape()).double()
+    term = terms.get("adversarial")(term_settings()).double()
     batch = make_batch()
     all_aligned = [batch.aligned.clone().requires_grad_(True), batch.target_aligned.clone().requires_grad_(True)]
     held = replace(
@@ -65,7 +69,7 @@ def test_reversal_is_the_identity_forward():
 def test_the_weight_reaches_the_encoder_once_and_the_discriminator_not_at_all():
     def gradients(value):
         torch.manual_seed(1)
-        objective = Objective(weights={"adversarial": Weight(value)}, shape=shape()).double()
+        objective = Objective(weights={"adversarial": Weight(value)}, settings=term_settings()).double()
         batch = make_batch()
         batch.aligned.requires_grad_(True)
         loss, _ = objective(batch, weights_at(objective))
@@ -78,32 +82,32 @@ def test_the_weight_reaches_the_encoder_once_and_the_discriminator_not_at_all():
 
 
 def test_accuracy_is_measured():
-    term = terms.get("adversarial")(shape())
+    term = terms.get("adversarial")(term_settings())
     with torch.no_grad():
         for parameter in term.parameters():
             parameter.zero_()
         term.discriminator.layers[-1].bias.fill_(1.0)
     assert float(term.measure(make_batch(dtype=torch.float32))["discriminator_accuracy"]) == 0.5
-    assert float(domain_accuracy(torch.tensor([-1.0, -2.0, 3.0, 4.0]), (2, 2))) == 1.0
-    assert float(domain_accuracy(torch.tensor([-1.0, 2.0, 3.0]), (2, 1))) == 0.75
+    assert float(compute_domain_accuracy(torch.tensor([-1.0, -2.0, 3.0, 4.0]), (2, 2))) == 1.0
+    assert float(compute_domain_accuracy(torch.tensor([-1.0, 2.0, 3.0]), (2, 1))) == 0.75
 
 
 def test_taps_that_lie_together_are_not_copied():
     batch = make_batch()
     all_aligned = batch.both_aligned
-    joint = replace(batch, unsplit_aligned=all_aligned)
+    joint = replace(batch, joined_aligned=all_aligned)
     assert joint.both_aligned is all_aligned
     assert torch.equal(all_aligned, torch.cat([batch.aligned, batch.target_aligned]))
-    term = terms.get("adversarial")(shape()).double()
+    term = terms.get("adversarial")(term_settings()).double()
     assert torch.equal(term(joint), term(batch))
 
 
 def test_several_sources_are_one_mixture():
     torch.manual_seed(0)
-    term = terms.get("adversarial")(shape()).double()
+    term = terms.get("adversarial")(term_settings()).double()
     batch = replace(make_batch(), weight=torch.tensor(0.5).double())
     moved = batch.aligned.detach()[torch.randperm(len(batch.aligned))]
     torch.testing.assert_close(term(replace(batch, aligned=moved)), term(batch))
-    assert batch.aligned_rows == (len(batch.aligned), len(batch.target_aligned))
-    assert float(domain_accuracy(torch.tensor([-1.0, -1.0, -1.0, 1.0]), (3, 1))) == 1.0
-    assert float(domain_accuracy(torch.tensor([1.0, -1.0, -1.0, 1.0]), (2, 2))) == 0.5
+    assert batch.rows_per_domain == (len(batch.aligned), len(batch.target_aligned))
+    assert float(compute_domain_accuracy(torch.tensor([-1.0, -1.0, -1.0, 1.0]), (3, 1))) == 1.0
+    assert float(compute_domain_accuracy(torch.tensor([1.0, -1.0, -1.0, 1.0]), (2, 2))) == 0.5

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from daband._arguments import check_one_of
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
-from daband.neural.encoders._domain_norm import DomainNorm, pool_relu, triton_kernels
+from daband.neural.encoders._domain_norm import DomainNorm, get_triton_kernels, pool_relu
 from daband.neural.encoders._encoder import FeatureNetwork, encoders
 
 #: The allowed values of the argument ``pixels``.
@@ -53,7 +53,7 @@ class ConvFeatures(FeatureNetwork):
         domains: the names of the domains.
     """
 
-    stackable = True
+    is_stackable = True
 
     def __init__(
         self,
@@ -91,63 +91,64 @@ class ConvFeatures(FeatureNetwork):
         self.map_shape = (min(height, _MAX_MAP_SIDE_PIXELS), min(width, _MAX_MAP_SIDE_PIXELS))
         self.width = n_channels * math.prod(self.map_shape)
 
-    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int], runs: int = 1) -> torch.Tensor:
+    def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int], n_runs: int = 1) -> Tensor:
         maps = 2 * contexts - 1 if self.pixels == "symmetric" else contexts
-        domains = [domain for domain, rows in enumerate(domain_rows) if rows]
+        domains = [domain for domain, rows in enumerate(rows_per_domain) if rows]
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Conv2d)
             weight, bias = layer.weight, layer.bias
             # If all rows come from one domain with fixed statistics, the norm can be included in the convolution.
-            folds_norm = runs == 1 and not self.training and len(domains) == 1 and triton_kernels(maps.device) is None
+            has_kernels = get_triton_kernels(maps.device) is not None
+            folds_norm = n_runs == 1 and not self.training and len(domains) == 1 and not has_kernels
             if folds_norm and isinstance(norm, DomainNorm):
                 scale, bias = norm.compute_affine(domains[0])
                 weight = weight * scale.view(-1, 1, 1, 1)
-            maps = _convolve(maps, weight, bias, runs)
+            maps = _convolve(maps, weight, bias, n_runs)
             if folds_norm or not isinstance(norm, DomainNorm):
                 maps = pool_relu(maps)
             else:
-                maps = norm.pool_relu(maps, domain_rows=domain_rows)
+                maps = norm.pool_relu(maps, rows_per_domain=rows_per_domain)
         if self.has_average_pool:
             maps = functional.adaptive_avg_pool2d(maps, self.map_shape)
         return maps.flatten(1).to(contexts.dtype)
 
 
-def _convolve(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
+def _convolve(maps: Tensor, weight: Tensor, bias: Tensor | None, n_runs: int) -> Tensor:
     """Return maps convolved with each run's weights, (B, runs * outputs, H', W').
 
     Args:
         maps: (B, runs * inputs, H, W), or images (B, runs, inputs, H, W).
         weight: (runs * outputs, inputs, h, w).
         bias: (runs * outputs,), or None.
-        runs: the number of stacked runs.
+        n_runs: the number of stacked runs.
     """
-    by_run = maps if maps.ndim == 5 else maps.view(len(maps), runs, weight.shape[1], *maps.shape[2:])
+    by_run = maps if maps.ndim == 5 else maps.view(len(maps), n_runs, weight.shape[1], *maps.shape[2:])
     if im2col_is_faster(by_run, weight):
         return im2col_conv2d(by_run, weight, bias)
-    if runs == 1:
+    if n_runs == 1:
         return functional.conv2d(maps, weight, bias)
-    n_inputs, n_outputs = weight.shape[1], len(weight) // runs
+    n_inputs, n_outputs = weight.shape[1], len(weight) // n_runs
     # Grouped kernels are slow with few channels per group. Their backward pass is slow with many groups.
     runs_at_once = _MAX_RUNS_PER_CONVOLUTION if n_inputs >= _MIN_GROUP_CHANNELS else 1
     # Kernels for the channels-last layout read four channels at once, so groups start at multiples of four.
     pad_inputs, pad_outputs = (-n_inputs % 4, -n_outputs % 4) if runs_at_once > 1 else (0, 0)
-    weights = weight.view(runs, n_outputs, *weight.shape[1:])
+    weights = weight.view(n_runs, n_outputs, *weight.shape[1:])
     if pad_inputs:
         by_run = functional.pad(by_run, (0, 0, 0, 0, 0, pad_inputs))
     if pad_inputs or pad_outputs:
         weights = functional.pad(weights, (0, 0, 0, 0, 0, pad_inputs, 0, pad_outputs))
     block_outputs = []
-    for start in range(0, runs, runs_at_once):
+    for start in range(0, n_runs, runs_at_once):
         block_maps = by_run[:, start : start + runs_at_once].flatten(1, 2).contiguous(memory_format=torch.channels_last)
         block_weights = weights[start : start + runs_at_once]
         block_outputs.append(_grouped_conv2d(block_maps, block_weights.flatten(0, 1), groups=len(block_weights)))
     convolved = block_outputs[0] if len(block_outputs) == 1 else torch.cat(block_outputs, dim=1)
     if pad_outputs:
-        convolved = convolved.view(len(convolved), runs, -1, *convolved.shape[2:])[:, :, :n_outputs].flatten(1, 2)
+        convolved = convolved.view(len(convolved), n_runs, -1, *convolved.shape[2:])[:, :, :n_outputs].flatten(1, 2)
     return convolved if bias is None else convolved + bias.view(1, -1, 1, 1)
 
 
-def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) -> torch.Tensor:
+def _grouped_conv2d(maps: Tensor, weight: Tensor, *, groups: int) -> Tensor:
     """Return the grouped convolution of maps, on a GPU with the faster backward pass of ``GroupedConvolution``."""
     if not (maps.is_cuda and maps.requires_grad):
         return functional.conv2d(maps, weight, groups=groups)
@@ -162,13 +163,13 @@ class GroupedConvolution(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, maps: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
+    def forward(ctx: Any, maps: Tensor, weight: Tensor, groups: int) -> Tensor:
         ctx.save_for_backward(maps, weight)
         ctx.groups = groups
         return functional.conv2d(maps, weight, groups=groups)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         maps, weight = ctx.saved_tensors
         groups, (inputs, height, width) = ctx.groups, weight.shape[1:]
         gradient = gradients[0]
@@ -189,7 +190,7 @@ class GroupedConvolution(torch.autograd.Function):
 # and each run has K output channels.
 
 
-def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
+def im2col_is_faster(images: Tensor, weight: Tensor) -> bool:
     """Return True if im2col is faster for images (B, runs, C, H, W) and weights (runs * K, C, h, w).
 
     It is faster on a GPU for images with few channels, if all patches together are not too large.
@@ -201,12 +202,12 @@ def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
     max_values = _MAX_IM2COL_VALUES if is_training else _MAX_IM2COL_VALUES // 8
     n_patches = images.shape[0] * images.shape[1] * n_positions
     is_small = patch_size < _MAX_PATCH_VALUES and n_patches * (patch_size + 1) <= max_values
-    return is_small and (is_training or triton_kernels(images.device) is not None)
+    return is_small and (is_training or get_triton_kernels(images.device) is not None)
 
 
-def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def im2col_conv2d(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return images (B, runs, C, H, W) convolved with each run's weights (runs * K, C, h, w): (B, runs * K, H', W')."""
-    runs, (height, width) = images.shape[1], weight.shape[2:]
+    n_runs, (height, width) = images.shape[1], weight.shape[2:]
     flat_weights = weight.flatten(1)
     device = images.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else images.dtype
@@ -216,16 +217,16 @@ def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
     if padding:
         flat_weights = functional.pad(flat_weights, (0, padding))
     patches = _cut_patches(images, height, width, columns=flat_weights.shape[1], dtype=dtype)
-    weights = flat_weights.view(runs, -1, flat_weights.shape[1]).to(dtype)
+    weights = flat_weights.view(n_runs, -1, flat_weights.shape[1]).to(dtype)
     return _PatchProducts.apply(patches, weights)  # type: ignore[no-untyped-call]
 
 
-def _cut_patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
+def _cut_patches(images: Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> Tensor:
     """Return every patch (C, height, width) of images (B, runs, C, H, W) as a row, (runs, B, H', W', columns).
 
     Rows are padded with ones up to ``columns``.
     """
-    kernels = triton_kernels(images.device)
+    kernels = get_triton_kernels(images.device)
     if kernels is not None:
         return kernels.cut_patches(images, height, width, columns=columns, dtype=dtype)
     windows = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 2, 5, 6)
@@ -243,23 +244,23 @@ class _PatchProducts(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, rows: Tensor, weights: Tensor) -> Tensor:
         ctx.save_for_backward(rows)
         ctx.channels = weights.shape[1]
-        runs, n_images, height, width, columns = rows.shape
-        maps = rows.new_empty(n_images * height * width, runs, weights.shape[1])
-        for run in range(runs):
+        n_runs, n_images, height, width, columns = rows.shape
+        maps = rows.new_empty(n_images * height * width, n_runs, weights.shape[1])
+        for run in range(n_runs):
             torch.mm(rows[run].view(-1, columns), weights[run].T, out=maps[:, run])
         return maps.view(n_images, height, width, -1).permute(0, 3, 1, 2)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
         (rows,) = ctx.saved_tensors
-        runs, n_images, _, _, columns = rows.shape
-        gradient = gradients[0].permute(0, 2, 3, 1).reshape(n_images, -1, runs, ctx.channels)
+        n_runs, n_images, _, _, columns = rows.shape
+        gradient = gradients[0].permute(0, 2, 3, 1).reshape(n_images, -1, n_runs, ctx.channels)
         # Compute a product for each image, and then their sum: one long product with few outputs is slow on a GPU.
         weight_gradients = [
             torch.bmm(gradient[:, :, run].transpose(1, 2), rows[run].view(n_images, -1, columns)).sum(dim=0)
-            for run in range(runs)
+            for run in range(n_runs)
         ]
         return None, torch.stack(weight_gradients)

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from daband._arguments import check_one_of
@@ -26,7 +26,7 @@ from daband.errors import InvalidInput
 _MIN_BFLOAT16_CAPABILITY = 8
 
 
-def triton_kernels(device: torch.device) -> ModuleType | None:
+def get_triton_kernels(device: torch.device) -> ModuleType | None:
     """Return the module ``daband.neural._triton_kernels`` if its kernels can run on the device, else None.
 
     They need Triton, which comes with torch for NVIDIA GPUs, and a GPU with bfloat16. The device must be torch's
@@ -80,11 +80,11 @@ class DomainNorm(nn.Module):
     """
 
     #: The running mean of each domain and channel, (domains, channels).
-    running_mean: torch.Tensor
+    running_mean: Tensor
     #: The running variance of each domain and channel, (domains, channels).
-    running_variance: torch.Tensor
+    running_variance: Tensor
     #: The number of training batches of each domain, (domains,).
-    batches_seen: torch.Tensor
+    batches_seen: Tensor
     #: The weight of a new batch in the running statistics.
     momentum = 0.1
     #: A small number that is added to variances, so that no division is by 0.
@@ -107,14 +107,14 @@ class DomainNorm(nn.Module):
         self.register_buffer("batches_seen", torch.zeros(len(domains)))
         #: For a network that never changes, the results of ``compute_affine`` by domain, computed at first use.
         #: Otherwise None.
-        self.frozen_affine: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+        self.frozen_affine: dict[int, tuple[Tensor, Tensor]] | None = None
 
-    def forward(self, features: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
+    def forward(self, features: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
         """Return normalised features of the same shape.
 
-        Rows are sorted by domain, and ``domain_rows[i]`` rows come from domain i.
+        Rows are sorted by domain, and ``rows_per_domain[i]`` rows come from domain i.
         """
-        counts = list(domain_rows)
+        counts = list(rows_per_domain)
         if self.statistics == "source":  # all sources are one domain, and the other domains use its statistics
             counts = [sum(counts[: self.n_sources]), sum(counts[self.n_sources :])]
         present_domains = [domain for domain, count in enumerate(counts) if count]
@@ -135,28 +135,28 @@ class DomainNorm(nn.Module):
             return features
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def pool_relu(self, maps: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
+    def pool_relu(self, maps: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
         """Apply ``forward``, 2x2 max pooling and ReLU to maps (B, C, H, W). On a GPU they are fused if possible."""
-        kernels = triton_kernels(maps.device) if maps.shape[2] % 2 == maps.shape[3] % 2 == 0 else None
-        if kernels is not None and self._can_fuse(domain_rows):
-            self.batches_seen.data[: len(domain_rows)].add_(1)
+        kernels = get_triton_kernels(maps.device) if maps.shape[2] % 2 == maps.shape[3] % 2 == 0 else None
+        if kernels is not None and self._can_fuse(rows_per_domain):
+            self.batches_seen.data[: len(rows_per_domain)].add_(1)
             running = self.running_mean.data, self.running_variance.data
-            settings = {"domains": len(domain_rows), "momentum": self.momentum, "epsilon": self.epsilon}
+            settings = {"domains": len(rows_per_domain), "momentum": self.momentum, "epsilon": self.epsilon}
             return kernels.norm_pool_relu(maps, self.weight, self.bias, *running, **settings)
-        present_domains = [domain for domain, rows in enumerate(domain_rows) if rows]
+        present_domains = [domain for domain, rows in enumerate(rows_per_domain) if rows]
         if kernels is not None and not self.training and len(present_domains) == 1 and not torch.is_grad_enabled():
             return kernels.affine_pool_relu(maps, *self.compute_affine(present_domains[0]))
-        return pool_relu(self(maps, domain_rows=domain_rows))
+        return pool_relu(self(maps, rows_per_domain=rows_per_domain))
 
-    def _can_fuse(self, domain_rows: Sequence[int]) -> bool:
+    def _can_fuse(self, rows_per_domain: Sequence[int]) -> bool:
         """Return True if the fused kernels for training can be used.
 
         They need own statistics, and the same number of rows of every domain.
         """
         uses_batch = self.training and self.statistics == "own" and self.weight is not None
-        return uses_batch and len(set(domain_rows)) == 1 and domain_rows[0] > 0
+        return uses_batch and len(set(rows_per_domain)) == 1 and rows_per_domain[0] > 0
 
-    def compute_affine(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def compute_affine(self, domain: int) -> tuple[Tensor, Tensor]:
         """Return the scale and shift (channels,) by which this layer normalises a domain outside of training.
 
         A linear layer before this one can include both, which saves a pass over its output.
@@ -172,9 +172,7 @@ class DomainNorm(nn.Module):
             self.frozen_affine[domain] = scale_and_shift
         return scale_and_shift
 
-    def _normalise(
-        self, part: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, uses_batch: bool
-    ) -> torch.Tensor:
+    def _normalise(self, part: Tensor, mean: Tensor, variance: Tensor, uses_batch: bool) -> Tensor:
         """Return the rows of one domain, normalised.
 
         With ``uses_batch`` they are normalised by their own statistics, and the running ``mean`` and ``variance`` are
@@ -183,7 +181,7 @@ class DomainNorm(nn.Module):
         settings = uses_batch, self.momentum, self.epsilon
         return functional.batch_norm(part, mean, variance, self.weight, self.bias, *settings)
 
-    def _running_statistics(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _running_statistics(self, domain: int) -> tuple[Tensor, Tensor]:
         """Return the mean and variance (C,) by which a domain is normalised outside of training."""
         means, variances = self.running_mean, self.running_variance
         mean, variance = means[0], variances[0]
@@ -197,7 +195,7 @@ class DomainNorm(nn.Module):
         own_mean, own_variance = means[domain], variances[domain]
         return torch.lerp(mean, own_mean, has_own_statistics), torch.lerp(variance, own_variance, has_own_statistics)
 
-    def _repeat_per_channel(self, value: torch.Tensor) -> torch.Tensor:
+    def _repeat_per_channel(self, value: Tensor) -> Tensor:
         """Return values (runs,) repeated for each channel, (runs * channels,); a single value is returned unchanged."""
         return value if value.numel() == 1 else value.reshape(-1, 1).expand(-1, self.channels).reshape(-1)
 
@@ -205,6 +203,6 @@ class DomainNorm(nn.Module):
         return f"channels={self.channels}, statistics={self.statistics!r}"
 
 
-def pool_relu(maps: torch.Tensor) -> torch.Tensor:
+def pool_relu(maps: Tensor) -> Tensor:
     """Return maps (B, C, H, W) after 2x2 max pooling and ReLU. ReLU is last, because pooled maps are smaller."""
     return functional.relu(functional.max_pool2d(maps, 2), inplace=True)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from daband._arguments import check_one_of
@@ -36,9 +36,9 @@ class Encoded(NamedTuple):
     """The output of an encoder for B contexts."""
 
     #: The features for the head, (B, d), each row of unit norm.
-    features: torch.Tensor
+    features: Tensor
     #: The features that are aligned between the domains, (B, w).
-    aligned: torch.Tensor
+    aligned: Tensor
 
 
 class FeatureNetwork(nn.Module):
@@ -48,27 +48,27 @@ class FeatureNetwork(nn.Module):
     context_shape: tuple[int, ...]
     #: The number of penultimate features.
     width: int
-    #: True if ``forward`` takes the argument ``runs``, to compute the networks of several runs together. Contexts are
+    #: True if ``forward`` takes the argument ``n_runs``, to compute the networks of several runs together. Contexts are
     #: then (B, runs, *context_shape), the parameters of the runs are adjacent along the first dimension, and features
     #: are (B, runs * width). The runs must be independent, all parameters must be trained, and all buffers must belong
     #: to ``DomainNorm``.
-    stackable: ClassVar[bool] = False
+    is_stackable: ClassVar[bool] = False
 
-    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
-        """Return features (B, width). Contexts are sorted by domain, and ``domain_rows[i]`` come from domain i."""
+    def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
+        """Return features (B, width). Contexts are sorted by domain, and ``rows_per_domain[i]`` come from domain i."""
         raise NotImplementedError
 
 
-def apply_linear(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Tensor:
+def apply_linear(layer: nn.Linear, rows: Tensor, *, n_runs: int) -> Tensor:
     """Apply the linear layers of several runs to ``rows`` (B, runs * inputs), and return (B, runs * outputs).
 
     The weights and biases of the runs are adjacent along the first dimension of the layer's parameters.
     """
-    if runs == 1:
+    if n_runs == 1:
         return layer(rows)
-    weight = layer.weight.view(runs, -1, layer.weight.shape[-1])
-    by_run = rows.view(len(rows), runs, -1).transpose(0, 1)
-    outputs = torch.baddbmm(layer.bias.view(runs, 1, -1), by_run, weight.transpose(1, 2))
+    weight = layer.weight.view(n_runs, -1, layer.weight.shape[-1])
+    by_run = rows.view(len(rows), n_runs, -1).transpose(0, 1)
+    outputs = torch.baddbmm(layer.bias.view(n_runs, 1, -1), by_run, weight.transpose(1, 2))
     return outputs.transpose(0, 1).reshape(len(rows), -1)
 
 
@@ -116,37 +116,37 @@ class Encoder(nn.Module):
         return self.dense.dimension
 
     @property
-    def aligned_width(self) -> int:
+    def n_aligned_features(self) -> int:
         """The number w of aligned features."""
         return self.features.width if self.dense.aligned == "penultimate" else self.dense.dimension
 
-    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int] | None = None, runs: int = 1) -> Encoded:
+    def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int] | None = None, n_runs: int = 1) -> Encoded:
         """Encode contexts (B, *context_shape).
 
         Args:
             contexts: sorted by domain.
-            domain_rows: the number of contexts of each domain; by default all come from the first domain.
-            runs: above 1, contexts are (B, runs, *context_shape), the parameters and buffers are those of all runs (see
-                ``FeatureNetwork.stackable``), and outputs are (B, runs, ...).
+            rows_per_domain: the number of contexts of each domain; by default all come from the first domain.
+            n_runs: above 1, contexts are (B, runs, *context_shape), the parameters and buffers are those of all runs
+                (see ``FeatureNetwork.is_stackable``), and outputs are (B, runs, ...).
         """
-        run_axis = () if runs == 1 else (runs,)
+        run_axis = () if n_runs == 1 else (n_runs,)
         if tuple(contexts.shape[1:]) != (*run_axis, *self.context_shape):
             raise InvalidInput(f"contexts must have shape (B, *{self.context_shape}), got {tuple(contexts.shape)}")
-        domain_rows = (len(contexts),) if domain_rows is None else domain_rows
-        options = {} if runs == 1 else {"runs": runs}
-        penultimate = self.features(to_unit_range(contexts), domain_rows=domain_rows, **options)
+        rows_per_domain = (len(contexts),) if rows_per_domain is None else rows_per_domain
+        options = {} if n_runs == 1 else {"n_runs": n_runs}
+        penultimate = self.features(to_unit_range(contexts), rows_per_domain=rows_per_domain, **options)
         penultimate, device = penultimate.to(self.first.weight.dtype), penultimate.device.type
         # The dense layers are too small to be faster in lower precision.
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-            hidden = functional.relu(apply_linear(self.first, penultimate, runs=runs))
-            features = apply_linear(self.second, hidden, runs=runs)
-            if runs > 1:
-                features, penultimate = (part.view(len(part), runs, -1) for part in (features, penultimate))
+            hidden = functional.relu(apply_linear(self.first, penultimate, n_runs=n_runs))
+            features = apply_linear(self.second, hidden, n_runs=n_runs)
+            if n_runs > 1:
+                features, penultimate = (part.view(len(part), n_runs, -1) for part in (features, penultimate))
             features = scale_to_unit_norm(features)
         return Encoded(features, penultimate if self.dense.aligned == "penultimate" else features)
 
 
-def scale_to_unit_norm(rows: torch.Tensor) -> torch.Tensor:
+def scale_to_unit_norm(rows: Tensor) -> Tensor:
     """Return rows (..., d) divided by their Euclidean norms; rows of zeros are unchanged."""
     return _ScaleToUnitNorm.apply(rows)  # type: ignore[no-untyped-call]
 
@@ -155,20 +155,20 @@ class _ScaleToUnitNorm(torch.autograd.Function):
     """Scale rows to unit norm, with an explicit gradient. Autograd would need three times as many operations."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
         norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=1e-12)
-        unit: torch.Tensor = rows / norm
+        unit: Tensor = rows / norm
         ctx.save_for_backward(unit, norm)
         return unit
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         unit, norm = ctx.saved_tensors
         radial_gradients = (gradients[0] * unit).sum(dim=-1, keepdim=True)
         return torch.addcmul(gradients[0], radial_gradients, unit, value=-1) / norm
 
 
-def to_unit_range(contexts: torch.Tensor) -> torch.Tensor:
+def to_unit_range(contexts: Tensor) -> Tensor:
     """Return contexts as floats. Contexts of type ``uint8`` are images, and are scaled from 0 to 255 to [0, 1]."""
     if contexts.dtype == torch.uint8:
         return contexts / _MAX_BYTE  # one pass, to float32 whatever torch's default dtype is
@@ -190,9 +190,9 @@ _MAX_BATCH_ROWS = 2048
 _MAX_CPU_VALUES = 1 << 18
 
 
-def single_domain_rows(domain: int, rows: int) -> tuple[int, ...]:
-    """Return the argument ``domain_rows`` of an encoder if all ``rows`` rows come from the domain with this index."""
-    return (0,) * domain + (rows,)
+def make_rows_per_domain(domain: int, n_rows: int) -> tuple[int, ...]:
+    """Return the argument ``rows_per_domain`` of an encoder if all rows come from the domain with this index."""
+    return (0,) * domain + (n_rows,)
 
 
 class InferenceEncoder:
@@ -200,16 +200,16 @@ class InferenceEncoder:
 
     Args:
         network: the encoder, which never changes after this.
-        shared: True if a round has one context per arm.
+        has_shared_arms: True if a round has one context per arm.
         device: the device of the encoder.
     """
 
-    def __init__(self, network: Encoder, *, shared: bool, device: torch.device) -> None:
+    def __init__(self, network: Encoder, *, has_shared_arms: bool, device: torch.device) -> None:
         for module in network.modules():
             if isinstance(module, DomainNorm):
                 module.frozen_affine = {}
         self.network = network.requires_grad_(False).eval()
-        self.shared = shared
+        self.has_shared_arms = has_shared_arms
         self.device = device
 
     def encode(self, contexts: AnyArray, domain: int) -> FloatArray:
@@ -220,7 +220,7 @@ class InferenceEncoder:
         tensor = torch.from_numpy(np.ascontiguousarray(contexts))
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
-        batch_shape = tensor.shape[:2] if self.shared else tensor.shape[:1]
+        batch_shape = tensor.shape[:2] if self.has_shared_arms else tensor.shape[:1]
         flat = tensor.reshape(-1, *tensor.shape[len(batch_shape) :])
         batch_rows = _MAX_BATCH_ROWS
         if self.device.type == "cpu":
@@ -230,7 +230,7 @@ class InferenceEncoder:
             for start in range(0, len(flat), batch_rows):
                 part = flat[start : start + batch_rows].to(self.device)
                 padded = _pad_rows(part) if self.device.type == "cuda" else part
-                encoded = self.network(padded, domain_rows=single_domain_rows(domain, len(padded))).features
+                encoded = self.network(padded, rows_per_domain=make_rows_per_domain(domain, len(padded))).features
                 pieces.append(encoded[: len(part)])
         features: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
         # Normalise again in float64, because the network's rows have unit norm only up to float32 rounding.
@@ -238,7 +238,7 @@ class InferenceEncoder:
         return features.reshape(*batch_shape, -1)
 
 
-def _pad_rows(contexts: torch.Tensor) -> torch.Tensor:
+def _pad_rows(contexts: Tensor) -> Tensor:
     """Append copies of the first context up to a power of two. GPU libraries are slow for each new number of rows."""
     n_missing = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
     return torch.cat([contexts, contexts[:1].expand(n_missing, *contexts.shape[1:])]) if n_missing else contexts
@@ -303,7 +303,7 @@ class CustomFeatures(FeatureNetwork):
                 features = module(probe)
             except (RuntimeError, ValueError, IndexError) as error:
                 raise InvalidInput(f"encoder must accept contexts of shape {self.context_shape}: {error}") from None
-        if not isinstance(features, torch.Tensor) or features.ndim < 2 or features.shape[0] != 1:
+        if not isinstance(features, Tensor) or features.ndim < 2 or features.shape[0] != 1:
             raise InvalidInput("encoder must return one tensor (B, ...) for contexts (B, *context_shape)")
         self.width = features[0].numel()
         self.train(self.training)
@@ -317,5 +317,5 @@ class CustomFeatures(FeatureNetwork):
                 module.eval()
         return self
 
-    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
+    def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
         return self.module(contexts).flatten(1)

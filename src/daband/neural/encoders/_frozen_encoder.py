@@ -23,7 +23,7 @@ from daband._input_encoders import OnnxProgram
 from daband.errors import InvalidInput
 from daband.neural.encoders._conv import ConvFeatures
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.encoders._encoder import Encoder, InferenceEncoder, single_domain_rows
+from daband.neural.encoders._encoder import Encoder, InferenceEncoder, make_rows_per_domain
 from daband.neural.encoders._mlp import MlpFeatures
 from daband.serving._numpy_networks import Network, load_network
 
@@ -57,7 +57,7 @@ class TorchNetwork:
     """A frozen encoder for contexts of one domain that torch computes. Files contain it as an ONNX program."""
 
     def __init__(self, encoder: Encoder, domain: int) -> None:
-        self._encoder = InferenceEncoder(encoder, shared=False, device=torch.device("cpu"))
+        self._encoder = InferenceEncoder(encoder, has_shared_arms=False, device=torch.device("cpu"))
         self._domain = domain
         self.dimension = encoder.dimension
 
@@ -96,7 +96,7 @@ class _UnscaledFeatures(nn.Module):
         self.network, self.domain = network, domain
 
     def forward(self, contexts: torch.Tensor) -> torch.Tensor:
-        penultimate = self.network.features(contexts, domain_rows=single_domain_rows(self.domain, len(contexts)))
+        penultimate = self.network.features(contexts, rows_per_domain=make_rows_per_domain(self.domain, len(contexts)))
         return self.network.second(nn.functional.relu(self.network.first(penultimate)))
 
 

@@ -30,7 +30,7 @@ class MlpFeatures(FeatureNetwork):
         domains: the names of the domains.
     """
 
-    stackable = True
+    is_stackable = True
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class MlpFeatures(FeatureNetwork):
             self.norms.append(norm if normalise_hidden else nn.Identity())
             n_inputs = width
 
-    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int], runs: int = 1) -> torch.Tensor:
+    def forward(self, contexts: torch.Tensor, *, rows_per_domain: Sequence[int], n_runs: int = 1) -> torch.Tensor:
         hidden = contexts.flatten(1)
         if self.normalise_input is not None:
-            hidden = self.normalise_input(hidden, domain_rows=domain_rows)
+            hidden = self.normalise_input(hidden, rows_per_domain=rows_per_domain)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Linear)
-            hidden = apply_linear(layer, hidden, runs=runs)
+            hidden = apply_linear(layer, hidden, n_runs=n_runs)
             if isinstance(norm, DomainNorm):
-                hidden = norm(hidden, domain_rows=domain_rows)
+                hidden = norm(hidden, rows_per_domain=rows_per_domain)
             hidden = functional.relu(hidden)
         return hidden

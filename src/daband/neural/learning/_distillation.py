@@ -9,7 +9,7 @@ from torch import nn
 
 from daband.neural.encoders._augmentation import Augmentation, augment
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.encoders._encoder import Encoder, single_domain_rows
+from daband.neural.encoders._encoder import Encoder, make_rows_per_domain
 from daband.neural.learning._gradient_step import predict_rewards
 from daband.neural.learning._torch_settings import single_precision, tf32_matmul
 
@@ -25,7 +25,7 @@ def distil(
     augmentation: Augmentation,
     learning_rate: float,
     batch_size: int,
-    steps: int,
+    n_steps: int,
     seed: int,
 ) -> Encoder:
     """Return a copy of ``network``, trained to predict ``soft_labels`` from augmented contexts, by cross-entropy.
@@ -40,7 +40,7 @@ def distil(
         augmentation: the augmentation of images. The soft labels are for images without augmentation.
         learning_rate: the initial learning rate of Adam, which falls to 0 along a cosine.
         batch_size: the number of contexts per step.
-        steps: the number of gradient steps.
+        n_steps: the number of gradient steps.
         seed: determines batches and augmentation.
     """
     student = copy.deepcopy(network).requires_grad_(True).train()
@@ -49,14 +49,14 @@ def distil(
             module.frozen_affine = None
     device, generator = theta.device, torch.Generator(theta.device).manual_seed(seed)
     optimiser = torch.optim.Adam(student.parameters(), lr=learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, n_steps))
     n_draws = augmentation.count_draws(tuple(contexts.shape[1:]))
     with torch.enable_grad(), tf32_matmul():
-        for _ in range(steps):
+        for _ in range(n_steps):
             rows = torch.randint(len(contexts), (batch_size,), generator=generator, device=device)
             augmentation_draws = torch.rand(batch_size, n_draws, generator=generator, device=device)
             augmented = augment(contexts[rows.to(contexts.device)].to(device), augmentation, augmentation_draws)
-            features = student(augmented, domain_rows=single_domain_rows(domain, batch_size)).features
+            features = student(augmented, rows_per_domain=make_rows_per_domain(domain, batch_size)).features
             loss = nn.functional.cross_entropy(predict_rewards(features, theta), soft_labels[rows])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.adam import adam
 
-from daband.neural.encoders._domain_norm import DomainNorm, triton_kernels
+from daband.neural.encoders._domain_norm import DomainNorm, get_triton_kernels
 
 #: The number of float32 values in 16 bytes, the alignment that kernels need.
 _ALIGNMENT_VALUES = 4
@@ -44,7 +44,7 @@ class _Slot:
         """The number of values."""
         return math.prod(self.shape)
 
-    def to_parameter(self, values: torch.Tensor) -> torch.Tensor:
+    def to_parameter(self, values: Tensor) -> Tensor:
         """Return values (..., size) as a parameter (..., *shape). Weights of convolutions are stored channels last."""
         batch_shape = values.shape[:-1]
         if len(self.shape) != 4:
@@ -52,7 +52,7 @@ class _Slot:
         outputs, inputs, height, width = self.shape
         return values.view(*batch_shape, outputs, height, width, inputs).movedim(-1, -3)
 
-    def to_values(self, parameter: torch.Tensor) -> torch.Tensor:
+    def to_values(self, parameter: Tensor) -> Tensor:
         """Return a copy of a parameter as values (size,): the inverse of ``to_parameter``."""
         channels_last = parameter.movedim(1, -1) if len(self.shape) == 4 else parameter
         return channels_last.reshape(-1)
@@ -76,7 +76,7 @@ class FlatParameters:
         self.slots = list(slots)
         self.sizes = [slot.size for slot in self.slots]
         #: The results of ``_find_order``, by number of runs and device.
-        self._orders: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._orders: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
 
     @classmethod
     def from_modules(cls, modules: Mapping[str, nn.Module]) -> FlatParameters:
@@ -104,7 +104,7 @@ class FlatParameters:
         """Return the number of values of a module, with padding."""
         return sum(slot.size for slot in self.slots if slot.module_name == module_name)
 
-    def pack(self, modules: Mapping[str, nn.Module]) -> torch.Tensor:
+    def pack(self, modules: Mapping[str, nn.Module]) -> Tensor:
         """Return a copy of the parameters as one vector."""
         parameters_by_module = {module_name: dict(module.named_parameters()) for module_name, module in modules.items()}
         pieces = []
@@ -115,51 +115,51 @@ class FlatParameters:
                 pieces.append(pieces[0].new_zeros(slot.size))
         return torch.cat(pieces)
 
-    def install(self, modules: Mapping[str, nn.Module], vector: torch.Tensor) -> None:
+    def install(self, modules: Mapping[str, nn.Module], vector: Tensor) -> None:
         """Make the modules' parameters views of ``vector``."""
         parameters_by_module = {module_name: dict(module.named_parameters()) for module_name, module in modules.items()}
         for slot, values in zip(self.slots, torch.split(vector.detach(), self.sizes), strict=True):
             if slot.name:
                 parameters_by_module[slot.module_name][slot.name].data = slot.to_parameter(values)
 
-    def unpack(self, rows: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
+    def unpack(self, rows: Tensor) -> dict[str, dict[str, Tensor]]:
         """Return the parameters (runs, *shape) of all runs, by module and name, from ``rows`` (runs, size).
 
         Rows are split, because the gradient of a split is one concatenation, so that the gradient of ``rows`` is
         contiguous. With several runs, all rows are first copied once into an order in which the values of a parameter
         are adjacent for all runs. Otherwise networks would copy each parameter separately.
         """
-        parameters_by_module: dict[str, dict[str, torch.Tensor]] = {slot.module_name: {} for slot in self.slots}
-        runs, pieces = len(rows), torch.split(rows, self.sizes, dim=1)
-        if runs > 1:
-            adjacent = _Reorder.apply(rows, *self._find_order(runs, rows.device))  # type: ignore[no-untyped-call]
-            sizes = [runs * size for size in self.sizes]
-            pieces = tuple(piece.view(runs, -1) for piece in torch.split(adjacent, sizes))
+        parameters_by_module: dict[str, dict[str, Tensor]] = {slot.module_name: {} for slot in self.slots}
+        n_runs, pieces = len(rows), torch.split(rows, self.sizes, dim=1)
+        if n_runs > 1:
+            adjacent = _Reorder.apply(rows, *self._find_order(n_runs, rows.device))  # type: ignore[no-untyped-call]
+            sizes = [n_runs * size for size in self.sizes]
+            pieces = tuple(piece.view(n_runs, -1) for piece in torch.split(adjacent, sizes))
         for slot, values in zip(self.slots, pieces, strict=True):
             if slot.name:
                 parameters_by_module[slot.module_name][slot.name] = slot.to_parameter(values)
         return parameters_by_module
 
-    def _find_order(self, runs: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def _find_order(self, n_runs: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the order in which a parameter's values are adjacent for all runs, and the inverse of that order."""
-        if (runs, device) not in self._orders:
-            indices = torch.arange(runs * sum(self.sizes), device=device).view(runs, -1)
+        if (n_runs, device) not in self._orders:
+            indices = torch.arange(n_runs * sum(self.sizes), device=device).view(n_runs, -1)
             order = torch.cat([piece.reshape(-1) for piece in torch.split(indices, self.sizes, dim=1)])
-            self._orders[runs, device] = order.int(), order.argsort().int()
-        return self._orders[runs, device]
+            self._orders[n_runs, device] = order.int(), order.argsort().int()
+        return self._orders[n_runs, device]
 
 
 class _Reorder(torch.autograd.Function):
     """Copy the values of a matrix into a vector in a given order. The backward pass uses the inverse order."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(inverse)
         ctx.shape = rows.shape
         return rows.reshape(-1).index_select(0, order)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (inverse,) = ctx.saved_tensors
         return gradients[0].index_select(0, inverse).view(ctx.shape), None, None
 
@@ -170,8 +170,8 @@ class FlatStatistics:
     A buffer has a row per domain. In each row, the values of the runs are adjacent, and padding follows.
     """
 
-    def __init__(self, network: nn.Module, *, runs: int) -> None:
-        self.runs = runs
+    def __init__(self, network: nn.Module, *, n_runs: int) -> None:
+        self.n_runs = n_runs
         #: The name and the shape of each buffer in the vector.
         self._buffers: list[tuple[str, tuple[int, ...]]] = []
         for prefix, module in network.named_modules():
@@ -180,7 +180,7 @@ class FlatStatistics:
                     self._buffers.append((f"{prefix}.{name}", tuple(getattr(module, name).shape)))
         self.size = sum(math.prod(self._compute_row_sizes(shape)[:2]) for _, shape in self._buffers)
 
-    def pack(self, networks: Sequence[nn.Module]) -> torch.Tensor:
+    def pack(self, networks: Sequence[nn.Module]) -> Tensor:
         """Return the statistics of the runs' networks as one vector; the networks' buffers become views of it."""
         example = next(networks[0].parameters())
         vector = torch.zeros(self.size, device=example.device, dtype=example.dtype)
@@ -192,14 +192,14 @@ class FlatStatistics:
                 setattr(norm, buffer_name, view)
         return vector
 
-    def unpack(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+    def unpack(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the buffers of all runs by name, as views: (domains, runs * channels) or (domains, runs)."""
         return {name: view.flatten(1) for name, view in self._view_stacked(vector)}
 
-    def find_run_indices(self, device: torch.device) -> torch.Tensor:
+    def find_run_indices(self, device: torch.device) -> Tensor:
         """Return the index of the run to which each value of the vector belongs, (size,)."""
         vector = torch.zeros(self.size, device=device)
-        for run in range(self.runs):
+        for run in range(self.n_runs):
             for _, view in self._view_run(vector, run):
                 view.fill_(run)
         return vector.long()
@@ -207,26 +207,26 @@ class FlatStatistics:
     def _compute_row_sizes(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
         """Return a buffer's number of rows, the values of a row with padding, and the values of one run in a row."""
         n_rows, run_size = shape[0], math.prod(shape[1:])
-        row_size = self.runs * run_size
+        row_size = self.n_runs * run_size
         return n_rows, row_size + -row_size % _ALIGNMENT_VALUES, run_size
 
-    def _view_stacked(self, vector: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    def _view_stacked(self, vector: Tensor) -> list[tuple[str, Tensor]]:
         """Return every buffer by name as a view (domains, runs, n). Each row starts at a multiple of 16 bytes."""
         stacked, start = [], 0
         for name, shape in self._buffers:
             n_rows, row_size, run_size = self._compute_row_sizes(shape)
-            rows = vector[start : start + n_rows * row_size].view(n_rows, row_size)[:, : self.runs * run_size]
-            stacked.append((name, rows.view(n_rows, self.runs, run_size)))
+            rows = vector[start : start + n_rows * row_size].view(n_rows, row_size)[:, : self.n_runs * run_size]
+            stacked.append((name, rows.view(n_rows, self.n_runs, run_size)))
             start += n_rows * row_size
         return stacked
 
-    def _view_run(self, vector: torch.Tensor, run: int) -> list[tuple[str, torch.Tensor]]:
+    def _view_run(self, vector: Tensor, run: int) -> list[tuple[str, Tensor]]:
         """Return the buffers of one run, by name, as views."""
         shapes = dict(self._buffers)
         return [(name, view[:, run].reshape(shapes[name])) for name, view in self._view_stacked(vector)]
 
 
-def make_initial_moments(vector: torch.Tensor) -> dict[str, torch.Tensor]:
+def make_initial_moments(vector: Tensor) -> dict[str, Tensor]:
     """Return the state of Adam before the first step, for a vector of parameters."""
     zeros = torch.zeros_like(vector.detach())
     return {"exp_avg": zeros, "exp_avg_sq": zeros.clone(), "step": torch.zeros((), device=vector.device)}
@@ -238,12 +238,12 @@ class RowAdam:
     Steps change ``parameters`` and ``moments`` in place. ``make_initial_moments`` returns the moments of a new run.
     """
 
-    def __init__(self, parameters: torch.Tensor, moments: Mapping[str, torch.Tensor], *, learning_rate: float) -> None:
+    def __init__(self, parameters: Tensor, moments: Mapping[str, Tensor], *, learning_rate: float) -> None:
         self._learning_rate = learning_rate
         self._row_tensors = [parameters.detach(), *(moments[name] for name in ("exp_avg", "exp_avg_sq", "step"))]
-        self._kernels = triton_kernels(parameters.device)
+        self._kernels = get_triton_kernels(parameters.device)
 
-    def step(self, gradient: torch.Tensor, skip: torch.Tensor) -> None:
+    def step(self, gradient: Tensor, skip: Tensor) -> None:
         """Take one step with ``gradient`` (runs, n) for every run, except for runs whose ``skip`` (runs,) is 1."""
         if self._kernels is not None:
             kernel_settings = {"learning_rate": self._learning_rate, "betas": (0.9, 0.999), "epsilon": 1e-8}

@@ -1,7 +1,7 @@
 """Store the trained state of a neural policy: encoder, EMA encoder, parameters of the objective, optimiser state.
 
-The EMA encoder is an exponential moving average of the encoder over gradient steps. A ``Stepper``
-(``_step_runners.py``) takes the steps, for one learner or for several stacked learners.
+The EMA encoder is an exponential moving average of the encoder over gradient steps. A ``StackTrainer``
+(``_stack_trainer.py``) takes the steps, for one learner or for several stacked learners.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from daband._arrays import AnyArray, FloatArray, with_prefix
 from daband._domain_names import DomainNames
@@ -27,7 +27,7 @@ from daband.neural.learning._settings import CUSTOM, Recipe
 from daband.neural.learning._skill_gate import SkillGate
 from daband.neural.learning._torch_settings import needs_threads, single_precision
 from daband.neural.objectives._objective import Objective
-from daband.neural.objectives._term import TermShape
+from daband.neural.objectives._term import TermSettings
 
 _Module = TypeVar("_Module", bound=nn.Module)
 #: ``LearningSettings.scale`` is multiplied by this factor if rewards are standardised. It is the standard deviation of
@@ -44,14 +44,14 @@ class Learner:
         recipe: the settings.
         feature_shape: the shape of a context after the transform.
         n_arms: the number of arms.
-        shared: True if a round has one context per arm.
+        has_shared_arms: True if a round has one context per arm.
         feedback: one of ``FEEDBACKS``.
         seed: determines initial weights and batches.
         device: the device of all tensors.
-        standardised: True if rewards have mean 0 and standard deviation 1.
+        standardise_rewards: True if rewards have mean 0 and standard deviation 1.
         module: a custom network; None if the recipe names a registered one.
         domains: the names of the domains.
-        intercept: True if the head's regressions have an intercept, as regressions on arm features do.
+        has_intercept: True if the head's regressions have an intercept, as regressions on arm features do.
     """
 
     @single_precision()
@@ -61,27 +61,27 @@ class Learner:
         recipe: Recipe,
         feature_shape: tuple[int, ...],
         n_arms: int,
-        shared: bool,
+        has_shared_arms: bool,
         feedback: str,
         seed: int,
         device: torch.device,
-        standardised: bool = False,
+        standardise_rewards: bool = False,
         module: nn.Module | None = None,
         domains: DomainNames | None = None,
-        intercept: bool = False,
+        has_intercept: bool = False,
     ) -> None:
         self.recipe = recipe
-        self.intercept = intercept
+        self.has_intercept = has_intercept
         self._module = module
         self.domains = DomainNames() if domains is None else domains
-        self.shared = shared
+        self.has_shared_arms = has_shared_arms
         self.n_arms = n_arms
         self.feedback = feedback
-        self.standardised = standardised
+        self.standardise_rewards = standardise_rewards
         self.seed = seed
         self.device = device
         #: Logits are predicted rewards times ``scale``.
-        self.scale = recipe.learning.scale * (_STANDARDISED_SCALE if standardised else 1.0)
+        self.scale = recipe.learning.scale * (_STANDARDISED_SCALE if standardise_rewards else 1.0)
         # The initial weights depend on the seed only, and torch's global random state does not change.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -97,15 +97,15 @@ class Learner:
             )
             if settings.initialisation == "gaussian":
                 _initialise_gaussian(encoder)
-            shape = TermShape(
+            term_settings = TermSettings(
                 n_arms=n_arms,
-                aligned_width=encoder.aligned_width,
+                n_aligned_features=encoder.n_aligned_features,
                 feedback=feedback,
                 scale=self.scale,
-                standardised=standardised,
+                standardise_rewards=standardise_rewards,
             )
             torch.manual_seed(seed + 1)  # so that the encoder does not change the terms' initial weights
-            objective = Objective(weights=recipe.weights, shape=shape)
+            objective = Objective(weights=recipe.weights, settings=term_settings)
         self.encoder: Encoder = encoder.to(device).train()
         self.objective = objective.to(device)
         self.layout = FlatParameters.from_modules(self._trained_modules())
@@ -115,7 +115,7 @@ class Learner:
         #: The EMA encoder, which decides; None if the recipe has no EMA.
         self.ema_encoder: Encoder | None = None
         #: The parameters of the EMA encoder in one vector.
-        self.ema_vector: torch.Tensor | None = None
+        self.ema_vector: Tensor | None = None
         if recipe.learning.ema_decay > 0:
             self.ema_encoder = copy.deepcopy(self.encoder).requires_grad_(False).eval()
             encoder_layout = self.layout.select("encoder")
@@ -126,16 +126,16 @@ class Learner:
         self.generator = torch.Generator(device).manual_seed(seed)
         #: The state of Adam: the running means of the gradient and of its square, and the number of steps.
         self.moments = make_initial_moments(self.parameter_vector)
-        n_heads = 1 if shared else n_arms
-        dimension = self.encoder.dimension + intercept
+        n_heads = 1 if has_shared_arms else n_arms
+        dimension = self.encoder.dimension + has_intercept
         inverse_size = dimension if self.objective.needs_bonus else 0  # most terms do not need the inverses
         #: Inputs of the losses that have no gradient, by their names in ``RunInputs``. ``set_head`` sets all of them
         #: except "arm_frequencies", which gradient steps update.
         self.loss_inputs = {
             "theta": torch.zeros(n_heads, dimension, device=device),
-            "inverse": torch.zeros(n_heads, inverse_size, inverse_size, device=device),
+            "inverses": torch.zeros(n_heads, inverse_size, inverse_size, device=device),
             "alpha": torch.zeros((), device=device),
-            "unit": torch.tensor([0.0, 1.0], device=device),
+            "reward_unit": torch.tensor([0.0, 1.0], device=device),
             "arm_frequencies": torch.full((2, n_arms), 1 / n_arms, device=device),
         }
         self.skill_gate = SkillGate(n_arms=n_arms, feedback=feedback)
@@ -154,9 +154,9 @@ class Learner:
         #: True if steps on the CPU use more than one thread.
         self.needs_threads = needs_threads(self.encoder, context_shape=feature_shape, n_contexts=n_contexts)
         #: True if steps on a GPU are recorded as a CUDA graph.
-        self.cuda_graph = True
-        #: The object that takes this learner's steps; ``_step_runners.py`` sets it.
-        self.stepper: object | None = None
+        self.uses_cuda_graph = True
+        #: The object that takes this learner's steps; ``_stack_trainer.py`` sets it.
+        self.trainer: object | None = None
 
     def _trained_modules(self) -> dict[str, nn.Module]:
         """Return the trained modules by name."""
@@ -170,7 +170,7 @@ class Learner:
     @property
     def contexts_per_round(self) -> int:
         """The number of contexts of a round: one, or one per arm."""
-        return self.n_arms if self.shared else 1
+        return self.n_arms if self.has_shared_arms else 1
 
     @property
     def uses_target(self) -> bool:
@@ -182,30 +182,30 @@ class Learner:
         self.run_steps = max(1, steps)
 
     @property
-    def stackable(self) -> bool:
+    def is_stackable(self) -> bool:
         """True if learners of this shape can be stacked: all tensors are trained, or are statistics of a norm."""
         modules = self._trained_modules().values()
         has_frozen = any(not parameter.requires_grad for module in modules for parameter in module.parameters())
         other_buffers = [*self.other_buffers, *self.objective.buffers()]
-        return self.encoder.features.stackable and not has_frozen and not other_buffers
+        return self.encoder.features.is_stackable and not has_frozen and not other_buffers
 
     @property
     def shape_key(self) -> str:
         """A key that is equal for learners that can be stacked."""
         recipe = self.recipe.settings()
         recipe["weights"] = sorted(self.objective.weights)
-        sizes = [self.encoder.context_shape, self.n_arms, self.shared, self.domains.settings(), self.standardised]
-        sizes.append(self.intercept)
-        return json.dumps([recipe, *sizes, self.feedback, str(self.device)], default=str)
+        sizes = [self.encoder.context_shape, self.n_arms, self.domains.settings()]
+        flags = [self.has_shared_arms, self.standardise_rewards, self.has_intercept]
+        return json.dumps([recipe, sizes, flags, self.feedback, str(self.device)], default=str)
 
     def use_tensors(
         self,
         *,
-        parameter_vector: torch.Tensor,
-        ema_vector: torch.Tensor | None,
-        moments: Mapping[str, torch.Tensor],
-        loss_inputs: Mapping[str, torch.Tensor],
-        skip_counts: torch.Tensor,
+        parameter_vector: Tensor,
+        ema_vector: Tensor | None,
+        moments: Mapping[str, Tensor],
+        loss_inputs: Mapping[str, Tensor],
+        skip_counts: Tensor,
     ) -> None:
         """Use these tensors for the state that steps change. They must have the same values as the current ones."""
         self.parameter_vector.data = parameter_vector
@@ -233,43 +233,44 @@ class Learner:
         Parameters that are not trained are shared with the copy.
         """
         network = self.encoder if self.ema_encoder is None else self.ema_encoder
-        if self.stackable:
+        if self.is_stackable:
             copied = _copy_module(network)
         else:
             frozen_names = {name for name, parameter in self.encoder.named_parameters() if not parameter.requires_grad}
             memo = {id(parameter): parameter for name, parameter in network.named_parameters() if name in frozen_names}
             copied = copy.deepcopy(network, memo)
-        return InferenceEncoder(copied, shared=self.shared, device=self.device)
+        return InferenceEncoder(copied, has_shared_arms=self.has_shared_arms, device=self.device)
 
     def set_head(
-        self, theta: FloatArray, inverse: FloatArray | None, *, alpha: float, unit: tuple[float, float] = (0.0, 1.0)
+        self, theta: FloatArray, inverses: FloatArray | None, *, alpha: float, mean: float = 0.0, deviation: float = 1.0
     ) -> None:
         """Copy the state of the regression head into ``loss_inputs``, and set the gate by the current skill.
 
         Args:
             theta: (heads, d), the coefficients of each regression. There is one per arm, or one for shared arms.
-            inverse: (heads, d, d), the inverse of each regression's matrix A; None if no term needs bonuses.
+            inverses: (heads, d, d), the inverse of each regression's matrix A; None if no term needs bonuses.
             alpha: the factor of the confidence bonus.
-            unit: the centre and the scale of rewards.
+            mean: the mean of rewards; 0 if they are not standardised.
+            deviation: the standard deviation of rewards; 1 if they are not standardised.
         """
         coefficients = torch.from_numpy(np.ascontiguousarray(theta)).to(torch.float32)
         if self.recipe.replay.unit_theta:
             coefficients = nn.functional.normalize(coefficients, dim=1)
         self.loss_inputs["theta"].copy_(coefficients, non_blocking=True)
-        if self.objective.needs_bonus and inverse is not None:
-            self.loss_inputs["inverse"].copy_(torch.from_numpy(inverse), non_blocking=True)
+        if self.objective.needs_bonus and inverses is not None:
+            self.loss_inputs["inverses"].copy_(torch.from_numpy(inverses), non_blocking=True)
         self.loss_inputs["alpha"].fill_(alpha)
-        if self.standardised:
-            self.loss_inputs["unit"].copy_(torch.tensor(unit), non_blocking=True)
-        self.gate = self.skill_gate.compute_skill(unit[1]) ** self.recipe.learning.gate_exponent
+        if self.standardise_rewards:
+            self.loss_inputs["reward_unit"].copy_(torch.tensor([mean, deviation]), non_blocking=True)
+        self.gate = self.skill_gate.compute_skill(deviation) ** self.recipe.learning.gate_exponent
 
     def add_arm(self) -> None:
         """Add one arm without rounds."""
         self.n_arms += 1
         self.skill_gate.add_arm()
-        self.stepper = None
-        if not self.shared:
-            for name in ("theta", "inverse"):
+        self.trainer = None
+        if not self.has_shared_arms:
+            for name in ("theta", "inverses"):
                 heads = self.loss_inputs[name]
                 self.loss_inputs[name] = torch.cat([heads, torch.zeros_like(heads[:1])])
         self.loss_inputs["arm_frequencies"] = nn.functional.pad(self.loss_inputs["arm_frequencies"], (0, 1))
@@ -298,7 +299,7 @@ class Learner:
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore a state that ``state`` returned."""
 
-        def to_tensors(prefix: str) -> dict[str, torch.Tensor]:
+        def to_tensors(prefix: str) -> dict[str, Tensor]:
             return {name: torch.from_numpy(np.array(array)) for name, array in with_prefix(prefix, state).items()}
 
         for prefix, module in self._saved_modules().items():
@@ -323,18 +324,18 @@ class Learner:
         """Make copies and pickles from the arguments and the state, because views of one vector would be separated."""
         arguments = {
             "recipe": self.recipe, "feature_shape": self.encoder.context_shape, "n_arms": self.n_arms,
-            "shared": self.shared, "feedback": self.feedback, "seed": self.seed, "device": self.device,
-            "standardised": self.standardised, "module": self._module, "domains": self.domains,
-            "intercept": self.intercept,
+            "has_shared_arms": self.has_shared_arms, "feedback": self.feedback, "seed": self.seed,
+            "device": self.device, "standardise_rewards": self.standardise_rewards, "module": self._module,
+            "domains": self.domains, "has_intercept": self.has_intercept,
         }  # fmt: skip
-        return _rebuild_learner, (arguments, self.state(), self.cuda_graph)
+        return _rebuild_learner, (arguments, self.state(), self.uses_cuda_graph)
 
 
-def _rebuild_learner(arguments: dict[str, Any], state: Mapping[str, AnyArray], cuda_graph: bool) -> Learner:
+def _rebuild_learner(arguments: dict[str, Any], state: Mapping[str, AnyArray], uses_cuda_graph: bool) -> Learner:
     """Return a new learner with these arguments and this state."""
     learner = Learner(**arguments)
     learner.restore(state)
-    learner.cuda_graph = cuda_graph
+    learner.uses_cuda_graph = uses_cuda_graph
     return learner
 
 
@@ -350,13 +351,13 @@ def _copy_module(module: _Module) -> _Module:
     return copied
 
 
-def _find_other_buffers(encoder: nn.Module, ema: nn.Module | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _find_other_buffers(encoder: nn.Module, ema: nn.Module | None) -> tuple[list[Tensor], list[Tensor]]:
     """Return the buffers that training may change and that belong to no ``DomainNorm``: of the encoder, and of its EMA.
 
     Buffers of batch norms that always use their running statistics are ignored, because there may be hundreds.
     """
-    buffers: list[torch.Tensor] = []
-    ema_buffers: list[torch.Tensor] = []
+    buffers: list[Tensor] = []
+    ema_buffers: list[Tensor] = []
     for module, ema_module in zip(encoder.modules(), (ema or encoder).modules(), strict=True):
         is_frozen_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.training
         if not isinstance(module, DomainNorm) and not is_frozen_norm:

@@ -42,8 +42,8 @@ class ReplayBuffer:
         context_shape: the shape of one context.
         capacity: the maximum number of contexts.
         seed: determines which contexts are stored.
-        device: the device of the policy; large buffers are on the host instead (``on_host``).
-        labelled: store rounds, which also have ``arms``, ``rewards`` and ``weights``. Steps draw rounds with
+        device: the device of the policy; large buffers are on the host instead (``is_on_host``).
+        is_labelled: store rounds, which also have ``arms``, ``rewards`` and ``weights``. Steps draw rounds with
             probabilities proportional to their weights.
         keeps_latest: store the latest contexts, context i in row ``i % capacity``, instead of a uniform sample.
     """
@@ -55,7 +55,7 @@ class ReplayBuffer:
         capacity: int,
         seed: int,
         device: torch.device,
-        labelled: bool = False,
+        is_labelled: bool = False,
         keeps_latest: bool = False,
     ) -> None:
         self.context_shape = context_shape
@@ -64,14 +64,14 @@ class ReplayBuffer:
         self.device = device
         self.keeps_latest = keeps_latest
         #: True if contexts are stored on the host although the device is a GPU.
-        self.on_host = False
+        self.is_on_host = False
         #: The number of contexts that were ever added.
         self.n_seen = 0
         #: True if a round with a weight other than 1 was ever stored.
         self.has_weights = False
         #: The stored data by name. All columns have the same number of rows, of which the first ``len(self)`` are used.
         self.columns = {"contexts": torch.empty((0, *context_shape), device=device)}
-        dtypes = {"arms": torch.int64, "rewards": torch.float64, "weights": torch.float64} if labelled else {}
+        dtypes = {"arms": torch.int64, "rewards": torch.float64, "weights": torch.float64} if is_labelled else {}
         self.columns |= {name: torch.empty(0, dtype=dtype, device=device) for name, dtype in dtypes.items()}
 
     @property
@@ -84,8 +84,8 @@ class ReplayBuffer:
 
     @property
     def stack_key(self) -> tuple[bool, torch.dtype, bool]:
-        """A key that must be equal for the buffers of stacked runs: not empty, dtype of contexts, and ``on_host``."""
-        return len(self) > 0, self.contexts.dtype, self.on_host
+        """A key that must be equal for buffers of stacked runs: not empty, dtype of contexts, and ``is_on_host``."""
+        return len(self) > 0, self.contexts.dtype, self.is_on_host
 
     def add(self, contexts: AnyArray) -> None:
         """Add contexts (B, *context_shape). If the buffer is full, they replace others or are not stored."""
@@ -129,8 +129,8 @@ class ReplayBuffer:
         """
         if self.device.type == "cuda":
             n_bytes = self.capacity * math.prod(self.context_shape) * dtype.itemsize
-            self.on_host = n_bytes > _MAX_GPU_FRACTION * torch.cuda.get_device_properties(self.device).total_memory
-        self.columns["contexts"] = self.contexts.to("cpu" if self.on_host else self.device, dtype)
+            self.is_on_host = n_bytes > _MAX_GPU_FRACTION * torch.cuda.get_device_properties(self.device).total_memory
+        self.columns["contexts"] = self.contexts.to("cpu" if self.is_on_host else self.device, dtype)
 
     def _assign_slots(self, n: int) -> tuple[IntArray, IntArray]:
         """Decide which of the next ``n`` contexts are stored, if they exceed the capacity.
@@ -186,7 +186,7 @@ class Segment:
     #: The index of the domain.
     domain: int
     #: True for rounds, False for unlabelled contexts.
-    labelled: bool
+    is_labelled: bool
 
 
 @dataclass(frozen=True)
@@ -216,9 +216,9 @@ class ReplayBuffers:
             "keeps_latest": settings.sampling == "last",
         }  # fmt: skip
 
-        def make_buffer(domain: int, labelled: bool) -> ReplayBuffer:
-            buffer_seed = _derive_buffer_seed(seed, domain, labelled, domains)
-            return ReplayBuffer(**common_settings, seed=buffer_seed, labelled=labelled)
+        def make_buffer(domain: int, is_labelled: bool) -> ReplayBuffer:
+            buffer_seed = _derive_buffer_seed(seed, domain, is_labelled, domains)
+            return ReplayBuffer(**common_settings, seed=buffer_seed, is_labelled=is_labelled)
 
         targets = range(domains.first_target, len(domains))
         rounds = tuple(make_buffer(domain, True) for domain in range(len(domains)))
@@ -237,7 +237,7 @@ class ReplayBuffers:
         """Return all buffers by their names in files."""
         names, is_target = self.domains.names, self.domains.is_target
         return {
-            names[segment.domain] + ("_rounds" if segment.labelled and is_target(segment.domain) else ""): buffer
+            names[segment.domain] + ("_rounds" if segment.is_labelled and is_target(segment.domain) else ""): buffer
             for segment, buffer in self.by_segment().items()
         }
 
@@ -252,13 +252,13 @@ class ReplayBuffers:
             buffer.restore(with_prefix(f"{name}.", state))
 
 
-def _derive_buffer_seed(seed: int, domain: int, labelled: bool, domains: DomainNames) -> int:
+def _derive_buffer_seed(seed: int, domain: int, is_labelled: bool, domains: DomainNames) -> int:
     """Return the seed of one buffer, which differs between all buffers of a policy."""
     if domain == 0:
         return 3 * seed
     if domain == domains.first_target:
-        return 3 * seed + 1 + labelled
-    return int(np.random.SeedSequence([seed, domain, labelled]).generate_state(1)[0])
+        return 3 * seed + 1 + is_labelled
+    return int(np.random.SeedSequence([seed, domain, is_labelled]).generate_state(1)[0])
 
 
 def as_float(contexts: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from daband.errors import InvalidInput
@@ -21,9 +21,9 @@ from daband.neural.learning._flat_parameters import FlatStatistics
 from daband.neural.learning._learner import Learner
 
 #: Parameters or buffers of a module, by name.
-Parameters = Mapping[str, torch.Tensor]
+Parameters = Mapping[str, Tensor]
 #: Two tensors: features and aligned features, or losses and measurements.
-TensorPair = tuple[torch.Tensor, torch.Tensor]
+TensorPair = tuple[Tensor, Tensor]
 
 
 class RunInputs(NamedTuple):
@@ -35,29 +35,29 @@ class RunInputs(NamedTuple):
     """
 
     #: (N, d): the features of all contexts.
-    features: torch.Tensor
+    features: Tensor
     #: (N, w): the aligned features of all contexts.
-    aligned: torch.Tensor
+    aligned: Tensor
     #: (T, K): predictions for the target contexts by the teacher, which is the EMA encoder (exponential moving
     #: average); empty if no term needs them.
-    teacher: torch.Tensor
+    teacher_predictions: Tensor
     #: (B,): the indices of the played arms.
-    arm: torch.Tensor
+    arms: Tensor
     #: (B,): the rewards of the played arms.
-    reward: torch.Tensor
-    #: (heads, d): the head's coefficients; (heads, d + 1) with an intercept.
-    theta: torch.Tensor
-    #: (heads, d, d): the inverses of the head's matrices A; (heads, d + 1, d + 1) with an intercept. Empty if no term
-    #: needs bonuses.
-    inverse: torch.Tensor
+    rewards: Tensor
+    #: (heads, d): the coefficients of each head; (heads, d + 1) with an intercept.
+    theta: Tensor
+    #: (heads, d, d): the inverse of each head's matrix ``A = ridge * I + Z' Z`` for features Z; (heads, d + 1, d + 1)
+    #: with an intercept. Empty if no term needs bonuses.
+    inverses: Tensor
     #: (): the factor of the confidence bonus.
-    alpha: torch.Tensor
-    #: (2,): the centre and scale of rewards.
-    unit: torch.Tensor
+    alpha: Tensor
+    #: (2,): the mean and the standard deviation of rewards, or 0 and 1 if rewards are not standardised.
+    reward_unit: Tensor
     #: (2, K): moving averages of the predicted probability of each arm, in the source and in the target.
-    arm_frequencies: torch.Tensor
+    arm_frequencies: Tensor
     #: (terms,): the weight of each term.
-    weights: torch.Tensor
+    weights: Tensor
 
 
 #: A function from the objective's parameters and a run's inputs to the run's loss and measurements (M,).
@@ -72,20 +72,21 @@ class Stack:
 
     def __init__(self, learners: Sequence[Learner]) -> None:
         self.learners = list(learners)
-        self.runs = len(self.learners)
+        self.n_runs = len(self.learners)
         #: The first learner, for the settings and networks that all learners share.
-        self.first = first = self.learners[0]
+        first_learner = self.first_learner = self.learners[0]
         if len({learner.shape_key for learner in learners}) != 1:
             raise InvalidInput("learners must have one shape to be stacked")
-        if self.runs > 1 and not first.stackable:
-            raise InvalidInput(f"encoder {first.recipe.encoder.name!r} cannot be stacked")
-        self.device = first.device
+        if self.n_runs > 1 and not first_learner.is_stackable:
+            raise InvalidInput(f"encoder {first_learner.recipe.encoder.name!r} cannot be stacked")
+        self.device = first_learner.device
         self.parameters = torch.stack([learner.parameter_vector.detach() for learner in self.learners])
         self.moments = {
-            name: torch.stack([learner.moments[name] for learner in self.learners]) for name in first.moments
+            name: torch.stack([learner.moments[name] for learner in self.learners]) for name in first_learner.moments
         }
         self.loss_inputs = {
-            name: torch.stack([learner.loss_inputs[name] for learner in self.learners]) for name in first.loss_inputs
+            name: torch.stack([learner.loss_inputs[name] for learner in self.learners])
+            for name in first_learner.loss_inputs
         }
         self.skip_counts = torch.stack([learner.skip_counts for learner in self.learners])
         ema_vectors = [learner.ema_vector for learner in self.learners if learner.ema_vector is not None]
@@ -101,89 +102,95 @@ class Stack:
         self.parameters.requires_grad_(True)
         #: Tensors (runs, ...) other than parameters and statistics that a step may change: buffers of networks and
         #: terms, and arm frequencies.
-        self.other_buffers = [buffer[None] for buffer in (*first.other_buffers, *first.objective.buffers())]
-        if first.recipe.learning.match_arm_frequencies:
+        self.other_buffers = [
+            buffer[None] for buffer in (*first_learner.other_buffers, *first_learner.objective.buffers())
+        ]
+        if first_learner.recipe.learning.match_arm_frequencies:
             self.other_buffers.append(self.loss_inputs["arm_frequencies"])
-        self.ema_other_buffers = [buffer[None] for buffer in first.ema_buffers]
-        statistics = FlatStatistics(first.encoder, runs=self.runs)
-        self.statistics = statistics.pack([learner.encoder for learner in self.learners])
-        self._buffers = statistics.unpack(self.statistics)
-        self.run_of_statistic = statistics.find_run_indices(self.device)
+        self.ema_other_buffers = [buffer[None] for buffer in first_learner.ema_buffers]
+        layout = FlatStatistics(first_learner.encoder, n_runs=self.n_runs)
+        #: The running statistics of all runs, in one vector.
+        self.statistics = layout.pack([learner.encoder for learner in self.learners])
+        self._buffers = layout.unpack(self.statistics)
+        #: The index of the run of each statistic.
+        self.run_of_statistic = layout.find_run_indices(self.device)
         self.ema_statistics = torch.zeros_like(self.statistics)
         self._ema_buffers: Parameters = {}
         ema_encoders = [learner.ema_encoder for learner in self.learners if learner.ema_encoder is not None]
         if ema_encoders:
-            self.ema_statistics = statistics.pack(ema_encoders)
-            self._ema_buffers = statistics.unpack(self.ema_statistics)
-        self._ema_layout = first.layout.select("encoder")
+            self.ema_statistics = layout.pack(ema_encoders)
+            self._ema_buffers = layout.unpack(self.ema_statistics)
+        self._ema_layout = first_learner.layout.select("encoder")
 
-    def unpack_parameters(self) -> dict[str, dict[str, torch.Tensor]]:
+    def unpack_parameters(self) -> dict[str, dict[str, Tensor]]:
         """Return the trained parameters of all runs, (runs, *shape), by module and name."""
-        return {"objective": {}, **self.first.layout.unpack(self.parameters)}
+        return {"objective": {}, **self.first_learner.layout.unpack(self.parameters)}
 
-    def encode(self, parameters: Parameters, contexts: torch.Tensor, domain_rows: Sequence[int]) -> TensorPair:
+    def encode(self, parameters: Parameters, contexts: Tensor, rows_per_domain: Sequence[int]) -> TensorPair:
         """Return features (runs, N, d) and aligned features (runs, N, w) of contexts (runs, N, *context_shape).
 
-        ``parameters`` are the encoder's, from ``unpack_parameters``. ``domain_rows[i]`` contexts come from domain i.
+        ``parameters`` are the encoder's, from ``unpack_parameters``. ``rows_per_domain[i]`` rows come from domain i.
         """
-        return self._forward(self.first.encoder, (parameters, self._buffers), contexts, domain_rows)
+        return self._forward(self.first_learner.encoder, parameters, self._buffers, contexts, rows_per_domain)
 
-    def encode_by_teacher(self, contexts: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor | None:
+    def encode_by_teacher(self, contexts: Tensor, rows_per_domain: Sequence[int]) -> Tensor | None:
         """Return the EMA encoders' features (runs, T, d) of target contexts; None if there is no EMA encoder."""
-        if self.first.ema_encoder is None or self.ema_parameters is None:
+        network = self.first_learner.ema_encoder
+        if network is None or self.ema_parameters is None:
             return None
         with torch.no_grad():
             parameters = self._ema_layout.unpack(self.ema_parameters)["encoder"]
-            return self._forward(self.first.ema_encoder, (parameters, self._ema_buffers), contexts, domain_rows)[0]
+            return self._forward(network, parameters, self._ema_buffers, contexts, rows_per_domain)[0]
 
     def _forward(
         self,
         network: nn.Module,
-        state: tuple[Parameters, Parameters],
-        contexts: torch.Tensor,
-        domain_rows: Sequence[int],
+        parameters: Parameters,
+        buffers: Parameters,
+        contexts: Tensor,
+        rows_per_domain: Sequence[int],
     ) -> TensorPair:
-        """Call a network with the parameters and buffers in ``state``, for one run or for all runs together."""
-        parameters, buffers = state
-        if self.runs == 1:  # the network may be any encoder, and uses its own buffers
-            options: dict[str, object] = {"domain_rows": domain_rows}
+        """Call a network with these parameters and buffers, for one run or for all runs together."""
+        if self.n_runs == 1:  # the network may be any encoder, and uses its own buffers
+            options: dict[str, object] = {"rows_per_domain": rows_per_domain}
             features, aligned = functional_call(network, _squeeze_run(parameters), (contexts.squeeze(0),), options)
             return features[None], aligned[None]
         tensors = {**{name: parameter.flatten(0, 1) for name, parameter in parameters.items()}, **buffers}
-        options = {"domain_rows": domain_rows, "runs": self.runs}
+        options = {"rows_per_domain": rows_per_domain, "n_runs": self.n_runs}
         features, aligned = functional_call(network, tensors, (contexts.transpose(0, 1),), options)
         return features.transpose(0, 1), aligned.transpose(0, 1)
 
     def compute_losses(self, run_loss: RunLoss, parameters: Parameters, inputs: RunInputs) -> TensorPair:
         """Return the losses (runs,) and measurements (runs, M) of all runs."""
-        if self.runs == 1:
+        if self.n_runs == 1:
             run_inputs = RunInputs(*(tensor.squeeze(0) for tensor in inputs))
             loss, measurements = run_loss(_squeeze_run(parameters), run_inputs)
             return loss[None], measurements[None]
         losses, measurements = torch.vmap(run_loss)(dict(parameters), inputs)
         return losses, measurements
 
-    def restore_where(self, skip: torch.Tensor, statistics: torch.Tensor, buffers: Sequence[torch.Tensor]) -> None:
-        """Restore the statistics and buffers from before the step, for runs whose ``skip`` (runs,) is 1."""
-        torch.where(self._repeat_per_statistic(skip) > 0, statistics, self.statistics, out=self.statistics)
-        for buffer, old_buffer in zip(self.other_buffers, buffers, strict=True):
-            buffer.copy_(torch.where(_add_dimensions(skip, buffer) > 0, old_buffer, buffer))
+    def restore_where(self, is_skipped: Tensor, old_statistics: Tensor, old_buffers: Sequence[Tensor]) -> None:
+        """Restore the statistics and buffers from before the step, for runs whose ``is_skipped`` (runs,) is 1."""
+        uses_old = self._repeat_per_statistic(is_skipped) > 0
+        torch.where(uses_old, old_statistics, self.statistics, out=self.statistics)
+        for buffer, old_buffer in zip(self.other_buffers, old_buffers, strict=True):
+            buffer.copy_(torch.where(_add_dimensions(is_skipped, buffer) > 0, old_buffer, buffer))
 
-    def _repeat_per_statistic(self, values: torch.Tensor) -> torch.Tensor:
-        """Return, for each statistic, the value of the run that it belongs to, from ``values`` (runs,)."""
-        return values if self.runs == 1 else values.index_select(0, self.run_of_statistic)
+    def _repeat_per_statistic(self, run_values: Tensor) -> Tensor:
+        """Return, for each statistic, the value of the run that it belongs to, from ``run_values`` (runs,)."""
+        return run_values if self.n_runs == 1 else run_values.index_select(0, self.run_of_statistic)
 
-    def update_ema(self, fraction: torch.Tensor) -> None:
-        """Move the EMA encoders towards the encoders by ``fraction`` (runs,) of the way."""
+    def update_ema(self, rates: Tensor) -> None:
+        """Move the EMA encoders towards the encoders by the fractions ``rates`` (runs,) of the way."""
         if self.ema_parameters is None:
             return
-        self.ema_parameters.lerp_(self.parameters.detach()[:, : self.ema_parameters.shape[1]], fraction[:, None])
-        self.ema_statistics.lerp_(self.statistics, self._repeat_per_statistic(fraction))
+        self.ema_parameters.lerp_(self.parameters.detach()[:, : self.ema_parameters.shape[1]], rates[:, None])
+        self.ema_statistics.lerp_(self.statistics, self._repeat_per_statistic(rates))
         for ema, buffer in zip(self.ema_other_buffers, self.other_buffers, strict=False):
-            ema.lerp_(buffer, _add_dimensions(fraction, ema)) if ema.is_floating_point() else ema.copy_(buffer)
+            ema.lerp_(buffer, _add_dimensions(rates, ema)) if ema.is_floating_point() else ema.copy_(buffer)
 
 
-def _squeeze_run(parameters: Parameters) -> dict[str, torch.Tensor]:
+def _squeeze_run(parameters: Parameters) -> dict[str, Tensor]:
     """Return parameters (1, *shape) with shape (*shape).
 
     Indexing would do the same, but its backward pass would copy each gradient into a tensor of zeros.
@@ -191,6 +198,6 @@ def _squeeze_run(parameters: Parameters) -> dict[str, torch.Tensor]:
     return {name: parameter.squeeze(0) for name, parameter in parameters.items()}
 
 
-def _add_dimensions(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return ``values`` (runs,) with as many dimensions as ``rows`` (runs, ...), for arithmetic with ``rows``."""
-    return values.view(-1, *[1] * (rows.ndim - 1))
+def _add_dimensions(run_values: Tensor, tensor: Tensor) -> Tensor:
+    """Return ``run_values`` (runs,) with as many dimensions as ``tensor`` (runs, ...), for arithmetic with it."""
+    return run_values.view(-1, *[1] * (tensor.ndim - 1))

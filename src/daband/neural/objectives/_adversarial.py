@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from daband.neural.objectives._term import Batch, Term, TermShape, terms
+from daband.neural.objectives._term import Batch, Term, TermSettings, terms
 
 
 class _GradientReversal(torch.autograd.Function):
@@ -43,13 +43,13 @@ def reverse_gradient(features: torch.Tensor, strength: torch.Tensor) -> torch.Te
     return _GradientReversal.apply(features, strength)  # type: ignore[no-untyped-call]
 
 
-def domain_cross_entropy(logits: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor:
+def compute_domain_cross_entropy(logits: torch.Tensor, rows_per_domain: Sequence[int]) -> torch.Tensor:
     """Return the mean over both domains of each domain's mean cross-entropy; 0 if one of them has no rows.
 
-    ``logits`` (B,) are positive if the discriminator predicts the target. The first ``domain_rows[0]`` rows come from
-    the source, the following ``domain_rows[1]`` from the target.
+    ``logits`` (B,) are positive if the discriminator predicts the target. The first ``rows_per_domain[0]`` rows come
+    from the source, the following ``rows_per_domain[1]`` from the target.
     """
-    source_logits, target_logits = torch.split(logits, list(domain_rows))
+    source_logits, target_logits = torch.split(logits, list(rows_per_domain))
     if not len(source_logits) or not len(target_logits):
         return logits.sum() * 0.0
     if len(source_logits) == len(target_logits):  # the usual case, with half of the operations
@@ -57,21 +57,21 @@ def domain_cross_entropy(logits: torch.Tensor, domain_rows: Sequence[int]) -> to
     return (functional.softplus(source_logits).mean() + functional.softplus(-target_logits).mean()) / 2
 
 
-def domain_accuracy(logits: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor:
+def compute_domain_accuracy(logits: torch.Tensor, rows_per_domain: Sequence[int]) -> torch.Tensor:
     """Return the mean over both domains of the fraction of rows that the discriminator classifies correctly.
 
-    The arguments are as in ``domain_cross_entropy``.
+    The arguments are as in ``compute_domain_cross_entropy``.
     """
-    source_logits, target_logits = torch.split(logits, list(domain_rows))
+    source_logits, target_logits = torch.split(logits, list(rows_per_domain))
     return 0.5 + (torch.sign(target_logits).mean() - torch.sign(source_logits).mean()) / 4
 
 
 class Discriminator(nn.Module):
     """A dense network that maps features (B, w) to logits (B,), which are positive if it predicts the target."""
 
-    def __init__(self, *, width: int) -> None:
+    def __init__(self, *, n_features: int) -> None:
         super().__init__()
-        layers = [nn.Linear(width, 100), nn.ReLU(), nn.Linear(100, 128), nn.ReLU(), nn.Linear(128, 1)]
+        layers = [nn.Linear(n_features, 100), nn.ReLU(), nn.Linear(100, 128), nn.ReLU(), nn.Linear(128, 1)]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -86,17 +86,17 @@ class Adversarial(Term):
     needs_target = True
     applies_weight = True
 
-    def __init__(self, shape: TermShape) -> None:
-        super().__init__(shape)
-        self.discriminator = Discriminator(width=shape.aligned_width)
+    def __init__(self, settings: TermSettings) -> None:
+        super().__init__(settings)
+        self.discriminator = Discriminator(n_features=settings.n_aligned_features)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         aligned = reverse_gradient(batch.both_aligned, 2 * batch.weight)
-        return domain_cross_entropy(self.discriminator(aligned), batch.aligned_rows)
+        return compute_domain_cross_entropy(self.discriminator(aligned), batch.rows_per_domain)
 
     def measure(self, batch: Batch) -> dict[str, torch.Tensor]:
-        if min(batch.aligned_rows) == 0:
+        if min(batch.rows_per_domain) == 0:
             return {}
         with torch.no_grad():
             logits = self.discriminator(batch.both_aligned)
-            return {"discriminator_accuracy": domain_accuracy(logits, batch.aligned_rows)}
+            return {"discriminator_accuracy": compute_domain_accuracy(logits, batch.rows_per_domain)}

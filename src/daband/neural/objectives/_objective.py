@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from daband.errors import InvalidInput
-from daband.neural.objectives._term import Batch, Term, TermShape, terms
+from daband.neural.objectives._term import Batch, Term, TermSettings, terms
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Objective(nn.Module):
 
     Args:
         weights: the weight of each term, by the term's registered name.
-        shape: the sizes and settings from which the terms are built.
+        settings: the sizes and settings from which the terms are built.
     """
 
-    def __init__(self, *, weights: Mapping[str, Weight], shape: TermShape) -> None:
+    def __init__(self, *, weights: Mapping[str, Weight], settings: TermSettings) -> None:
         super().__init__()
         self.weights = {name: weight for name, weight in sorted(weights.items()) if weight}
-        self.terms = nn.ModuleDict({name: terms.get(name)(shape) for name in self.weights})
+        self.terms = nn.ModuleDict({name: terms.get(name)(settings) for name in self.weights})
         #: The CUDA streams on which terms are computed concurrently; empty on a CPU. The first stream is for terms with
         #: ``applies_weight``, the others are for terms whose ``concurrent_feedback`` includes the feedback.
         self.streams: Sequence[torch.cuda.Stream] = ()
@@ -130,15 +130,15 @@ class Objective(nn.Module):
         """
         values: dict[str, torch.Tensor] = {}
         unweighted_values, unweighted_indices, weighted_values = [], [], []
-        weights = weights.to(batch.predicted.dtype)
+        weights = weights.to(batch.predictions.dtype)
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
         free_streams = itertools.cycle(self.streams[1:])
         for index, (name, term) in enumerate(self._named_terms()):
-            if term.needs_target and len(batch.target_predicted) == 0:
+            if term.needs_target and len(batch.target_predictions) == 0:
                 continue
             term_stream = next(iter(self.streams), None) if term.applies_weight else None
-            if not term.applies_weight and term.shape.feedback in term.concurrent_feedback:
+            if not term.applies_weight and term.settings.feedback in term.concurrent_feedback:
                 term_stream = next(free_streams, None)
             with torch.cuda.stream(term_stream):
                 value = values[name] = term(replace(batch, weight=weights[index]))
@@ -150,7 +150,7 @@ class Objective(nn.Module):
         for stream in self.streams:
             torch.cuda.current_stream(stream.device).wait_stream(stream)
         if not values:  # a 0 that has a gradient
-            return batch.predicted.sum() * 0.0, {}
+            return batch.predictions.sum() * 0.0, {}
         summands = list(weighted_values)
         if len(unweighted_values) == 1:
             summands.append(weights[unweighted_indices[0]] * unweighted_values[0])
@@ -170,4 +170,4 @@ class Objective(nn.Module):
 
 def _is_gated(term: Term) -> bool:
     """Return True if the weight of a term is gated, by default if the term needs the target."""
-    return term.needs_target if term.gated is None else term.gated
+    return term.needs_target if term.is_gated is None else term.is_gated

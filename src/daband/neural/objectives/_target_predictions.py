@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from daband.neural.objectives._term import FEEDBACKS, Batch, LossWithGradient, Term, terms
@@ -30,39 +31,39 @@ from daband.neural.objectives._term import FEEDBACKS, Batch, LossWithGradient, T
 _MIN_CONFIDENCE = 0.95
 
 
-def source_penalty(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
-    """Return the mean over rounds of ``|predicted|`` for the played arm, weighted by how wrong that arm was.
+def compute_source_penalty(predictions: Tensor, arms: Tensor, rewards: Tensor, *, feedback: str) -> Tensor:
+    """Return the mean over rounds of ``|prediction|`` for the played arm, weighted by how wrong that arm was.
 
     The weight of a round is ``1 - reward``. With "one_hot" feedback it is 1 for every reward below 1.
 
     Args:
-        predicted: (B, K), the predicted reward of every arm.
-        arm: (B,), the played arms.
-        reward: (B,), their rewards.
+        predictions: (B, K), the predicted reward of every arm.
+        arms: (B,), the played arms.
+        rewards: (B,), their rewards.
         feedback: "one_hot" or "bandit".
     """
-    played_predictions = predicted.gather(1, arm[:, None]).squeeze(1)
-    round_weights = (reward < 1).to(reward.dtype) if feedback == "one_hot" else (1 - reward).clamp(min=0)
+    played_predictions = predictions.gather(1, arms[:, None]).squeeze(1)
+    round_weights = (rewards < 1).to(rewards.dtype) if feedback == "one_hot" else (1 - rewards).clamp(min=0)
     return (round_weights * played_predictions.abs()).mean()
 
 
 @terms.register("predicted_reward")
 class PredictedReward(Term):
-    """P of the bound: the mean ``|predicted|`` of one arm per target context, plus ``source_penalty``."""
+    """P of the bound: the mean ``|prediction|`` of one arm per target context, plus ``compute_source_penalty``."""
 
     needs_target = True
 
-    def select_target_arms(self, batch: Batch) -> torch.Tensor:
+    def select_target_arms(self, batch: Batch) -> Tensor:
         """Return the arms whose predictions count in the target: the arms of the source rounds."""
-        return batch.arm
+        return batch.arms
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        penalty = source_penalty(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
+    def forward(self, batch: Batch) -> Tensor:
+        penalty = compute_source_penalty(batch.predictions, batch.arms, batch.rewards, feedback=self.settings.feedback)
         target_arms = self.select_target_arms(batch)
-        n_pairs = min(len(batch.target_predicted), len(target_arms))
+        n_pairs = min(len(batch.target_predictions), len(target_arms))
         if n_pairs == 0:
             return penalty
-        return batch.target_predicted[:n_pairs].gather(1, target_arms[:n_pairs, None]).abs().mean() + penalty
+        return batch.target_predictions[:n_pairs].gather(1, target_arms[:n_pairs, None]).abs().mean() + penalty
 
 
 @terms.register("predicted_reward_target_choice")
@@ -71,27 +72,27 @@ class PredictedRewardTargetChoice(PredictedReward):
 
     needs_bonus = True
 
-    def select_target_arms(self, batch: Batch) -> torch.Tensor:
-        return (batch.target_predicted.detach() + batch.target_bonus).argmax(dim=1)
+    def select_target_arms(self, batch: Batch) -> Tensor:
+        return (batch.target_predictions.detach() + batch.target_bonuses).argmax(dim=1)
 
 
 class _UniformDivergenceLoss(LossWithGradient):
     """The Kullback-Leibler divergence of the mean softmax over rows from the uniform distribution."""
 
     @staticmethod
-    def forward(predicted: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        probabilities = torch.softmax(scale * predicted, dim=1)
-        average = probabilities.mean(dim=0)
-        log_ratio = average.clamp(min=1e-12).log() + math.log(predicted.shape[1])  # finite at a probability of 0
-        return average @ log_ratio, probabilities * (log_ratio - (probabilities @ log_ratio)[:, None])
+    def forward(predictions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        probabilities = torch.softmax(scale * predictions, dim=1)
+        mean = probabilities.mean(dim=0)
+        log_ratio = mean.clamp(min=1e-12).log() + math.log(predictions.shape[1])  # finite at a probability of 0
+        return mean @ log_ratio, probabilities * (log_ratio - (probabilities @ log_ratio)[:, None])
 
 
-def target_diversity(target_predicted: torch.Tensor, *, scale: float) -> torch.Tensor:
+def compute_diversity_loss(predictions: Tensor, *, scale: float) -> Tensor:
     """Return ``ln K`` minus the entropy of the mean softmax of predictions (T, K); 0 if all arms are equally frequent.
 
     Logits are ``scale`` times the predictions.
     """
-    return _UniformDivergenceLoss.apply(target_predicted, scale)[0]  # type: ignore[no-untyped-call]
+    return _UniformDivergenceLoss.apply(predictions, scale)[0]  # type: ignore[no-untyped-call]
 
 
 @terms.register("target_diversity")
@@ -101,19 +102,19 @@ class TargetDiversity(Term):
     concurrent_feedback = frozenset(FEEDBACKS)
     needs_target = True
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        return target_diversity(batch.target_predicted, scale=self.shape.scale)
+    def forward(self, batch: Batch) -> Tensor:
+        return compute_diversity_loss(batch.target_predictions, scale=self.settings.scale)
 
 
-def pseudo_label_loss(target_predicted: torch.Tensor, teacher: torch.Tensor, *, scale: float) -> torch.Tensor:
-    """Return the cross-entropy of predictions (T, K) against the arms that ``teacher`` (T, K) predicts.
+def compute_pseudo_label_loss(predictions: Tensor, teacher_predictions: Tensor, *, scale: float) -> Tensor:
+    """Return the cross-entropy of predictions (T, K) against the arms with the highest teacher predictions (T, K).
 
-    ``teacher`` has the EMA encoder's predictions. A context counts only if the softmax probability of its predicted arm
-    is above 0.95. The mean is over all T contexts, so the loss is small if few contexts count.
+    The teacher is the EMA encoder. A context counts only if the softmax probability of its predicted arm is above 0.95.
+    The mean is over all T contexts, so the loss is small if few contexts count.
     """
-    confidences, arms = torch.softmax(scale * teacher.detach(), dim=1).max(dim=1)
-    is_confident = (confidences > _MIN_CONFIDENCE).to(target_predicted.dtype)
-    return (is_confident * functional.cross_entropy(scale * target_predicted, arms, reduction="none")).mean()
+    confidences, pseudo_labels = torch.softmax(scale * teacher_predictions.detach(), dim=1).max(dim=1)
+    is_confident = (confidences > _MIN_CONFIDENCE).to(predictions.dtype)
+    return (is_confident * functional.cross_entropy(scale * predictions, pseudo_labels, reduction="none")).mean()
 
 
 @terms.register("pseudo_labels")
@@ -123,5 +124,5 @@ class PseudoLabels(Term):
     needs_target = True
     needs_teacher = True
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        return pseudo_label_loss(batch.target_predicted, batch.target_teacher, scale=self.shape.scale)
+    def forward(self, batch: Batch) -> Tensor:
+        return compute_pseudo_label_loss(batch.target_predictions, batch.teacher_predictions, scale=self.settings.scale)

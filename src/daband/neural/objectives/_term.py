@@ -36,60 +36,61 @@ class Batch:
     """The data of one gradient step: B source rounds and T unlabelled target contexts, encoded.
 
     K is the number of arms, and w the number of aligned features. If target rewards are available, L target rounds
-    follow the B source rounds in ``predicted``, ``arm`` and ``reward``; otherwise L is 0. B is 0 if no source round
+    follow the B source rounds in ``predictions``, ``arms`` and ``rewards``; otherwise L is 0. B is 0 if no source round
     has a reward. Several sources, or several targets, are concatenated in the order of their indices. With shared arms
     every round has K contexts, hence K rows of aligned features.
 
-    Rewards and predictions are in [0, 1], or standardised (``TermShape.standardised``). Gradients flow through the
-    predictions and the aligned features to the encoder. The head's coefficients are constants.
+    Rewards and predictions are in [0, 1], or standardised (``TermSettings.standardise_rewards``). Gradients flow
+    through the predictions and the aligned features to the encoder. The head's coefficients are constants.
     """
 
     #: (B + L, K): the predicted reward of every arm in each round, the head's coefficients times the features.
-    predicted: torch.Tensor
+    predictions: torch.Tensor
     #: (B + L,): the index of the played arm in each round.
-    arm: torch.Tensor
+    arms: torch.Tensor
     #: (B + L,): the reward of the played arm in each round.
-    reward: torch.Tensor
+    rewards: torch.Tensor
     #: (B, w), or (B * K, w) with shared arms: the source features that are aligned with the target.
     aligned: torch.Tensor
     #: (T, K): the predicted rewards for the target contexts; empty (0, K) if no term needs the target.
-    target_predicted: torch.Tensor
+    target_predictions: torch.Tensor
     #: (T, K): the head's confidence bonus at the target contexts, times alpha; without a gradient.
-    target_bonus: torch.Tensor
+    target_bonuses: torch.Tensor
     #: (T, w), or (T * K, w) with shared arms: the target features that are aligned with the source.
     target_aligned: torch.Tensor
-    #: (T, K): the EMA encoder's predictions for the target contexts without augmentation; without a gradient.
-    target_teacher: torch.Tensor
-    #: (): the term's weight at this step, after its schedule and gate.
+    #: (T, K): predictions of the EMA encoder, an exponential moving average of the encoder, for the target contexts
+    #: without augmentation; without a gradient.
+    teacher_predictions: torch.Tensor
+    #: The term's weight at this step, after its schedule and gate; a scalar tensor.
     weight: torch.Tensor
     #: The concatenation of ``aligned`` and ``target_aligned``, if they were split from one tensor; otherwise None.
-    unsplit_aligned: torch.Tensor | None = None
+    joined_aligned: torch.Tensor | None = None
 
     @property
-    def aligned_rows(self) -> tuple[int, int]:
+    def rows_per_domain(self) -> tuple[int, int]:
         """The numbers of source and target rows in ``both_aligned``."""
         return len(self.aligned), len(self.target_aligned)
 
     @property
     def both_aligned(self) -> torch.Tensor:
         """The aligned features of the source, followed by the aligned features of the target."""
-        return torch.cat([self.aligned, self.target_aligned]) if self.unsplit_aligned is None else self.unsplit_aligned
+        return torch.cat([self.aligned, self.target_aligned]) if self.joined_aligned is None else self.joined_aligned
 
 
 @dataclass(frozen=True)
-class TermShape:
-    """The sizes and settings from which a term is built."""
+class TermSettings:
+    """The settings from which a term is built."""
 
     #: The number of arms at the start of the run.
     n_arms: int
     #: The number of aligned features.
-    aligned_width: int
+    n_aligned_features: int
     #: One of ``FEEDBACKS``.
     feedback: str = "bandit"
     #: Logits are predicted rewards times ``scale``. Without it, rewards in [0, 1] would give a nearly uniform softmax.
     scale: float = 10.0
     #: True if rewards are standardised to mean 0 and standard deviation 1; otherwise they are in [0, 1].
-    standardised: bool = False
+    standardise_rewards: bool = False
 
     def __post_init__(self) -> None:
         check_one_of("feedback", self.feedback, FEEDBACKS)
@@ -108,10 +109,10 @@ class Term(nn.Module):
     needs_target: ClassVar[bool] = False
     #: True if the weight is gated (``LearningSettings.gate_exponent``). None means that it is gated if the term needs
     #: the target.
-    gated: ClassVar[bool | None] = None
-    #: True if the term uses ``Batch.target_bonus``.
+    is_gated: ClassVar[bool | None] = None
+    #: True if the term uses ``Batch.target_bonuses``.
     needs_bonus: ClassVar[bool] = False
-    #: True if the term uses ``Batch.target_teacher``.
+    #: True if the term uses ``Batch.teacher_predictions``.
     needs_teacher: ClassVar[bool] = False
     #: True if the term applies its weight itself.
     applies_weight: ClassVar[bool] = False
@@ -119,9 +120,9 @@ class Term(nn.Module):
     #: must then not read the batch.
     concurrent_feedback: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, shape: TermShape) -> None:
+    def __init__(self, settings: TermSettings) -> None:
         super().__init__()
-        self.shape = shape
+        self.settings = settings
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the value of the term for a batch, a scalar tensor."""

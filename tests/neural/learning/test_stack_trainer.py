@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from daband.neural.learning._step_runners import StepRunner
+from daband.neural.learning._stack_trainer import RecordableFunction
 from tests.neural.learning.test_batches import episode, policy
 
 
@@ -33,7 +33,7 @@ class Recorder:
 
 def runner(recorder):
     taken = []
-    return StepRunner(taken.append, recorder), taken
+    return RecordableFunction(taken.append, recorder), taken
 
 
 def test_three_steps_warm_up_and_the_next_is_recorded_and_replayed():
@@ -84,7 +84,7 @@ def test_where_recording_fails_every_step_is_taken_eagerly_and_once():
 
 def test_an_eager_runner_takes_every_step():
     taken = []
-    eager = StepRunner(taken.append)
+    eager = RecordableFunction(taken.append)
     eager.run(True)
     eager.discard_recordings()
     eager.run(False)
@@ -100,8 +100,8 @@ def test_the_steps_of_a_policy_behind_a_graph_runner_are_those_behind_the_eager_
             episode(some, number)
         if number == 0:
             recorded.adapt(0)
-            stepper = stepper_of(recorded)
-            stepper.runner = StepRunner(stepper.step, recorder)
+            trainer = trainer_of(recorded)
+            trainer.recordable_step = RecordableFunction(trainer.gradient_step, recorder)
         for some in (eager, recorded):
             some.adapt(steps)
     assert "replay" in recorder.calls
@@ -109,18 +109,18 @@ def test_the_steps_of_a_policy_behind_a_graph_runner_are_those_behind_the_eager_
     assert all((ours[name] == theirs[name]).all() for name in ours)
 
 
-def stepper_of(some):
-    from daband.neural.learning._step_runners import Stepper
+def trainer_of(some):
+    from daband.neural.learning._stack_trainer import StackTrainer
 
-    return Stepper([some.learner])
+    return StackTrainer([some.learner])
 
 
 def test_a_buffer_that_moved_or_begins_to_hold_something_is_recorded_anew():
     some = policy("device")
     recorder = Recorder()
     episode(some, 0)
-    stepper = stepper_of(some)
-    stepper.runner = StepRunner(stepper.step, recorder)
+    trainer = trainer_of(some)
+    trainer.recordable_step = RecordableFunction(trainer.gradient_step, recorder)
     some.adapt(8)
     once = list(recorder.calls)
     some.adapt(8)
