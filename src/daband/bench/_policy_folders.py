@@ -118,9 +118,7 @@ def get_reward_unit(unit: str, pair_options: Mapping[str, Any]) -> str:
     return unit or str(pair_options.get("reward") or "")
 
 
-def start_audit(
-    folder: str | Path, *, budget: int, seed: int = 0, confidence: float = 0.95, incumbent: Any = None
-) -> Audit:
+def start_audit(folder: str | Path, *, budget: int, incumbent: Any = None) -> Audit:
     """Start an audit of a folder's policy in the subfolder ``audit``, or read the audit that was started before.
 
     The arguments after ``folder`` are those of ``daband.audit``. The incumbent is by default the one in the policy's
@@ -137,9 +135,7 @@ def start_audit(
         budget=budget,
         incumbent=incumbent,
         directory=policy_folder.path / AUDIT_FOLDER,
-        confidence=confidence,
         rule=policy_folder.rule,
-        seed=seed,
         arm_names=pair.class_names,
         unit=get_reward_unit("" if assessment is None else assessment.unit, policy_folder.pair_options),
     )

@@ -41,9 +41,6 @@ def fit_log_command(
     state: Annotated[
         Path | None, typer.Option(help="A folder for the state; after an interruption, the same command continues.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
-    address: Annotated[str, typer.Option(help="The cluster's address; local starts one on this machine.")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, help="Workers of a local cluster.")] = None,
     weights: options.WeightColumn = None,
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
@@ -66,9 +63,6 @@ def fit_log_command(
             fitted_policy,
             log,
             columns=columns,
-            engine=engine,
-            ray_address=address,
-            workers=workers,
             directory=state,
             weights=weights,
             progress=show_rows,
@@ -185,8 +179,6 @@ def evaluate_log_command(
         str | None, typer.Option("--id", help="The column with the id of a round, to recognise learned rounds.")
     ] = None,
     estimators: Annotated[str, typer.Option(help="Estimators: dr, snips or ips, or several, e.g. dr,snips.")] = "dr",
-    confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
-    rule: Annotated[str | None, typer.Option(help="ucb or greedy; by default the policy's exploration rule.")] = None,
     domain: Annotated[
         Literal["source", "target"] | None,
         typer.Option(help="The domain of the log; by default the one that the policy is deployed in."),
@@ -222,14 +214,16 @@ def evaluate_log_command(
         skip_unrewarded=True,
     )
     with show_rows_bar("pass 1") as show_rows:
-        settings: dict[str, Any] = {"confidence": confidence, "rule": rule, "progress": show_rows, "id": id_column}
-        estimates = [daband.evaluate_log(evaluated_policy, open_rounds, name, **settings) for name in estimator_names]
+        estimates = [
+            daband.evaluate_log(evaluated_policy, open_rounds, name, progress=show_rows, id=id_column)
+            for name in estimator_names
+        ]
     for estimate in estimates:
         value, low, high = (
             f"{limit:.{count_decimals(limit)}f}" for limit in (estimate.value, estimate.low, estimate.high)
         )
         print_line(
-            f"{estimate.estimator}: mean {reward} {value}, {100 * confidence:g}% interval {low} to {high}, from "
+            f"{estimate.estimator}: mean {reward} {value}, 95% interval {low} to {high}, from "
             f"{estimate.rounds:,} rounds (an effective sample of {estimate.effective_sample_size:,.0f}) in the "
             f"{estimate.domain}"
         )

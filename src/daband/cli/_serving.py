@@ -116,10 +116,6 @@ def decide_command(
         typer.Option(help="Write the rows with arm, propensity and an empty reward to this .csv or .parquet file."),
     ] = None,
     among: Annotated[str | None, typer.Option(help="The arms that may be chosen, e.g. card,loan.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings on a row as errors.")] = False,
-    false_alarms: Annotated[
-        float, typer.Option(help="Largest probability of a drift alarm although nothing has changed.")
-    ] = 0.01,
 ) -> None:
     """Decide on every row of a file, and check them for drift.
 
@@ -166,8 +162,8 @@ def decide_command(
         if "reward" in old_log.columns and old_log["reward"].null_count() < len(old_log):
             raise InvalidInput(f"{out} has rewards, which would be overwritten; choose another --out, or move the file")
     arms = None if among is None else [name.strip() for name in among.split(",")]
-    monitor = None if deployed.reference is None else deployed.monitor(false_alarms=false_alarms)
-    decision = (monitor or deployed).decide(contexts, arms=arms, strict=strict)
+    monitor = None if deployed.reference is None else deployed.monitor()
+    decision = (monitor or deployed).decide(contexts, arms=arms)
     decisions = frame.with_columns(
         arm=pl.Series(decision.arm_name),
         propensity=pl.Series(np.asarray(decision.propensity)),

@@ -141,8 +141,6 @@ def audit_command(
         str | None,
         typer.Option(help="An arm, or a column that --id names. Default: the assessment's incumbent."),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Confidence of the two-sided interval.")] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the questions.")] = 0,
 ) -> None:
     """Measure the advantage of a policy over the incumbent with a few target rewards.
 
@@ -167,10 +165,7 @@ def audit_command(
         return
     if replace:
         raise InvalidInput("--replace needs --answers, whose answers then overwrite earlier ones")
-    if budget is None:
-        audit = read_audit(audit_folder)
-    else:
-        audit = start_audit(folder, budget=budget, seed=seed, confidence=confidence, incumbent=incumbent)
+    audit = read_audit(audit_folder) if budget is None else start_audit(folder, budget=budget, incumbent=incumbent)
     if out is not None and audit.budget:
         _copy_questions(audit, out)
     _print_audit(audit, folder, questions=out)
