@@ -690,7 +690,7 @@ class TableRowReader:
         return {column.name: column.encoder.input_kind for column, _ in self._encoded}
 
     @property
-    def ranges(self) -> tuple[FloatArray, FloatArray]:
+    def feature_moments(self) -> tuple[FloatArray, FloatArray]:
         """The centre and scale (d,) of each feature. The scale is infinite for features that cannot be outliers."""
         centre, scale = np.zeros(self._dimension), np.full(self._dimension, np.inf)
         scale[self._numeric_indices] = 1.0

@@ -100,9 +100,9 @@ def test_too_many_arms_are_refused():
 
 @pytest.mark.parametrize("part", ["feature", "children", "roots", "threshold", "depth"])
 def test_a_crafted_forest_is_refused(part):
-    from daband.serving._numpy_networks import TreeNetwork, empty_trees
+    from daband.serving._numpy_networks import TreeNetwork, make_empty_trees
 
-    arrays = empty_trees(2)
+    arrays = make_empty_trees(2)
     arrays[part] = arrays[part] + (np.nan if part == "threshold" else 999)
     with pytest.raises(ValueError, match="trees"):
         TreeNetwork({"kind": "trees", "inputs": 3}, arrays)

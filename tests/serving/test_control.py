@@ -83,6 +83,6 @@ def test_a_file_with_an_incumbent_that_is_no_arm_is_refused(tmp_path, monkeypatc
     from daband.serving import _export as export
 
     policy = daband.Constant(context_shape=(2,), n_arms=3, seed=0)
-    monkeypatch.setattr(export, "arm_index", lambda *_: 3)
+    monkeypatch.setattr(export, "find_arm_index", lambda *_: 3)
     with pytest.raises((CheckpointError, ValueError), match="incumbent"):
         daband.export(policy, tmp_path / "p.daband", arm_names=ARMS, incumbent=0)

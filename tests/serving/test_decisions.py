@@ -264,7 +264,7 @@ def test_a_policy_becomes_exportable_by_one_method(tmp_path):
             parts = super()._freeze(domain)
             theta = np.zeros((self.n_arms, 1))
             theta[-1] = 0.5 / self.reward_moments.scale
-            constant = Member(theta, np.zeros((self.n_arms, 1, 1)), constant=True)
+            constant = Member(theta, np.zeros((self.n_arms, 1, 1)), is_constant=True)
             return parts._replace(members=(*parts.members, constant))
 
     policy = Optimist(context_shape=(2,), n_arms=3, seed=1)

@@ -181,12 +181,12 @@ def test_arms_without_rewards_are_chosen_in_a_fraction_of_decisions_with_exact_p
     wanted = np.where(np.arange(N_ARMS) < N_ARMS - 5, 0.0, 9.0)  # and seem to be the best ones
     daband.export(policy, tmp_path / "p", epsilon=0.2, new_arms=0.1, incumbent="a2")
     file = daband.load_deployed(tmp_path / "p")
-    assert file.frozen.unrewarded.nonzero()[0].tolist() == list(range(N_ARMS - 5, N_ARMS))
+    assert file.frozen.is_unrewarded.nonzero()[0].tolist() == list(range(N_ARMS - 5, N_ARMS))
     mean = np.tile(wanted + np.arange(N_ARMS), (4000, 1))
     limit, numbers = file.limit_new_arms(), np.full(4000, 2)
     chosen, *_ = file.frozen.choose_with_control(mean, 0.0 * mean, None, 0, control, numbers, limit)
     arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
-    chances = (1 - control) * file.frozen.probabilities(mean[:1], 0.0 * mean[:1], None, limit=limit)[0]
+    chances = (1 - control) * file.frozen.compute_probabilities(mean[:1], 0.0 * mean[:1], None, limit=limit)[0]
     chances[2] += control
     assert chances.sum() == pytest.approx(1.0)
     assert chances[-5:].sum() <= 0.1

@@ -97,7 +97,7 @@ def compute_arm_probabilities(
             if batch.shape[1:] != frozen.row_shape:
                 raise InvalidInput(f"{name} has contexts of shape {batch.shape[1:]}, expected {frozen.row_shape}")
             mask = None if mask is None and frozen.offered is None else policy.arm_mask(mask, len(batch))
-            blocks.append(frozen.probabilities(*frozen.score(batch), mask, limit=policy.limit_new_arms()))
+            blocks.append(frozen.compute_probabilities(*frozen.score(batch), mask, limit=policy.limit_new_arms()))
         else:
             block = as_numpy(policy(batch), "policy's probabilities").astype(np.float64, copy=False)
             if mask is not None and block.shape == mask.shape:

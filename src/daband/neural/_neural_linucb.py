@@ -346,7 +346,7 @@ class NeuralLinUCB(Policy):
             self.counts.copy(),
             layout=self._image_layout,
             reference=reference_contexts,
-            seen_target=any(len(buffer) for buffer in self.buffers.unlabelled),
+            has_seen_target=any(len(buffer) for buffer in self.buffers.unlabelled),
         )
 
     # Gradient steps.

@@ -328,21 +328,21 @@ class Mixture(Policy):
             for part in parts.members:
                 part_weights = weight * unit_ratio * part.weight, float(bonus_scale) * unit_ratio * part.bonus_weight
                 if max(part_weights) > 0.0:
-                    transform = None if part.constant else frozen_transform
+                    transform = None if part.is_constant else frozen_transform
                     frozen_members.append(_with_weights(part, *part_weights, transform))
             parts_by_member.append(parts)
         if offsets.any():
             no_inverse = np.zeros((self.n_arms, 0, 0))
-            frozen_members.append(Member(offsets[:, None], no_inverse, bonus_weight=0.0, constant=True))
-        layouts = {parts.layout for parts in parts_by_member if not all(part.constant for part in parts.members)}
+            frozen_members.append(Member(offsets[:, None], no_inverse, bonus_weight=0.0, is_constant=True))
+        layouts = {parts.layout for parts in parts_by_member if not all(part.is_constant for part in parts.members)}
         if "channels_last" in layouts and len(layouts) > 1:
             raise InvalidInput("images with channels last: a mixture of a network and other members cannot be exported")
         return FrozenParts(
             tuple(frozen_members),
-            next((parts.counts for parts in parts_by_member if parts.counts is not None), None),
+            next((parts.round_counts for parts in parts_by_member if parts.round_counts is not None), None),
             layout=next((layout for layout in layouts if layout is not None), None),
             reference=next((parts.reference for parts in parts_by_member if parts.reference is not None), None),
-            seen_target=any(parts.seen_target for parts in parts_by_member),
+            has_seen_target=any(parts.has_seen_target for parts in parts_by_member),
         )
 
     # Learning.

@@ -69,7 +69,7 @@ class Random(Policy):
         """Do nothing: ``Policy`` updates the reward moments."""
 
     def _freeze(self, domain: int) -> FrozenParts:
-        return FrozenParts((Member(np.zeros((self.n_arms, 1)), np.ones((self.n_arms, 1, 1)), constant=True),))
+        return FrozenParts((Member(np.zeros((self.n_arms, 1)), np.ones((self.n_arms, 1, 1)), is_constant=True),))
 
     def _grow(self) -> None:
         """Do nothing: the next choice includes the new arm."""

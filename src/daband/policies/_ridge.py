@@ -117,7 +117,7 @@ class RidgePolicy(Policy):
             self._head.fit_penalties(self.reward_moments)
 
     def _freeze(self, domain: int) -> FrozenParts:
-        member = freeze_head(self._head, self.reward_moments, constant=self._ignores_contexts)
+        member = freeze_head(self._head, self.reward_moments, is_constant=self._ignores_contexts)
         return FrozenParts((member,), self.counts.copy())
 
     def _grow(self) -> None:

@@ -132,7 +132,7 @@ class SelfTraining(LinUCB):
             return parts
         inverse = self._compute_penalty_ratio() * parts.members[0].inverse
         member = dataclasses.replace(parts.members[0], theta=self._target_thetas[domain].copy(), inverse=inverse)
-        return parts._replace(members=(member,), seen_target=True)
+        return parts._replace(members=(member,), has_seen_target=True)
 
     # Learning.
 

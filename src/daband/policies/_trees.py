@@ -25,7 +25,7 @@ from daband.linear._exploration import Exploration
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
-from daband.serving._numpy_networks import TreeNetwork, empty_trees
+from daband.serving._numpy_networks import TreeNetwork, make_empty_trees
 
 #: Minimum number of rounds of an arm to fit trees: two leaves of 20 rounds.
 _MIN_ROUNDS = 40
@@ -120,7 +120,7 @@ class Trees(Policy):
         self._weighted_sums: FloatArray = np.zeros((2, n_models))
         #: The stored rounds. A row is a round: the context, the index of the model, the reward, the weight.
         self._stored_rounds: FloatArray = np.empty((0, self._n_inputs + 3))
-        self._trees: dict[str, AnyArray] = empty_trees(n_models)
+        self._trees: dict[str, AnyArray] = make_empty_trees(n_models)
         #: The number of rounds that had been learned at the last fit.
         self._rounds_at_fit = 0
 
@@ -237,7 +237,7 @@ def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArr
     """Fit trees for each model with enough rounds. Return the arrays of a ``TreeNetwork``, whose node 0 is not used."""
     rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
     contexts, model_indices = rounds[:, :-3], rounds[:, -3]
-    trees = empty_trees(n_models, _TREES_PER_ARM)
+    trees = make_empty_trees(n_models, _TREES_PER_ARM)
     bin_edges = _compute_bin_edges(contexts)
     bins_by_column = map(np.searchsorted, bin_edges, contexts.T)
     bins = np.stack(list(bins_by_column), axis=1, dtype=np.float32)

@@ -187,7 +187,7 @@ def export_to_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
             incumbent=deployed.incumbent,
             epsilon=deployed.frozen.exploration.epsilon,
             explore=deployed.frozen.exploration.rule,
-            new_arms=deployed.frozen.new_arms,
+            new_arms=deployed.frozen.new_arm_fraction,
         )
     )
 

@@ -25,13 +25,14 @@ from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 #: The version of the file format that is written and read.
 EXPORT_VERSION = 7
 #: The largest ``round_number``, which must fit in 64 bits.
-_MAX_ROUND = (1 << 63) - 1
+_MAX_ROUND_NUMBER = (1 << 63) - 1
 #: Maximum number of arms in one request.
 _MAX_ARMS = 1000
 #: Fields that the header of a file must have.
 _REQUIRED_FIELDS = (
     "arms", "assessment", "domain", "images", "incumbent", "policy", "reference", "reward_unit", "table", "versions",
 )  # fmt: skip
+#: The format of exported files.
 FORMAT = FileFormat(
     name="daband-deployed",
     description="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
@@ -182,8 +183,8 @@ class DeployedPolicy:
         read_rows = self.reader.read(row)
         if strict:
             _raise_for_warnings(read_rows)
-        if round_number is not None and check_int("round_number", round_number, minimum=0) > _MAX_ROUND:
-            raise InvalidInput(f"round_number must be at most {_MAX_ROUND:,}, got {round_number}")
+        if round_number is not None and check_int("round_number", round_number, minimum=0) > _MAX_ROUND_NUMBER:
+            raise InvalidInput(f"round_number must be at most {_MAX_ROUND_NUMBER:,}, got {round_number}")
         frozen, indices, mask = self.frozen, None, None
         limit = self.limit_new_arms(new_arms)
         names: Sequence[str] = self.arm_names
@@ -193,7 +194,8 @@ class DeployedPolicy:
                 mean, bonus, arm, propensity = frozen.decide_row(read_rows.contexts[0], round_number, indices)
                 return DeployedDecision(arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]), read_rows
             mean, bonus = frozen.score(read_rows.contexts, indices, vectors)
-            limit = None if limit is None else limit._replace(is_new=(indices < 0) | limit.is_new[indices])
+            if limit is not None:
+                limit = limit._replace(is_unrewarded=(indices < 0) | limit.is_unrewarded[indices])
         else:
             if arms is not None:
                 mask = self.arm_mask(arms, len(read_rows.contexts))
@@ -218,12 +220,12 @@ class DeployedPolicy:
         if not read_rows.is_single:
             chosen_names = tuple(names[arm] for arm, _ in choices)
             chosen_arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
-            scores, warnings = frozen.to_reward_units(mean, bonus), tuple(read_rows.warnings)
+            scores, warnings = frozen.to_user_units(mean, bonus), tuple(read_rows.warnings)
             batch = DeployedDecision(chosen_arms, chosen_names, propensities, *scores, warnings, *fields)
             return batch._replace(ranking=rankings), read_rows
-        (arm, propensity), (means, bonuses) = choices[0], frozen.to_reward_units(mean[0], bonus[0])
-        control_values = (field[0].item() for field in fields)
-        decision = DeployedDecision(arm, names[arm], propensity, means, bonuses, read_rows.warnings[0], *control_values)
+        (arm, propensity), scores = choices[0], frozen.to_user_units(mean[0], bonus[0])
+        row_fields = (field[0].item() for field in fields)
+        decision = DeployedDecision(arm, names[arm], propensity, *scores, read_rows.warnings[0], *row_fields)
         return decision._replace(ranking=rankings[0]) if rankings else decision, read_rows
 
     def look_up_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:
@@ -236,8 +238,8 @@ class DeployedPolicy:
             raise InvalidInput(f"arms must be a list of 1 to {_MAX_ARMS:,} arms, got {repr(arms)[:80]}")
         catalogue = self.frozen.catalogue
         if not {int, np.int64}.isdisjoint(map(type, arms)):
-            types = int | np.integer
-            arms = [self.arm_names[self.arm_index(arm, "arms")] if isinstance(arm, types) else arm for arm in arms]
+            index_type = int | np.integer
+            arms = [self.arm_names[self.arm_index(arm, "arms")] if isinstance(arm, index_type) else arm for arm in arms]
         if catalogue is None:
             if any(isinstance(arm, Mapping) and len(arm) > 1 for arm in arms):
                 raise InvalidInput("arms has features, but the policy was trained without a catalogue of arms")
@@ -264,17 +266,17 @@ class DeployedPolicy:
         vectors = frozen.catalogue.vectors[indices] if vectors is None else vectors
         new_names = [name for name, index in zip(names, indices, strict=True) if index < 0]
         all_names = (*frozen.catalogue.names, *new_names)
-        index_by_name = {name: index for index, name in enumerate(all_names)}
-        all_vectors = np.zeros((len(all_names), vectors.shape[1]))
+        n_arms, index_by_name = len(all_names), {name: index for index, name in enumerate(all_names)}
+        all_vectors = np.zeros((n_arms, vectors.shape[1]))
         all_vectors[: frozen.n_arms] = frozen.catalogue.vectors
         all_vectors[[index_by_name[name] for name in names]] = vectors
         offered = np.tile(np.isin(all_names, names), (2, 1))
         catalogue = replace(frozen.catalogue, names=all_names, vectors=all_vectors, offered=offered)
         members = tuple(member.with_arms(catalogue.vectors) for member in frozen.members)
-        unrewarded = None if frozen.unrewarded is None else np.ones(len(all_names), np.bool_)
-        if unrewarded is not None:
-            unrewarded[: frozen.n_arms] = frozen.unrewarded
-        frozen = replace(frozen, n_arms=len(all_names), catalogue=catalogue, members=members, unrewarded=unrewarded)
+        is_unrewarded = None if frozen.is_unrewarded is None else np.ones(n_arms, np.bool_)
+        if is_unrewarded is not None:
+            is_unrewarded[: frozen.n_arms] = frozen.is_unrewarded
+        frozen = replace(frozen, n_arms=n_arms, catalogue=catalogue, members=members, is_unrewarded=is_unrewarded)
         return replace(self, frozen=frozen, arm_names=catalogue.names)
 
     @functools.cached_property
@@ -283,11 +285,11 @@ class DeployedPolicy:
 
         The unit is the median distance of an arm with rewards to its nearest neighbour. Empty without a catalogue.
         """
-        catalogue, unrewarded = self.frozen.catalogue, self.frozen.unrewarded
-        if catalogue is None or unrewarded is None or not (unrewarded & catalogue.offered[0]).any():
+        catalogue, is_unrewarded = self.frozen.catalogue, self.frozen.is_unrewarded
+        if catalogue is None or is_unrewarded is None or not (is_unrewarded & catalogue.offered[0]).any():
             return {}
-        distances = catalogue.distances(~unrewarded)
-        indices = np.flatnonzero(unrewarded & catalogue.offered[0])
+        distances = catalogue.distances(~is_unrewarded)
+        indices = np.flatnonzero(is_unrewarded & catalogue.offered[0])
         return {self.arm_names[index]: float(distances[index]) for index in indices}
 
     def limit_new_arms(self, fraction: float | None = None) -> ArmLimit | None:
@@ -295,12 +297,12 @@ class DeployedPolicy:
 
         ``fraction`` is the largest fraction of such decisions, by default the value in the file.
         """
-        fraction = self.frozen.new_arms if fraction is None else check_fraction("new_arms", fraction, allow_one=True)
-        if fraction == 1.0:
+        fraction = self.frozen.new_arm_fraction if fraction is None else fraction
+        if check_fraction("new_arms", fraction, allow_one=True) == 1.0:
             return None
-        if self.frozen.unrewarded is None:
+        if self.frozen.is_unrewarded is None:
             raise InvalidInput(f"new_arms: a {self.policy!r} policy does not count the rewards of each arm")
-        return ArmLimit(self.frozen.unrewarded, fraction)
+        return ArmLimit(self.frozen.is_unrewarded, fraction)
 
     def _require_incumbent(self) -> int:
         """Return the index of the incumbent. Raise an error if the file has none."""
@@ -326,7 +328,7 @@ class DeployedPolicy:
 
     def arm_index(self, arm: Any, argument: str) -> int:
         """Return the index of an arm that is given by name or index. ``argument`` is the argument's name in errors."""
-        return arm_index(arm, self.arm_names, argument)
+        return find_arm_index(arm, self.arm_names, argument)
 
     def __repr__(self) -> str:
         inputs = f"context_shape={self.context_shape}" if self.columns is None else f"columns={list(self.columns)}"
@@ -352,7 +354,7 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
         return build_deployed(
             load_frozen(header, arrays),
             header,
-            ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
+            feature_moments=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
             reference=load_reference(header["reference"], with_prefix("reference/", arrays)),
         )
     except InvalidInput as error:
@@ -363,7 +365,7 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
         raise CheckpointError(f"{path} does not hold the data that its header describes: {error}") from error
 
 
-def arm_index(arm: Any, arm_names: Sequence[str], argument: str) -> int:
+def find_arm_index(arm: Any, arm_names: Sequence[str], argument: str) -> int:
     """Return the index of an arm that is given by name or index. ``argument`` is the argument's name in errors."""
     if isinstance(arm, str) and arm in arm_names:
         return arm_names.index(arm)
@@ -383,7 +385,7 @@ def build_deployed(
     frozen: FrozenPolicy,
     header: Mapping[str, Any],
     *,
-    ranges: tuple[FloatArray, FloatArray] | None,
+    feature_moments: tuple[FloatArray, FloatArray] | None,
     reference: Reference | None,
 ) -> DeployedPolicy:
     """Return a deployed policy. All its parts are checked here, so that ``decide`` does not need to.
@@ -391,12 +393,12 @@ def build_deployed(
     Args:
         frozen: the frozen policy.
         header: the header of the file, with the names of arms and features, images, the assessment, and so on.
-        ranges: the mean and standard deviation of each feature in training, (d,) each; None if they are not known.
+        feature_moments: the mean and standard deviation of each feature in training, (d,) each; None if not known.
         reference: counts of reference contexts; None if there are none.
     """
-    names = tuple(str(name) for name in header["arm_names"])
-    if len(names) != frozen.n_arms or len(set(names)) != len(names):
-        raise ValueError(f"{frozen.n_arms} arms need as many distinct names, got {names[:8]}")
+    arm_names = tuple(str(name) for name in header["arm_names"])
+    if len(arm_names) != frozen.n_arms or len(set(arm_names)) != len(arm_names):
+        raise ValueError(f"{frozen.n_arms} arms need as many distinct names, got {arm_names[:8]}")
     feature_names = tuple(str(name) for name in header["feature_names"])
     incumbent = header["incumbent"]
     if incumbent is not None and not (isinstance(incumbent, int) and 0 <= incumbent < frozen.n_arms):
@@ -405,7 +407,7 @@ def build_deployed(
         raise ValueError(f"the reference has arm counts of shape {reference.arm_counts.shape} for {frozen.n_arms} arms")
     return DeployedPolicy(
         frozen=frozen,
-        arm_names=names,
+        arm_names=arm_names,
         feature_names=feature_names,
         assessment=header["assessment"],
         versions=dict(header["versions"]),
@@ -414,8 +416,8 @@ def build_deployed(
         reader=RowReader(
             shape=frozen.row_shape,
             table=None if frozen.table is None else frozen.table.row_reader,
-            images=None if header["images"] is None else ImageRule(**header["images"]),
-            ranges=ranges,
+            image_rule=None if header["images"] is None else ImageRule(**header["images"]),
+            feature_moments=feature_moments,
             feature_names=feature_names,
             max_norm=frozen.max_norm,
         ),
@@ -447,9 +449,9 @@ def _rank_arms(
         scores = np.where(mask, scores, -np.inf)
     rankings, n_ranked = [], check_int("top", top, minimum=1)
     for row_scores, (arm, _) in zip(scores, choices, strict=True):
-        by_score = np.argsort(-row_scores, kind="stable")[: n_ranked + 1].tolist()
-        order = [arm, *(index for index in by_score if index != arm and row_scores[index] > -np.inf)]
-        rankings.append(tuple(names[index] for index in order[:n_ranked]))
+        arms_by_score = np.argsort(-row_scores, kind="stable")[: n_ranked + 1].tolist()
+        ranked_arms = [arm, *(index for index in arms_by_score if index != arm and row_scores[index] > -np.inf)]
+        rankings.append(tuple(names[index] for index in ranked_arms[:n_ranked]))
     return tuple(rankings)
 
 

@@ -24,7 +24,7 @@ from daband._image_layout import image_layout
 from daband._tensor_files import write_tensor_file
 from daband.errors import CheckpointError, InvalidInput
 from daband.linear._standardise import StandardiseStep
-from daband.serving._deployed_policy import FORMAT, DeployedPolicy, arm_index, build_deployed, load_deployed
+from daband.serving._deployed_policy import FORMAT, DeployedPolicy, build_deployed, find_arm_index, load_deployed
 from daband.serving._frozen_policy import LARGE_INVERSE_BYTES, FrozenPolicy, Member
 from daband.serving._monitor import MAX_CONTEXTS, build_reference
 
@@ -71,10 +71,11 @@ def export(
             size of images and the reference.
         domain: the domain that the policy will act in; by default the domain set by ``policy.deploy``.
         arm_names: a name per arm; by default ``policy.arm_names``, otherwise the pair's, otherwise "0", "1", ...
-        reference: contexts of the domain that the policy will act in, (n, *C), or a domain's ``Contexts``. Their ranges
-            and counts are written to the file, for warnings and for ``DeployedPolicy.monitor``. The default is the
-            contexts of the pair, or without a pair the contexts that the policy stores for replay. If ``reference`` is
-            a ``DeployedPolicy``, its ranges are copied. Its counts are not, because they depend on its predictions.
+        reference: contexts of the domain that the policy will act in, (n, *C), or a domain's ``Contexts``. Their means,
+            deviations and histograms are written to the file, for warnings and for ``DeployedPolicy.monitor``. The
+            default is the contexts of the pair, or without a pair the contexts that the policy stores for replay. If
+            ``reference`` is a ``DeployedPolicy``, its means and standard deviations are copied. Its histograms are
+            not, because they depend on its predictions.
         assessment: the policy's estimated quality in the target, as ``daband.assess`` returns it, or a mapping.
         incumbent: the arm, by name or index, that is always chosen today; by default the arm that the assessment
             compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve --control`` choose it for some rows.
@@ -95,11 +96,11 @@ def export(
     """
     frozen = freeze(policy, domain, epsilon, explore or ("greedy" if epsilon else None))
     _check_counts(frozen, check_int("min_rounds", min_rounds, minimum=0))
-    counts = frozen.counts
-    unrewarded = None if counts is None or len(counts) != frozen.n_arms else counts == 0
+    round_counts = frozen.round_counts
+    is_unrewarded = None if round_counts is None or len(round_counts) != frozen.n_arms else round_counts == 0
     new_arms = check_fraction("new_arms", new_arms, allow_one=True)
-    frozen = dataclasses.replace(frozen, new_arms=new_arms, unrewarded=unrewarded)
-    if frozen.new_arms < 1.0 and unrewarded is None:
+    frozen = dataclasses.replace(frozen, new_arm_fraction=new_arms, is_unrewarded=is_unrewarded)
+    if frozen.new_arm_fraction < 1.0 and is_unrewarded is None:
         raise InvalidInput(f"new_arms: a {frozen.policy!r} policy does not count the rewards of each arm")
     _warn_about_unused_features(frozen)
     arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
@@ -114,27 +115,27 @@ def export(
             reference = pair.source if frozen.domain == "source" else pair.target
     layout = image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
     old_policy = reference if isinstance(reference, DeployedPolicy) else None
-    reference = None if old_policy is not None else reference
-    contexts = frozen.reference if reference is None else _reference_contexts(frozen, reference)
+    reference_data: Any = None if old_policy is not None else reference
+    contexts = frozen.reference if reference_data is None else _sample_reference(frozen, reference_data)
     table = frozen.table
     header: dict[str, Any] = {
-        **frozen.header(), "arm_names": list(check_class_names(arm_names, frozen.n_arms, "arm_names")),
+        **frozen.build_header(), "arm_names": list(check_class_names(arm_names, frozen.n_arms, "arm_names")),
         "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
-        "images": _image_rule(frozen, framing, layout), "assessment": _as_json(assessment), "incumbent": None,
-        "versions": {**_package_versions(), "policy": str(getattr(policy, "version", 0))}, "reference": None,
-        "log_parts": sorted(getattr(policy, "log_parts", ())),
+        "images": _to_image_rule(frozen, framing, layout), "assessment": _assessment_to_json(assessment),
+        "versions": {**_get_package_versions(), "policy": str(getattr(policy, "version", 0))},
+        "log_parts": sorted(getattr(policy, "log_parts", ())), "incumbent": None, "reference": None,
     }  # fmt: skip
     if incumbent is None and header["assessment"] is not None:
         incumbent = header["assessment"].get("incumbent_arm")
     if incumbent is not None:
-        header["incumbent"] = arm_index(incumbent, header["arm_names"], "incumbent")
-    arrays = frozen.arrays()
-    ranges = None
+        header["incumbent"] = find_arm_index(incumbent, header["arm_names"], "incumbent")
+    arrays = frozen.collect_arrays()
+    moments = None
     if layout is None:
-        ranges = _feature_ranges(frozen, contexts) if old_policy is None else old_policy.reader.ranges
-    if ranges is not None:
-        arrays["ranges/centre"], arrays["ranges/scale"] = ranges
-    deployed = build_deployed(frozen, _json_copy(header), ranges=ranges, reference=None)
+        moments = old_policy.reader.feature_moments if old_policy else _compute_feature_moments(frozen, contexts)
+    if moments is not None:
+        arrays["ranges/centre"], arrays["ranges/scale"] = moments
+    deployed = build_deployed(frozen, _copy_as_json(header), feature_moments=moments, reference=None)
     if contexts is not None:
         new_reference = build_reference(deployed, contexts)
         if new_reference is not None:
@@ -143,16 +144,16 @@ def export(
             arrays["reference/arms"] = new_reference.arm_counts
     check_writable(path)
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "policy.daband"
-        write_tensor_file(file, FORMAT, header, arrays)
-        _check_file(file, policy, frozen, contexts, reference)
-        write_bytes(path, file.read_bytes())
+        temporary_file = Path(folder) / "policy.daband"
+        write_tensor_file(temporary_file, FORMAT, header, arrays)
+        _check_file(temporary_file, policy, frozen, contexts, reference_data)
+        write_bytes(path, temporary_file.read_bytes())
 
 
-def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None, reference: Any) -> None:
+def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None, domain_data: Any) -> None:
     """Raise an error if the scores of the file on a few contexts differ from the policy's scores.
 
-    If the policy has an encoder of images or texts, raw rows of ``reference`` are used if available.
+    If the policy has an encoder of images or texts, raw rows of ``domain_data`` are used if available.
     """
     deployed = load_deployed(file)
     rng = np.random.default_rng(0)
@@ -163,25 +164,25 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
     else:
         rows = rng.normal(size=(_N_CHECKED_CONTEXTS, *frozen.row_shape))
     raw_rows: Any = rows
-    if frozen.table is not None and frozen.table.row_reader.encoded and getattr(reference, "table", None) is not None:
-        indices = np.arange(min(len(reference), _N_CHECKED_CONTEXTS))
-        rows, raw_rows = reference.read(indices), reference.read_raw(indices).select(frozen.table.names)
+    if frozen.table is not None and frozen.table.row_reader.encoded and getattr(domain_data, "table", None) is not None:
+        indices = np.arange(min(len(domain_data), _N_CHECKED_CONTEXTS))
+        rows, raw_rows = domain_data.read(indices), domain_data.read_raw(indices).select(frozen.table.names)
     bonus_factor = frozen.exploration.bonus_factor or frozen.exploration.alpha * (frozen.exploration.rule == "thompson")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the rows may be far from the training rows
-        expected = policy.decide(rows, frozen.domain, rule="ucb" if bonus_factor else "greedy")
-        actual = deployed.decide(raw_rows)
-    expected_scores = expected.mean + bonus_factor * expected.bonus if bonus_factor else expected.mean
-    file_scores = actual.mean + bonus_factor * actual.bonus if bonus_factor else actual.mean
-    largest, has_same_shape = float(np.abs(expected_scores).max()), expected_scores.shape == file_scores.shape
-    difference = float(np.abs(expected_scores - file_scores).max()) if has_same_shape else np.inf
-    if difference <= _MAX_RELATIVE_ERROR * largest:
+        by_policy = policy.decide(rows, frozen.domain, rule="ucb" if bonus_factor else "greedy")
+        by_file = deployed.decide(raw_rows)
+    expected_scores = by_policy.mean + bonus_factor * by_policy.bonus if bonus_factor else by_policy.mean
+    file_scores = by_file.mean + bonus_factor * by_file.bonus if bonus_factor else by_file.mean
+    max_score, has_same_shape = float(np.abs(expected_scores).max()), expected_scores.shape == file_scores.shape
+    max_difference = float(np.abs(expected_scores - file_scores).max()) if has_same_shape else np.inf
+    if max_difference <= _MAX_RELATIVE_ERROR * max_score:
         return
-    current = policy.frozen(frozen.domain)  # another thread may have changed the policy since
-    if current.n_arms == frozen.n_arms and np.array_equal(current.score(rows)[0], frozen.score(rows)[0]):
+    current_rule = policy.frozen(frozen.domain)  # another thread may have changed the policy since
+    if current_rule.n_arms == frozen.n_arms and np.array_equal(current_rule.score(rows)[0], frozen.score(rows)[0]):
         raise CheckpointError(
-            f"nothing was written, because the file does not decide as the policy does: scores of up to {largest:g} "
-            f"differ by {difference:g}. This is a defect of {type(policy).__name__}._freeze, or of daband"
+            f"nothing was written, because the file does not decide as the policy does: scores of up to {max_score:g} "
+            f"differ by {max_difference:g}. This is a defect of {type(policy).__name__}._freeze, or of daband"
         )
 
 
@@ -192,7 +193,7 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
     frozen = policy.frozen(domain)
     if not isinstance(frozen, FrozenPolicy):
         raise InvalidInput(f"{type(policy).__name__}.frozen must return a FrozenPolicy, got {frozen!r}")
-    if domain is None and frozen.domain == "source" and frozen.seen_target:
+    if domain is None and frozen.domain == "source" and frozen.has_seen_target:
         warnings.warn(
             "the policy has seen target contexts but is exported for the source, because policy.deploy was not called; "
             "pass domain='target', or domain='source' to confirm",
@@ -204,11 +205,11 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
         exploration = dataclasses.replace(exploration, epsilon=check_finite("epsilon", epsilon))
     if explore is not None:
         exploration = dataclasses.replace(exploration, rule=explore)
-    members = _without_large_inverses(frozen.members) if exploration.rule == "greedy" else frozen.members
+    members = _drop_large_inverses(frozen.members) if exploration.rule == "greedy" else frozen.members
     return dataclasses.replace(frozen, exploration=exploration, members=members)
 
 
-def _without_large_inverses(members: Sequence[Member]) -> tuple[Member, ...]:
+def _drop_large_inverses(members: Sequence[Member]) -> tuple[Member, ...]:
     """Return the members of a greedy policy without large matrices, which are only used for bonuses.
 
     Small matrices remain, because decisions report bonuses and a monitor counts them. The weights of the remaining
@@ -221,21 +222,21 @@ def _without_large_inverses(members: Sequence[Member]) -> tuple[Member, ...]:
         small_members.append(dataclasses.replace(member, inverse=no_inverse, bonus_weight=0.0) if is_large else member)
     old_sum, new_sum = (sum(member.bonus_weight for member in group) for group in (members, small_members))
     scale = old_sum / new_sum if new_sum > 0 else 1.0
-    scaled = [dataclasses.replace(member, bonus_weight=scale * member.bonus_weight) for member in small_members]
-    return tuple(member for member in scaled if member.weight > 0 or member.bonus_weight > 0)
+    scaled_members = [dataclasses.replace(member, bonus_weight=scale * member.bonus_weight) for member in small_members]
+    return tuple(member for member in scaled_members if member.weight > 0 or member.bonus_weight > 0)
 
 
 def _warn_about_unused_features(frozen: FrozenPolicy) -> None:
     """Warn if arms have no reward, and the policy does not use their features."""
-    catalogue, unrewarded = frozen.catalogue, frozen.unrewarded
-    if catalogue is None or unrewarded is None or any(member.vectors is not None for member in frozen.members):
+    catalogue, is_unrewarded = frozen.catalogue, frozen.is_unrewarded
+    if catalogue is None or is_unrewarded is None or any(member.vectors is not None for member in frozen.members):
         return
-    count = int((unrewarded & catalogue.offered[0]).sum())
-    if count and frozen.new_arms > 0.0:
+    n_unrewarded = int((is_unrewarded & catalogue.offered[0]).sum())
+    if n_unrewarded and frozen.new_arm_fraction > 0.0:
         warnings.warn(
-            f"{count} arms have no reward, and this {frozen.policy!r} policy does not use arm features, so it cannot "
-            "predict their rewards: use for_pair of LinUCB, NeuralLinUCB, DABand or Mixture, or exclude these arms "
-            "with new_arms=0",
+            f"{n_unrewarded} arms have no reward, and this {frozen.policy!r} policy does not use arm features, so it "
+            "cannot predict their rewards: use for_pair of LinUCB, NeuralLinUCB, DABand or Mixture, or exclude these "
+            "arms with new_arms=0",
             ExportWarning,
             stacklevel=3,
         )
@@ -243,12 +244,12 @@ def _warn_about_unused_features(frozen: FrozenPolicy) -> None:
 
 def _check_counts(frozen: FrozenPolicy, minimum: int) -> None:
     """Raise an error if an arm was learned from fewer rounds than ``minimum``."""
-    if not minimum or frozen.counts is None:
+    if not minimum or frozen.round_counts is None:
         return
-    rare_arms = np.flatnonzero(frozen.counts < minimum)
+    rare_arms = np.flatnonzero(frozen.round_counts < minimum)
     if len(rare_arms):
         raise InvalidInput(
-            f"min_rounds={minimum}: arm {rare_arms[0]} was learned from {frozen.counts[rare_arms[0]]} rounds"
+            f"min_rounds={minimum}: arm {rare_arms[0]} was learned from {frozen.round_counts[rare_arms[0]]} rounds"
             + (f", and {len(rare_arms) - 1} more from fewer than {minimum}" if len(rare_arms) > 1 else "")
             + "; statistics of few rounds can reveal individual rounds, so learn more rounds or remove the arm"
         )
@@ -266,7 +267,7 @@ def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
         )
 
 
-def _image_rule(frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: str | None) -> dict[str, Any] | None:
+def _to_image_rule(frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: str | None) -> dict[str, Any] | None:
     """Return the fields of an ``ImageRule``, or None if contexts are not images. ``framing`` is (resize, crop)."""
     if layout is None or frozen.arms == "shared":
         return None
@@ -278,7 +279,7 @@ def _image_rule(frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: s
     return {"layout": layout, "resize": resize, "crop": crop}
 
 
-def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
+def _sample_reference(frozen: FrozenPolicy, reference: Any) -> AnyArray:
     """Return a sample of at most 4,096 reference contexts, (n, *row_shape)."""
     is_domain = callable(getattr(reference, "read", None))
     data: Any = reference if is_domain else as_numpy(reference, "reference")
@@ -294,10 +295,10 @@ def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
     return contexts
 
 
-def _feature_ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray, FloatArray] | None:
+def _compute_feature_moments(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray, FloatArray] | None:
     """Return the mean and standard deviation of each feature, (d,) each, or None if they are not known."""
     if frozen.table is not None:
-        return frozen.table.row_reader.ranges
+        return frozen.table.row_reader.feature_moments
     if contexts is not None and contexts.dtype != np.uint8 and len(contexts) > 1:
         rows = contexts.reshape(-1, int(np.prod(frozen.context_shape))).astype(np.float64)
         centre, deviation = rows.mean(axis=0), rows.std(axis=0)
@@ -307,7 +308,7 @@ def _feature_ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[Fl
     return None
 
 
-def _as_json(assessment: Any) -> Any:
+def _assessment_to_json(assessment: Any) -> Any:
     """Return an assessment, which is a mapping or has ``as_dict``, as a dictionary of JSON types."""
     if assessment is None:
         return None
@@ -316,24 +317,24 @@ def _as_json(assessment: Any) -> Any:
     if not isinstance(assessment, Mapping):
         raise InvalidInput(f"assessment must be a daband Assessment or a mapping, got {assessment!r}")
     try:
-        return _json_copy(dict(assessment))
+        return _copy_as_json(dict(assessment))
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"assessment cannot be written as JSON: {error}") from None
 
 
-def _json_copy(value: Any) -> Any:
+def _copy_as_json(value: Any) -> Any:
     """Return a copy of a value in JSON types, by writing and reading it as JSON."""
-    return json.loads(json.dumps(value, default=_to_plain, allow_nan=False))
+    return json.loads(json.dumps(value, default=_to_python_type, allow_nan=False))
 
 
-def _to_plain(value: Any) -> Any:
-    """Return a numpy value as Python numbers or lists."""
+def _to_python_type(value: Any) -> Any:
+    """Return a numpy value as Python numbers or lists. ``json`` calls this for types that it does not know."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def _package_versions() -> dict[str, str]:
+def _get_package_versions() -> dict[str, str]:
     """Return the versions of Python and of the imported packages."""
     versions = {"python": platform.python_version()}
     for name in ("daband", "numpy", "torch"):

@@ -42,6 +42,8 @@ _MAX_BIAS = 1e6
 #: The largest bias for which the first product may be computed in single precision.
 _MAX_SINGLE_BIAS = 4.0
 _FLOAT64 = np.dtype(np.float64)
+#: Zero in single precision. A Python number would be converted in every call.
+_ZERO = np.zeros((), np.float32)
 #: Maximum number of weights in the regressions of all arms of a catalogue (128 MiB).
 _MAX_ARM_WEIGHTS = 1 << 24
 
@@ -53,7 +55,7 @@ class Member:
     """One predictor of a policy. It computes features, and predicts rewards by ridge regressions on them.
 
     There is one regression per arm. If each arm has its own context, or if arms have ``vectors``, there is only one
-    regression in total. Features are contexts after ``transform`` and ``network``, or a single 1 if ``constant``.
+    regression in total. Features are contexts after ``transform`` and ``network``, or a single 1 if ``is_constant``.
     """
 
     #: The coefficients of the regressions, (heads, d).
@@ -69,7 +71,7 @@ class Member:
     #: The network that computes features; None if there is none.
     network: Network | None = None
     #: True if the only feature is a constant 1.
-    constant: bool = False
+    is_constant: bool = False
     #: The feature vectors of the arms, (K, m). The regression is on products of context features and these.
     vectors: FloatArray | None = None
     #: The factors of each arm's prediction and bonus, (2, K), in a mixture that also has regressions per arm.
@@ -116,12 +118,12 @@ class Member:
             n_features = joint_dimension(n_features, self.vectors)
             if len(self.theta) != 1 or (self.arm_factors is not None and self.arm_factors.shape != (2, n_heads)):
                 raise ValueError("a member with arm vectors must have one regression, and two factors per arm or none")
-        if self.dimension != (1 if self.constant else n_features):
+        if self.dimension != (1 if self.is_constant else n_features):
             raise ValueError(f"the regressions of a member take {self.dimension} features, but it has {n_features}")
 
-    def features(self, rows: AnyArray) -> FloatArray:
+    def compute_features(self, rows: AnyArray) -> FloatArray:
         """Return the features (n, d) of contexts (n, *C)."""
-        if self.constant:
+        if self.is_constant:
             return np.ones((len(rows), 1))
         if self.transform is not None:
             rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
@@ -134,48 +136,49 @@ class Member:
         if self.vectors is not None:
             if self._arm_regressions is None:
                 return self.score_arms(rows, np.arange(len(self.vectors)), self.vectors)
-            mean, variance = ridge_scores(*self._arm_regressions, with_constant(self.features(rows)))
+            mean, variance = ridge_scores(*self._arm_regressions, with_constant(self.compute_features(rows)))
             return mean, np.sqrt(np.maximum(variance, 0.0, out=variance))
         if not self.has_bonuses:
-            mean = self.features(rows) @ self.theta.T
+            mean = self.compute_features(rows) @ self.theta.T
             return mean, np.zeros_like(mean)
-        mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows))
+        mean, variance = ridge_scores(self.theta, self.inverse, self.compute_features(rows))
         return mean, np.sqrt(variance)
 
     @functools.cached_property
     def _arm_regressions(self) -> tuple[FloatArray, FloatArray | None] | None:
         """The regression of each arm of the catalogue, scaled by ``arm_factors``; None if they take too much memory."""
         assert self.vectors is not None
-        n_arms, dim = len(self.vectors), self._context_dim
-        if n_arms * (dim + 1) ** 2 > _MAX_ARM_WEIGHTS:
+        n_arms, n_features = len(self.vectors), self._n_context_features
+        if n_arms * (n_features + 1) ** 2 > _MAX_ARM_WEIGHTS:
             return None
         inverse = self.inverse[0] if self.inverse.size else None
-        theta, inverses = compute_arm_heads(self.theta[0], inverse, self.vectors, np.arange(n_arms), dim)
+        theta, inverses = compute_arm_heads(self.theta[0], inverse, self.vectors, np.arange(n_arms), n_features)
         if self.arm_factors is not None:
             theta *= self.arm_factors[0][:, None]
             inverses = None if inverses is None else inverses * self.arm_factors[1][:, None, None] ** 2
         return theta, inverses
 
-    def with_arm_regressions(self, step: TransformStep | None) -> Member | None:
+    def with_arm_regressions(self, policy_transform: TransformStep | None) -> Member | None:
         """Return the member with one regression per arm instead of one on products, or None if that is not possible.
 
-        ``step`` is the transform of the policy, which is used if the member has none. Its last feature must be 1.
+        ``policy_transform`` is used if the member has no transform. Its last feature must be 1.
         """
         if self.vectors is None:
             return self
-        dim, transform = self._context_dim, self.transform or step
-        if len(self.vectors) * dim**2 > _MAX_FOLDED_ARM_WEIGHTS or self._arm_regressions is None:
+        n_features, transform = self._n_context_features, self.transform or policy_transform
+        if len(self.vectors) * n_features**2 > _MAX_FOLDED_ARM_WEIGHTS or self._arm_regressions is None:
             return None
         if self.network is not None or not isinstance(transform, StandardiseStep):
             return None
-        constant = np.eye(dim)[-1:]
-        to_rows = np.concatenate([np.eye(dim) / math.sqrt(dim), constant])  # the matrix of ``with_constant``
+        constant_row = np.eye(n_features)[-1:]
+        # The matrix of ``with_constant``.
+        to_rows = np.concatenate([np.eye(n_features) / math.sqrt(n_features), constant_row])
         theta, inverses = self._arm_regressions
         inverse = np.zeros((len(theta), 0, 0)) if inverses is None else to_rows.T @ inverses @ to_rows
         return replace(self, theta=theta @ to_rows, inverse=inverse, vectors=None, arm_factors=None)
 
     @property
-    def _context_dim(self) -> int:
+    def _n_context_features(self) -> int:
         """The number of context features in the products with arm features."""
         assert self.vectors is not None
         return (self.dimension - count_effects(len(self.vectors))) // self.vectors.shape[1] - 1
@@ -188,7 +191,7 @@ class Member:
         if self.vectors is None:
             n_new = len(vectors) - len(self.theta)
             theta, inverse = (
-                np.pad(part, ((0, n_new), *[(0, 0)] * (part.ndim - 1))) for part in (self.theta, self.inverse)
+                np.pad(array, ((0, n_new), *[(0, 0)] * (array.ndim - 1))) for array in (self.theta, self.inverse)
             )
             return replace(self, theta=theta, inverse=inverse)
         n_new = len(vectors) - len(self.vectors)
@@ -215,7 +218,7 @@ class Member:
         inverse = self.inverse[0] if self.inverse.size else None
         scores = [
             score_one(self.theta[0], inverse, row, vectors, indices, self.new_variance)
-            for row in with_constant(self.features(rows))
+            for row in with_constant(self.compute_features(rows))
         ]
         mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
         bonus = np.sqrt(variance)
@@ -235,9 +238,9 @@ class _RowScorer:
 
     Args:
         members: the predictors.
-        step: the transform of contexts before all members; None if there is none.
+        transform: the transform of contexts before all members; None if there is none.
         n_inputs: the number of values of a context, or of its feature maps.
-        scaling: the centre and scale of rewards.
+        reward_unit: the centre and scale of rewards.
         bonus_factor: the factor of the bonus in a score.
         inputs_are_maps: True if the inputs are feature maps, which the convolutions of a network compute.
     """
@@ -245,60 +248,63 @@ class _RowScorer:
     def __init__(
         self,
         members: Sequence[Member],
-        step: StandardiseStep | None,
+        transform: StandardiseStep | None,
         n_inputs: int,
-        scaling: Scaling,
+        reward_unit: Scaling,
         bonus_factor: float,
         inputs_are_maps: bool = False,
     ) -> None:
-        n_arms, n_features = len(members[0].theta), n_inputs if step is None else step.n_features
+        centre, scale = reward_unit
+        n_arms, n_features = len(members[0].theta), n_inputs if transform is None else transform.n_features
         networks = [_fold_layers(member) for member in members if member.network is not None]
         dtype: Any = np.float32 if networks else np.float64
         # One vector has all features, in this order: the features of networks, the features of the policy (if a member
         # uses them directly), a constant 1, the features of members' transforms, and the first layers of networks.
         transformed_members = [member for member in members if member.transform is not None]
-        n_indirect = len(networks) + len(transformed_members) + sum(member.constant for member in members)
-        n_direct = 1 + (n_features if n_indirect < len(members) else 0)  # with the constant
-        n_encoded = sum(layers[-1].shape[1] for layers in networks)
-        encoded_start, constant_index, transformed_start = 0, n_encoded + n_direct - 1, n_encoded + n_direct
+        n_indirect_members = len(networks) + len(transformed_members) + sum(member.is_constant for member in members)
+        n_direct_features = 1 + (n_features if n_indirect_members < len(members) else 0)  # with the constant
+        n_network_features = sum(layers[-1].shape[1] for layers in networks)
+        network_start, transformed_start = 0, n_network_features + n_direct_features
+        constant_index, no_limits = transformed_start - 1, np.full(n_direct_features, np.inf)
         #: The weights, and the lower and upper limits, of each part of the first product.
-        first_parts = [(np.eye(n_features + 1)[:, -n_direct:], np.full(n_direct, -np.inf), np.full(n_direct, np.inf))]
+        first_parts = [(np.eye(n_features + 1)[:, -n_direct_features:], -no_limits, no_limits)]
         theta = np.zeros((transformed_start + sum(member.dimension for member in transformed_members), n_arms))
-        theta[constant_index] = scaling[0]
+        theta[constant_index] = centre
         #: The slice of features, and R (d, r * K), of every member with a bonus.
         self._roots: list[tuple[slice, AnyArray]] = []
         for member in members:
-            start, size = constant_index if member.constant else n_encoded, member.dimension
+            start, size = constant_index if member.is_constant else n_network_features, member.dimension
             if member.network is not None:
-                start, encoded_start = encoded_start, encoded_start + size
+                start, network_start = network_start, network_start + size
             elif member.transform is not None:
                 start, transformed_start = transformed_start, transformed_start + size
                 first_parts.append(member.transform.to_clipped_linear())
-            theta[start : start + size] += scaling[1] * member.weight * member.theta.T
+            theta[start : start + size] += scale * member.weight * member.theta.T
             if member.bonus_weight:
-                roots = scaling[1] * member.bonus_weight * np.linalg.cholesky(member.inverse)
+                roots = scale * member.bonus_weight * np.linalg.cholesky(member.inverse)
                 root = roots.transpose(1, 2, 0).reshape(size, -1).astype(dtype)
                 self._roots.append((slice(start, start + size), root))
         first_layers = [layers[0] for layers in networks]
         first_parts += [(layer, np.zeros(layer.shape[1]), np.full(layer.shape[1], np.inf)) for layer in first_layers]
-        matrix, self._low, self._high = (np.concatenate(parts, axis=-1) for parts in zip(*first_parts, strict=True))
+        matrix, lower, upper = (np.concatenate(arrays, axis=-1) for arrays in zip(*first_parts, strict=True))
         #: The limits at which inputs are clipped; None if the policy has no transform.
         self._input_range: tuple[FloatArray, FloatArray] | None = None
-        if step is not None:  # the step is linear in this range, and its last feature is 1
-            clip_range, slope = step.clip * step.deviation, step.scale / step.deviation
-            self._input_range = step.mean - clip_range, step.mean + clip_range
-            bias = matrix[-1] + matrix[-2] - (step.mean * slope) @ matrix[:-2]
+        if transform is not None:  # it is linear in this range, and its last feature is 1
+            half_range, slope = transform.clip * transform.deviation, transform.scale / transform.deviation
+            self._input_range = transform.mean - half_range, transform.mean + half_range
+            bias = matrix[-1] + matrix[-2] - (transform.mean * slope) @ matrix[:-2]
             matrix = np.vstack([slope[:, None] * matrix[:-2], bias])
         max_bias = np.abs(matrix[-1]).max()
         if not max_bias < _MAX_BIAS:
             raise ValueError("differences of large numbers would lose precision")
         # Clipped numbers near zero, and feature maps, are in single precision from the start.
-        is_single = networks and (step is not None or inputs_are_maps) and max_bias < _MAX_SINGLE_BIAS
+        is_single_precision = networks and (transform is not None or inputs_are_maps) and max_bias < _MAX_SINGLE_BIAS
         # The matrix of the first product, and the limits at which its result is clipped.
-        self._matrix, self._low, self._high = (
-            array.astype(np.float32 if is_single else np.float64) for array in (matrix, self._low, self._high)
+        self._matrix, self._lower, self._upper = (
+            array.astype(np.float32 if is_single_precision else np.float64) for array in (matrix, lower, upper)
         )
-        self._theta, self._n_encoded = theta.astype(dtype), n_encoded
+        #: The coefficients of all members, (features, K), and the number of features of networks.
+        self._theta, self._n_network_features = theta.astype(dtype), n_network_features
         #: The layers of each network after the first one.
         self._layers = [[layer.astype(dtype) for layer in layers[1:]] for layers in networks]
         n_squares = [root.shape[1] // n_arms for _, root in self._roots]
@@ -327,30 +333,32 @@ class _RowScorer:
     def _build_scorer(self) -> Callable[[AnyArray], FloatArray]:
         """Return a function that scores a context, with its own working arrays."""
         matrix, theta, square_sums, combination = self._matrix, self._theta, self._square_sums, self._combination
-        dtype, n_encoded, n_arms = theta.dtype, self._n_encoded, theta.shape[1]
-        row, features = np.ones(len(matrix), matrix.dtype), np.empty(n_encoded + matrix.shape[1], dtype)
-        context, first_features = row[:-1], features[n_encoded:]
+        dtype, n_network_features, n_arms = theta.dtype, self._n_network_features, theta.shape[1]
+        row, features = np.ones(len(matrix), matrix.dtype), np.empty(n_network_features + matrix.shape[1], dtype)
+        context, first_features = row[:-1], features[n_network_features:]
         # The result of the first product. It is copied to ``first_features`` if that has another precision.
         first_result: AnyArray = first_features if matrix.dtype == dtype else np.empty(len(first_features))
         clipped_inputs = np.empty(len(context))
-        layers, encoded_parts, index = [], [], 0
-        first_layers = features[len(features) - sum(len(network[0]) for network in self._layers) :]
+        layers, network_outputs, index = [], [], 0
+        first_outputs = features[len(features) - sum(len(network[0]) for network in self._layers) :]
         for network in self._layers:
-            layer_inputs, first_layers = first_layers[: len(network[0])], first_layers[len(network[0]) :]
+            layer_inputs, first_outputs = first_outputs[: len(network[0])], first_outputs[len(network[0]) :]
             for layer in network:
                 is_last = layer is network[-1]
                 outputs = features[index : index + layer.shape[1]] if is_last else np.empty(layer.shape[1], dtype)
                 layers.append((layer_inputs.dot, layer, outputs, not is_last))
                 layer_inputs = outputs
-            encoded_parts.append((outputs, np.empty((), dtype)))
+            network_outputs.append((outputs, np.empty((), dtype)))
             index += len(outputs)
-        products, roots, index = np.empty((square_sums.shape[1], n_arms), dtype), [], n_arms
+        # The first row of ``products`` has the means, the others have the products with all roots.
+        products, root_products, index = np.empty((square_sums.shape[1], n_arms), dtype), [], n_arms
         for feature_slice, root in self._roots:
-            roots.append((features[feature_slice].dot, root, products.reshape(-1)[index : index + root.shape[1]]))
+            outputs = products.reshape(-1)[index : index + root.shape[1]]
+            root_products.append((features[feature_slice].dot, root, outputs))
             index += root.shape[1]
         mean, squares, mean_and_bonuses = products[0], products[1:], np.empty((len(square_sums), n_arms), dtype)
-        bonuses, input_range, low, high = mean_and_bonuses[1:], self._input_range, self._low, self._high
-        has_low, has_high = (bool(np.isfinite(limit).any()) for limit in (low, high))
+        bonuses, input_range, lower, upper = mean_and_bonuses[1:], self._input_range, self._lower, self._upper
+        has_lower_limit, has_upper_limit = (bool(np.isfinite(limits).any()) for limits in (lower, upper))
         multiply_features, multiply_row = features[: len(theta)].dot, row.dot
         maximum, minimum, multiply, divide, sqrt = np.maximum, np.minimum, np.multiply, np.divide, np.sqrt
 
@@ -362,21 +370,21 @@ class _RowScorer:
                 maximum(inputs, input_range[0], out=clipped_inputs)
                 context[:] = minimum(clipped_inputs, input_range[1], out=clipped_inputs)
             multiply_row(matrix, first_result)
-            if has_low:
-                maximum(first_result, low, out=first_result)
-            if has_high:
-                minimum(first_result, high, out=first_result)
+            if has_lower_limit:
+                maximum(first_result, lower, out=first_result)
+            if has_upper_limit:
+                minimum(first_result, upper, out=first_result)
             if first_result is not first_features:
                 first_features[:] = first_result
             for multiply_inputs, layer, outputs, is_hidden in layers:
                 multiply_inputs(layer, outputs)
                 if is_hidden:
                     maximum(outputs, _ZERO, out=outputs)
-            for encoded, norm in encoded_parts:
-                norm[...] = max(math.sqrt(encoded.dot(encoded)), 1e-12)
-                divide(encoded, norm, encoded)
-            for multiply_part, root, outputs in roots:
-                multiply_part(root, outputs)
+            for network_features, norm in network_outputs:
+                norm[...] = max(math.sqrt(network_features.dot(network_features)), 1e-12)
+                divide(network_features, norm, network_features)
+            for multiply_slice, root, outputs in root_products:
+                multiply_slice(root, outputs)
             multiply_features(theta, mean)
             multiply(squares, squares, squares)
             square_sums.dot(products, mean_and_bonuses)
@@ -384,9 +392,6 @@ class _RowScorer:
             return combination.dot(mean_and_bonuses)
 
         return score
-
-
-_ZERO = np.zeros((), np.float32)
 
 
 def _fold_layers(member: Member) -> list[FloatArray]:
@@ -400,24 +405,27 @@ class FrozenParts(NamedTuple):
     """The result of a policy's ``_freeze``: those fields of a ``FrozenPolicy`` that depend on the type of policy."""
 
     members: tuple[Member, ...]
-    counts: IntArray | None = None
+    round_counts: IntArray | None = None
     layout: ImageLayout | None = None
     reference: AnyArray | None = None
-    seen_target: bool = False
+    has_seen_target: bool = False
 
 
 class ArmLimit(NamedTuple):
     """A limit on the decisions that choose arms without any reward."""
 
     #: True for the arms without any reward, (K,).
-    is_new: BoolArray
+    is_unrewarded: BoolArray
     #: The largest fraction of decisions that choose one of them.
     fraction: float
 
-    def exclude(self, mean: FloatArray, available: Mask) -> BoolArray:
-        """Return a mask (n, K) of the available arms with rewards. If a row has none, it has all available arms."""
+    def restrict(self, mean: FloatArray, available: Mask) -> BoolArray:
+        """Return the mask ``available`` (n, K) without arms that have no reward, unless a row has no other arm.
+
+        ``mean`` (n, K) gives the shape if ``available`` is None.
+        """
         is_available = np.ones(mean.shape, np.bool_) if available is None else available
-        is_rewarded = is_available & ~self.is_new
+        is_rewarded = is_available & ~self.is_unrewarded
         return np.where(is_rewarded.any(axis=1, keepdims=True), is_rewarded, is_available)
 
 
@@ -462,15 +470,15 @@ class FrozenPolicy:
     #: The arms with their features, and which of them the policy's domain offers; None if arms have no features.
     catalogue: Catalogue | None = None
     #: The largest fraction of decisions that choose an arm without any reward.
-    new_arms: float = 1.0
+    new_arm_fraction: float = 1.0
     #: True for the arms without any reward, (K,); None if they are not known.
-    unrewarded: Mask = None
+    is_unrewarded: Mask = None
     #: The number of rounds that each regression has learned, (heads,). It is not written to the file.
-    counts: IntArray | None = None
+    round_counts: IntArray | None = None
     #: Contexts of the domain that the policy stores for replay. ``export`` counts them, but does not write them.
     reference: AnyArray | None = None
     #: True if the policy has seen target contexts. It is not written to the file.
-    seen_target: bool = False
+    has_seen_target: bool = False
 
     def __post_init__(self) -> None:
         make_draw_key(self.seed)  # raises an error if this is not a seed
@@ -494,7 +502,7 @@ class FrozenPolicy:
         if not self.members:
             raise ValueError("the policy has no members")
         for member in self.members:
-            member.check_inputs(shape, 1 if self.arms == "shared" and not member.constant else self.n_arms)
+            member.check_inputs(shape, 1 if self.arms == "shared" and not member.is_constant else self.n_arms)
         if self.table is not None and (len(self.table.feature_names),) != self.context_shape:
             raise ValueError(f"the table has {len(self.table.feature_names)} features, contexts {self.context_shape}")
         if self.catalogue is not None and len(self.catalogue.names) != self.n_arms:
@@ -531,12 +539,12 @@ class FrozenPolicy:
             return self.members[0].score(rows)
         scores = []
         for member in self.members:
-            inputs = contexts if member.constant else rows
+            inputs = contexts if member.is_constant else rows
             if vectors is None or indices is None:
                 mean, bonus = member.score(inputs)
             else:
                 mean, bonus = member.score_arms(inputs, indices, vectors)
-            if self.arms == "shared" and not member.constant:
+            if self.arms == "shared" and not member.is_constant:
                 mean, bonus = mean.reshape(-1, self.n_arms), bonus.reshape(-1, self.n_arms)
             scores.append((mean, bonus))
         return mix_scores(
@@ -558,15 +566,15 @@ class FrozenPolicy:
             if indices is not None:
                 predictions = predictions[:, indices]
             scores = predictions[2].tolist()
-            second, best = sorted(scores)[-2:] if len(scores) > 1 else (-math.inf, scores[0])
-            if best - second > _TIE_TOLERANCE * (self.reward_unit[1] + abs(best - self.reward_unit[0])):
+            second_best, best = sorted(scores)[-2:] if len(scores) > 1 else (-math.inf, scores[0])
+            if best - second_best > _TIE_TOLERANCE * (self.reward_unit[1] + abs(best - self.reward_unit[0])):
                 if self._is_certain:
                     return predictions[0], predictions[1], scores.index(best), 1.0
                 choice = self.choose(predictions[:1], predictions[1:2], None, round_number, self.reward_unit)[0]
                 return predictions[0], predictions[1], *choice
-        means, bonuses = self.score(context[None], indices)
-        choice = self.choose(means, bonuses, None, round_number)[0]
-        return *self.to_reward_units(means[0], bonuses[0]), *choice
+        mean, bonus = self.score(context[None], indices)
+        choice = self.choose(mean, bonus, None, round_number)[0]
+        return *self.to_user_units(mean[0], bonus[0]), *choice
 
     @functools.cached_property
     def _is_certain(self) -> bool:
@@ -583,27 +591,27 @@ class FrozenPolicy:
     @functools.cached_property
     def _row_scorer(self) -> _RowScorer | None:
         """The scorer of single rows; None if the policy has other transforms or networks, or too many weights."""
-        step, n_inputs = self.transform, math.prod(self.context_shape)
+        transform, n_inputs = self.transform, math.prod(self.context_shape)
         convolutions = self._convolutions
-        converted_members = [member.with_arm_regressions(step) for member in self.members]
+        converted_members = [member.with_arm_regressions(transform) for member in self.members]
         members = [member for member in converted_members if member is not None]
         if len(members) < len(self.members) or (self.layout is not None and convolutions is None):
             return None
         if convolutions is not None:
-            members, n_inputs = [replace(members[0], network=convolutions.dense_layers())], convolutions.n_inputs
+            members, n_inputs = [replace(members[0], network=convolutions.make_dense_network())], convolutions.n_inputs
         n_weights = sum(n_inputs * member.dimension + member.inverse.size for member in members)
         if self.arms == "shared" or self.n_arms < 2 or n_weights > _MAX_FOLDED_WEIGHTS:
             return None
-        if step is not None and not (isinstance(step, StandardiseStep) and step.axes is None):
+        if transform is not None and not (isinstance(transform, StandardiseStep) and transform.axes is None):
             return None
         try:
-            inputs_are_maps = convolutions is not None
-            return _RowScorer(members, step, n_inputs, self.reward_unit, self.exploration.bonus_factor, inputs_are_maps)
+            inputs_are_maps, bonus_factor = convolutions is not None, self.exploration.bonus_factor
+            return _RowScorer(members, transform, n_inputs, self.reward_unit, bonus_factor, inputs_are_maps)
         except (ValueError, np.linalg.LinAlgError):  # LinAlgError: rounding left an inverse not positive definite
             return None
 
     @functools.cached_property
-    def key(self) -> np.uint64:
+    def random_key(self) -> np.uint64:
         """The key of the random draws."""
         return make_draw_key(self.seed)
 
@@ -620,18 +628,19 @@ class FrozenPolicy:
 
         Random draws are the policy's draws in round ``round_number`` and the following rounds. If it is None, they come
         from the operating system, so that processes that serve the same file explore independently. ``scaling`` is
-        the mean and standard deviation of rewards, in the unit of ``mean``. ``limit`` limits the choices of new arms.
+        the centre and scale of rewards, in the unit of ``mean``. ``limit`` limits the choices of arms without rewards.
         """
-        draw: DrawFunction = draw_fresh if round_number is None else make_seeded_draw(self.key, round_number)
+        draw: DrawFunction = draw_fresh if round_number is None else make_seeded_draw(self.random_key, round_number)
         if limit is None:
             return self.exploration.choose_rows(mean, bonus, draw, available=available, scaling=scaling)
-        excludes_new = draw(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= limit.fraction
-        mask = np.where(excludes_new[:, None], limit.exclude(mean, available), True if available is None else available)
+        excludes_unrewarded = draw(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= limit.fraction
+        all_arms = True if available is None else available
+        mask = np.where(excludes_unrewarded[:, None], limit.restrict(mean, available), all_arms)
         choices = self.exploration.choose_rows(mean, bonus, draw, available=mask, scaling=scaling)
-        probabilities = self.probabilities(mean, bonus, available, scaling, limit).tolist()
+        probabilities = self.compute_probabilities(mean, bonus, available, scaling, limit).tolist()
         return [(arm, row[arm]) for (arm, _), row in zip(choices, probabilities, strict=True)]
 
-    def probabilities(
+    def compute_probabilities(
         self,
         mean: FloatArray,
         bonus: FloatArray,
@@ -640,12 +649,12 @@ class FrozenPolicy:
         limit: ArmLimit | None = None,
     ) -> FloatArray:
         """Return the probability with which ``choose`` chooses each arm, (n, K)."""
-        unrestricted = self.exploration.probabilities(mean, bonus, available=available, scaling=scaling)
+        all_probabilities = self.exploration.probabilities(mean, bonus, available=available, scaling=scaling)
         if limit is None:
-            return unrestricted
-        mask = limit.exclude(mean, available)
-        restricted = self.exploration.probabilities(mean, bonus, available=mask, scaling=scaling)
-        return limit.fraction * unrestricted + (1.0 - limit.fraction) * restricted
+            return all_probabilities
+        mask = limit.restrict(mean, available)
+        limited_probabilities = self.exploration.probabilities(mean, bonus, available=mask, scaling=scaling)
+        return limit.fraction * all_probabilities + (1.0 - limit.fraction) * limited_probabilities
 
     def choose_with_control(
         self,
@@ -653,40 +662,41 @@ class FrozenPolicy:
         bonus: FloatArray,
         available: Mask,
         round_number: int | None,
-        control: float,
+        control_fraction: float,
         incumbents: IntArray,
         limit: ArmLimit | None = None,
     ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
-        """Choose as ``choose`` does, but with probability ``control`` choose the row's incumbent instead.
+        """Choose as ``choose`` does, but choose the row's incumbent instead with probability ``control_fraction``.
 
         Return the arms and propensities, which include both groups. Also return the probability that each row is in the
         control group, (n,), and True for the rows that are in it, (n,). The probability is 0 if the incumbent of the
         row is -1 or not available.
         """
         choices = self.choose(mean, bonus, available, round_number, limit=limit)
-        draw: DrawFunction = draw_fresh if round_number is None else make_seeded_draw(self.key, round_number)
+        draw: DrawFunction = draw_fresh if round_number is None else make_seeded_draw(self.random_key, round_number)
         n, n_arms = mean.shape
         rows = np.arange(n)
         is_available = incumbents >= 0 if available is None else (incumbents >= 0) & available[rows, incumbents]
-        control_probability = control * is_available.astype(np.float64)
-        in_control = draw(n, 3 + 2 * n_arms)[:, -1] < control_probability
+        control_probabilities = control_fraction * is_available.astype(np.float64)
+        in_control = draw(n, 3 + 2 * n_arms)[:, -1] < control_probabilities
         arms = np.where(in_control, incumbents, [arm for arm, _ in choices])
-        policy_probability = self.probabilities(mean, bonus, available, limit=limit)[rows, arms]
-        propensities = (1.0 - control_probability) * policy_probability + control_probability * (arms == incumbents)
-        return list(zip(arms.tolist(), propensities.tolist(), strict=True)), control_probability, in_control
+        policy_probabilities = self.compute_probabilities(mean, bonus, available, limit=limit)[rows, arms]
+        policy_term = (1.0 - control_probabilities) * policy_probabilities
+        propensities = policy_term + control_probabilities * (arms == incumbents)
+        return list(zip(arms.tolist(), propensities.tolist(), strict=True)), control_probabilities, in_control
 
-    def to_reward_units(self, mean: FloatArray, bonus: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def to_user_units(self, mean: FloatArray, bonus: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return means and bonuses, which are in ``reward_unit``, in the user's units."""
         centre, scale = self.reward_unit
         if centre == 0.0 and scale == 1.0:
             return mean, bonus
         return centre + scale * mean, scale * bonus
 
-    def score_in_reward_units(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
+    def score_in_user_units(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in the user's units."""
-        return self.to_reward_units(*self.score(contexts))
+        return self.to_user_units(*self.score(contexts))
 
-    def header(self) -> dict[str, Any]:
+    def build_header(self) -> dict[str, Any]:
         """Return the header of a file as a dictionary of JSON types."""
         return {
             **{name: getattr(self, name) for name in _HEADER_FIELDS},
@@ -694,8 +704,8 @@ class FrozenPolicy:
             "reward_unit": list(self.reward_unit),
             "exploration": asdict(self.exploration),
             "layout": self.layout,
-            "new_arms": self.new_arms,
-            "unrewarded": None if self.unrewarded is None else self.unrewarded.nonzero()[0].tolist(),
+            "new_arms": self.new_arm_fraction,
+            "unrewarded": None if self.is_unrewarded is None else self.is_unrewarded.nonzero()[0].tolist(),
             "transform": None if self.transform is None else self.transform.settings(),
             "table": None if self.table is None else self.table.state(),
             "catalogue": None if self.catalogue is None else self.catalogue.state(),
@@ -703,7 +713,7 @@ class FrozenPolicy:
                 {
                     "weight": member.weight,
                     "bonus_weight": member.bonus_weight,
-                    "constant": member.constant,
+                    "constant": member.is_constant,
                     "joint": member.vectors is not None,
                     "new_variance": member.new_variance,
                     "transform": None if member.transform is None else member.transform.settings(),
@@ -713,7 +723,7 @@ class FrozenPolicy:
             ],
         }
 
-    def arrays(self) -> dict[str, AnyArray]:
+    def collect_arrays(self) -> dict[str, AnyArray]:
         """Return the arrays of a file, by name."""
         arrays: dict[str, AnyArray] = {}
         if self.transform is not None:
@@ -723,14 +733,14 @@ class FrozenPolicy:
         for index, member in enumerate(self.members):
             is_large = member.inverse.nbytes > LARGE_INVERSE_BYTES
             inverse = member.inverse.astype(np.float32) if is_large else member.inverse
-            parts: dict[str, AnyArray] = {"theta": member.theta, "inverse": inverse}
+            member_arrays: dict[str, AnyArray] = {"theta": member.theta, "inverse": inverse}
             if member.transform is not None:
-                parts |= {f"transform/{name}": array for name, array in member.transform.arrays().items()}
+                member_arrays |= {f"transform/{name}": array for name, array in member.transform.arrays().items()}
             if member.arm_factors is not None:
-                parts["arm_factors"] = member.arm_factors
+                member_arrays["arm_factors"] = member.arm_factors
             if member.network is not None:
-                parts |= {f"network/{name}": array for name, array in member.network.arrays.items()}
-            arrays.update({f"member/{index}/{name}": array for name, array in parts.items()})
+                member_arrays |= {f"network/{name}": array for name, array in member.network.arrays.items()}
+            arrays.update({f"member/{index}/{name}": array for name, array in member_arrays.items()})
         return arrays
 
 
@@ -743,20 +753,21 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
     catalogue = None if header.get("catalogue") is None else Catalogue.from_state(header["catalogue"])
     members = []
     for index, fields in enumerate(header["members"]):
-        parts = with_prefix(f"member/{index}/", arrays)
-        step = None if fields["transform"] is None else load_step(fields["transform"], with_prefix("transform/", parts))
-        network = None if fields["network"] is None else load_network(fields["network"], with_prefix("network/", parts))
-        weights = float(fields["weight"]), float(fields["bonus_weight"])
-        inverse = parts["inverse"]
-        if inverse.dtype == np.float32:
-            inverse = inverse.astype(np.float64)
-        vectors = catalogue.vectors if catalogue is not None and fields.get("joint") else None
-        constant = bool(fields["constant"])
-        arm_fields: tuple[Any, ...] = vectors, parts.get("arm_factors"), float(fields.get("new_variance", 0.0))
-        members.append(Member(parts["theta"], inverse, *weights, step, network, constant, *arm_fields))
+        member_arrays = with_prefix(f"member/{index}/", arrays)
+        inverse, step, network = member_arrays["inverse"], fields["transform"], fields["network"]
+        member = Member(
+            theta=member_arrays["theta"], weight=float(fields["weight"]), bonus_weight=float(fields["bonus_weight"]),
+            inverse=inverse.astype(np.float64) if inverse.dtype == np.float32 else inverse,
+            transform=None if step is None else load_step(step, with_prefix("transform/", member_arrays)),
+            network=None if network is None else load_network(network, with_prefix("network/", member_arrays)),
+            is_constant=bool(fields["constant"]), arm_factors=member_arrays.get("arm_factors"),
+            vectors=catalogue.vectors if catalogue is not None and fields.get("joint") else None,
+            new_variance=float(fields.get("new_variance", 0.0)),
+        )  # fmt: skip
+        members.append(member)
     centre, scale = header["reward_unit"]
-    indices = header["unrewarded"]
-    unrewarded = None if indices is None else np.isin(np.arange(int(header["n_arms"])), indices)
+    unrewarded_arms = header["unrewarded"]
+    is_unrewarded = None if unrewarded_arms is None else np.isin(np.arange(int(header["n_arms"])), unrewarded_arms)
     return FrozenPolicy(
         **{name: convert(header[name]) for name, convert in _HEADER_FIELDS.items()},
         context_shape=tuple(int(size) for size in header["context_shape"]),
@@ -765,8 +776,8 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         members=tuple(members),
         transform=None if transform is None else load_step(transform, with_prefix("transform/", arrays)),
         layout=header["layout"],
-        new_arms=float(header["new_arms"]),
-        unrewarded=unrewarded,
+        new_arm_fraction=float(header["new_arms"]),
+        is_unrewarded=is_unrewarded,
         table=None if table is None else TableTransform.from_state(table, with_prefix("table/", arrays)),
         catalogue=catalogue,
     )

@@ -68,7 +68,7 @@ class Reference:
             raise ValueError("an edge of the reference is NaN")
 
 
-def summary_scores(
+def compute_summary_scores(
     deployed: Any, contexts: AnyArray, mean: FloatArray, bonus: FloatArray
 ) -> tuple[FloatArray, IntArray]:
     """Return scores (n, J) of contexts (n, ...) with means and bonuses (n, K), and the preferred arms (n,).
@@ -76,22 +76,22 @@ def summary_scores(
     The preferred arm has the largest mean plus the exploration rule's ``bonus_factor`` times the bonus, among all arms,
     available or not.
     """
-    n, dimensions = len(contexts), math.prod(deployed.context_shape)
+    n, n_features = len(contexts), math.prod(deployed.context_shape)
     max_value = 255.0 if contexts.dtype == np.uint8 else 1.0
-    columns: list[FloatArray] = []
-    if deployed.reader.images is not None:
+    score_columns: list[FloatArray] = []
+    if deployed.reader.image_rule is not None:
         pixels = contexts.reshape(n, -1).astype(np.float64) / max_value
-        columns = [pixels.mean(axis=1, keepdims=True), pixels.std(axis=1, keepdims=True)]
-    elif dimensions <= _MAX_FEATURES:
-        columns = [contexts.reshape(n, -1, dimensions).astype(np.float64).mean(axis=1) / max_value]
+        score_columns = [pixels.mean(axis=1, keepdims=True), pixels.std(axis=1, keepdims=True)]
+    elif n_features <= _MAX_FEATURES:
+        score_columns = [contexts.reshape(n, -1, n_features).astype(np.float64).mean(axis=1) / max_value]
     scores = mean + deployed.frozen.exploration.bonus_factor * bonus
-    preferred: IntArray = scores.argmax(axis=1)
+    preferred_arms: IntArray = scores.argmax(axis=1)
     rows = np.arange(n)
-    columns += [mean[rows, preferred, None], bonus[rows, preferred, None]]
+    score_columns += [mean[rows, preferred_arms, None], bonus[rows, preferred_arms, None]]
     if scores.shape[1] > 1:
         largest_two = np.partition(scores, scores.shape[1] - 2, axis=1)[:, -2:]
-        columns.append(largest_two[:, 1:] - largest_two[:, :1])
-    return np.concatenate(columns, axis=1), preferred
+        score_columns.append(largest_two[:, 1:] - largest_two[:, :1])
+    return np.concatenate(score_columns, axis=1), preferred_arms
 
 
 def find_bins(scores: FloatArray, edges: FloatArray) -> IntArray:
@@ -104,24 +104,25 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     n = len(contexts)
     if n < MIN_CONTEXTS:
         return None
-    scores, preferred = summary_scores(deployed, contexts, *deployed.frozen.score_in_reward_units(contexts))
-    policy_scores = ("predicted reward", "bonus", "margin")[: 3 if deployed.n_arms > 1 else 2]
-    n_context_scores = scores.shape[1] - len(policy_scores)
-    context_scores = ("brightness", "contrast") if deployed.reader.images is not None else deployed.feature_names
-    if len(context_scores) != n_context_scores:
-        context_scores = tuple(f"number {index}" for index in range(n_context_scores))
+    scores, preferred_arms = compute_summary_scores(deployed, contexts, *deployed.frozen.score_in_user_units(contexts))
+    policy_score_names = ("predicted reward", "bonus", "margin")[: 3 if deployed.n_arms > 1 else 2]
+    n_context_scores = scores.shape[1] - len(policy_score_names)
+    has_images = deployed.reader.image_rule is not None
+    context_score_names = ("brightness", "contrast") if has_images else deployed.feature_names
+    if len(context_score_names) != n_context_scores:
+        context_score_names = tuple(f"number {index}" for index in range(n_context_scores))
     order = np.random.default_rng(n).permutation(n)  # contexts may be sorted
     edge_rows, counted_rows = order[: n // 2], order[n // 2 :]
-    edge_lists = [_bin_edges(column) for column in scores[edge_rows].T]
+    edge_lists = [_compute_bin_edges(column) for column in scores[edge_rows].T]
     edges = np.full((len(edge_lists), max(map(len, edge_lists))), np.inf)
-    for score, score_edges in enumerate(edge_lists):
-        edges[score, : len(score_edges)] = score_edges
+    for index, score_edges in enumerate(edge_lists):
+        edges[index, : len(score_edges)] = score_edges
     counts = np.zeros((len(edges), edges.shape[1] + 1), np.int64)
     for bins in find_bins(scores[counted_rows], edges):
         counts[np.arange(len(bins)), bins] += 1
     arms_vary = deployed.per_arm or deployed.frozen.catalogue is not None
-    arm_counts = np.zeros(0) if arms_vary else np.bincount(preferred[counted_rows], minlength=deployed.n_arms)
-    return Reference((*context_scores, *policy_scores), edges, counts, arm_counts.astype(np.int64))
+    arm_counts = np.zeros(0) if arms_vary else np.bincount(preferred_arms[counted_rows], minlength=deployed.n_arms)
+    return Reference((*context_score_names, *policy_score_names), edges, counts, arm_counts.astype(np.int64))
 
 
 def load_reference(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]) -> Reference | None:
@@ -131,23 +132,23 @@ def load_reference(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArr
     return Reference(tuple(header["names"]), arrays["edges"], arrays["counts"], arrays["arms"])
 
 
-def _bin_edges(values: FloatArray) -> FloatArray:
-    """Return the edges between bins with about equal counts. Edges are halfway between neighbouring values.
+def _compute_bin_edges(values: FloatArray) -> FloatArray:
+    """Return the edges between bins of ``values`` (n,) with about equal counts, halfway between neighbouring values.
 
     If many contexts have the same value, there is an edge on both sides of it, so that it has its own bin.
     """
-    distinct = np.unique(values)
-    ordered = np.sort(values)
-    starts = (np.arange(1, _REFERENCE_BINS) * len(ordered)) // _REFERENCE_BINS
+    distinct_values = np.unique(values)
+    sorted_values = np.sort(values)
+    split_indices = (np.arange(1, _REFERENCE_BINS) * len(sorted_values)) // _REFERENCE_BINS
     edges = []
-    for lower, upper in zip(ordered[starts - 1], ordered[starts], strict=True):
+    for lower, upper in zip(sorted_values[split_indices - 1], sorted_values[split_indices], strict=True):
         if lower < upper:
             edges.append(0.5 * (lower + upper))
             continue
-        index = int(np.searchsorted(distinct, lower))
+        index = int(np.searchsorted(distinct_values, lower))
         margin = _EDGE_MARGIN * (1.0 + abs(float(lower)))
-        edges.append(0.5 * (lower + distinct[index - 1]) if index > 0 else lower - margin)
-        edges.append(0.5 * (lower + distinct[index + 1]) if index + 1 < len(distinct) else lower + margin)
+        edges.append(0.5 * (lower + distinct_values[index - 1]) if index > 0 else lower - margin)
+        edges.append(0.5 * (lower + distinct_values[index + 1]) if index + 1 < len(distinct_values) else lower + margin)
     return np.unique(np.array(edges))
 
 
@@ -157,10 +158,10 @@ _P_VALUE_BINS = 10
 _PRIOR_COUNT = 0.5
 #: The round in which the second gambler starts. Further gamblers start in rounds that are larger powers of two.
 _FIRST_RESTART_ROUND = 64
-#: The name of the test of arms.
-_ARM_SCORE = "arm"
+#: The name of the test of arms in reports.
+_ARM_TEST = "arm"
 #: Maximum number of scores, arms and kinds of warnings that a report prints.
-_MAX_SHOWN = 5
+_MAX_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -203,12 +204,12 @@ class MonitorReport:
 
     def __repr__(self) -> str:
         def format_counts(counts: dict[str, int]) -> str:
-            largest = Counter(counts).most_common(_MAX_SHOWN)
+            largest = Counter(counts).most_common(_MAX_LISTED)
             return ", ".join(f"{name} {count:,}" for name, count in largest) or "none"
 
-        changed = {"contexts": self.contexts_changed, "arms": self.arms_changed}
-        names = " and ".join(name for name, differs in changed.items() if differs) or "contexts and arms"
-        state = f"differ from training ({', '.join(self.reasons[:_MAX_SHOWN])})" if self.alarm else "as in training"
+        changes = {"contexts": self.contexts_changed, "arms": self.arms_changed}
+        names = " and ".join(name for name, has_changed in changes.items() if has_changed) or "contexts and arms"
+        state = f"differ from training ({', '.join(self.reasons[:_MAX_LISTED])})" if self.alarm else "as in training"
         return (
             f"{self.rounds:,} rounds: {names} {state}\narms chosen: {format_counts(self.arm_counts)}\n"
             f"rows with warnings: {format_counts(self.warnings)}"
@@ -236,29 +237,28 @@ class Monitor:
         self.deployed = deployed
         reference = deployed.reference
         self._lock = threading.Lock()
-        self._random = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
         self._edges = reference.edges
-        counts = [reference.counts]
-        names, levels = list(reference.names), [false_alarms / 2 / len(reference.names)] * len(reference.names)
-        self._has_arm_score = len(reference.arm_counts) > 1
-        if self._has_arm_score:
-            n_bins = max(reference.counts.shape[1], len(reference.arm_counts))
-            counts = [_pad_bins(reference.counts, n_bins), _pad_bins(reference.arm_counts[None], n_bins)]
-            names, levels = [*names, _ARM_SCORE], [*levels, false_alarms / 2]
-        else:
-            levels = [2 * level for level in levels]
-        self._names = tuple(names)
+        names, counts, n_scores = reference.names, reference.counts, len(reference.names)
+        levels = [false_alarms / n_scores] * n_scores
+        self._has_arm_test = len(reference.arm_counts) > 1
+        if self._has_arm_test:  # it gets half of the false-alarm probability
+            n_bins = max(counts.shape[1], len(reference.arm_counts))
+            counts = np.concatenate([_pad_bins(counts, n_bins), _pad_bins(reference.arm_counts[None], n_bins)])
+            names, levels = (*names, _ARM_TEST), [*(level / 2 for level in levels), false_alarms / 2]
+        self._names: tuple[str, ...] = names
         #: The logarithm of the capital at which each test raises an alarm, (tests,). There is a test for each of the J
-        #: scores, and one for the arms if ``_has_arm_score``.
+        #: scores, and one for the arms if ``_has_arm_test``.
         self._log_threshold = -np.log(levels)
         #: The number of contexts in each bin so far, with the reference contexts, (tests, bins).
-        self._counts: IntArray = np.concatenate(counts)
-        self._rounds = 0
+        self._counts: IntArray = counts.copy()
+        self._n_rounds = 0
         #: The round of each test's alarm, (tests,); 0 without an alarm.
         self._alarm_rounds: IntArray = np.zeros(len(names), np.int64)
         #: The index of each test, (tests,).
         self._tests = np.arange(len(names))
-        self._totals: IntArray = self._counts.sum(axis=1)
+        #: The number of contexts so far, with the reference contexts, (tests,).
+        self._context_totals: IntArray = self._counts.sum(axis=1)
         #: The number of rounds since each gambler started, (gamblers, 1).
         self._rounds_played: FloatArray = np.zeros((1, 1))
         #: The number of p-values in each bin since each gambler started, (gamblers, tests, bins).
@@ -268,53 +268,54 @@ class Monitor:
         #: The maximum so far of the logarithm of each test's capital, (tests,).
         self._max_log_capital: FloatArray = np.zeros(len(names))
         self._arm_counts: Counter[str] = Counter(dict.fromkeys(deployed.arm_names, 0))
-        self._warnings: Counter[str] = Counter()
+        self._warning_counts: Counter[str] = Counter()
 
     def decide(self, row: Any, **options: Any) -> Any:
         """Return the decision of ``DeployedPolicy.decide`` for a row or a batch, and update the tests."""
         decision, read_rows = self.deployed.decide_with_contexts(row, **options)
-        means, bonuses = np.atleast_2d(decision.mean), np.atleast_2d(decision.bonus)
+        mean, bonus = np.atleast_2d(decision.mean), np.atleast_2d(decision.bonus)
         if options.get("arms") is not None:  # the reference has the scores of all arms
-            means, bonuses = self.deployed.frozen.score_in_reward_units(read_rows.contexts)
-        summaries = summary_scores(self.deployed, read_rows.contexts, means, bonuses)
+            mean, bonus = self.deployed.frozen.score_in_user_units(read_rows.contexts)
+        scores, preferred_arms = compute_summary_scores(self.deployed, read_rows.contexts, mean, bonus)
         with self._lock:
             self._arm_counts.update([decision.arm_name] if read_rows.is_single else decision.arm_name)
-            self._warnings.update(kind for row in read_rows.warnings for kind in {warning.kind for warning in row})
-            self._observe(*summaries)
+            for row_warnings in read_rows.warnings:
+                self._warning_counts.update({warning.kind for warning in row_warnings})
+            self._add_contexts(scores, preferred_arms)
         return decision
 
     def observe(self, contexts: AnyArray) -> None:
         """Update the tests with contexts (n, ...) that were decided on elsewhere."""
         rows = self.deployed.reader.read(contexts).contexts
-        summaries = summary_scores(self.deployed, rows, *self.deployed.frozen.score_in_reward_units(rows))
+        mean, bonus = self.deployed.frozen.score_in_user_units(rows)
+        scores, preferred_arms = compute_summary_scores(self.deployed, rows, mean, bonus)
         with self._lock:
-            self._observe(*summaries)
+            self._add_contexts(scores, preferred_arms)
 
     def report(self) -> MonitorReport:
         """Return the state of the tests and the counts so far."""
         with self._lock:
             evidence = self._compute_log_capital() / self._log_threshold
-            changed: BoolArray = self._alarm_rounds > 0
+            has_changed: BoolArray = self._alarm_rounds > 0
             scores = tuple(
                 ScoreReport(
                     name=name,
-                    changed=bool(changed[index]),
+                    changed=bool(has_changed[index]),
                     since=int(self._alarm_rounds[index]) or None,
                     evidence=float(evidence[index]),
                 )
                 for index, name in enumerate(self._names)
             )
             max_evidence = self._max_log_capital / self._log_threshold
-            order = sorted(np.flatnonzero(changed), key=lambda index: -max_evidence[index])
-            arms_changed = self._has_arm_score and bool(changed[-1])
+            changed_tests = sorted(np.flatnonzero(has_changed), key=lambda index: -max_evidence[index])
             return MonitorReport(
-                rounds=self._rounds,
-                contexts_changed=bool(changed[: len(changed) - self._has_arm_score].any()),
-                arms_changed=arms_changed,
-                reasons=tuple(self._names[index] for index in order),
+                rounds=self._n_rounds,
+                contexts_changed=bool(has_changed[: len(has_changed) - self._has_arm_test].any()),
+                arms_changed=self._has_arm_test and bool(has_changed[-1]),
+                reasons=tuple(self._names[index] for index in changed_tests),
                 scores=scores,
                 arm_counts=dict(self._arm_counts),
-                warnings=dict(self._warnings),
+                warnings=dict(self._warning_counts),
             )
 
     @property
@@ -322,12 +323,12 @@ class Monitor:
         """True if any test has raised an alarm."""
         return bool(self._alarm_rounds.any())
 
-    def _observe(self, scores: FloatArray, preferred: IntArray) -> None:
+    def _add_contexts(self, scores: FloatArray, preferred_arms: IntArray) -> None:
         """Update the tests with the scores (n, J) and preferred arms (n,) of contexts."""
         bins = find_bins(scores, self._edges)
-        if self._has_arm_score:
-            bins = np.concatenate([bins, preferred[:, None]], axis=1)
-        uniforms = self._random.random(bins.shape)
+        if self._has_arm_test:
+            bins = np.concatenate([bins, preferred_arms[:, None]], axis=1)
+        uniforms = self._rng.random(bins.shape)
         for round_bins, round_uniforms in zip(bins, uniforms, strict=True):
             self._update_tests(round_bins, round_uniforms)
 
@@ -336,35 +337,35 @@ class Monitor:
         # The smoothed conformal p-value is the fraction of contexts so far, including this one, in higher bins, plus a
         # uniform random part of the fraction in the same bin.
         n_same = self._counts[self._tests, bins]
-        n_higher = self._totals - self._counts.cumsum(axis=1)[self._tests, bins]
+        n_higher = self._context_totals - self._counts.cumsum(axis=1)[self._tests, bins]
         self._counts[self._tests, bins] = n_same + 1
-        self._totals += 1
-        p_values = (n_higher + uniforms * (n_same + 1)) / self._totals
+        self._context_totals += 1
+        p_values = (n_higher + uniforms * (n_same + 1)) / self._context_totals
         p_value_bins = np.minimum((p_values * _P_VALUE_BINS).astype(np.int64), _P_VALUE_BINS - 1)
         p_value_counts = self._p_value_counts[:, self._tests, p_value_bins]
         total_counts = self._rounds_played + _P_VALUE_BINS * _PRIOR_COUNT
         self._log_capital += np.log((p_value_counts + _PRIOR_COUNT) * _P_VALUE_BINS / total_counts)
         self._p_value_counts[:, self._tests, p_value_bins] = p_value_counts + 1
         self._rounds_played += 1
-        self._rounds += 1
+        self._n_rounds += 1
         log_capital = self._compute_log_capital()
         np.maximum(self._max_log_capital, log_capital, out=self._max_log_capital)
         is_alarm = log_capital >= self._log_threshold
         if is_alarm.any():
-            self._alarm_rounds[is_alarm & (self._alarm_rounds == 0)] = self._rounds
-        if self._rounds >= _FIRST_RESTART_ROUND and self._rounds & (self._rounds - 1) == 0:  # a power of two
+            self._alarm_rounds[is_alarm & (self._alarm_rounds == 0)] = self._n_rounds
+        if self._n_rounds >= _FIRST_RESTART_ROUND and self._n_rounds & (self._n_rounds - 1) == 0:  # a power of two
             self._rounds_played = np.concatenate([self._rounds_played, [[0.0]]])
             self._p_value_counts = np.concatenate([self._p_value_counts, np.zeros_like(self._p_value_counts[:1])])
             self._log_capital = np.concatenate([self._log_capital, np.zeros((1, len(bins)))])
 
     def _compute_log_capital(self) -> FloatArray:
         """Return the logarithm of each test's capital, (tests,): the weighted mean of all gamblers' capital."""
-        gamblers = np.arange(1.0, len(self._log_capital) + 1.0)
-        weights = 1.0 / (gamblers * (gamblers + 1.0))
-        reserved_weight = 1.0 / (len(gamblers) + 1.0)  # of gamblers who have not started, whose capital is 1
-        largest = np.maximum(self._log_capital.max(axis=0), 0.0)  # subtracted, so that nothing overflows
-        mixture = weights @ np.exp(self._log_capital - largest) + reserved_weight * np.exp(-largest)
-        return np.log(mixture) + largest
+        gambler_numbers = np.arange(1.0, len(self._log_capital) + 1.0)
+        weights = 1.0 / (gambler_numbers * (gambler_numbers + 1.0))
+        reserved_weight = 1.0 / (len(gambler_numbers) + 1.0)  # of gamblers who have not started, whose capital is 1
+        largest_log = np.maximum(self._log_capital.max(axis=0), 0.0)  # subtracted, so that nothing overflows
+        scaled_capital = weights @ np.exp(self._log_capital - largest_log) + reserved_weight * np.exp(-largest_log)
+        return np.log(scaled_capital) + largest_log
 
 
 def _pad_bins(counts: IntArray, n_bins: int) -> IntArray:

@@ -26,13 +26,15 @@ import numpy.typing as npt
 from daband._arrays import AnyArray, FloatArray
 
 __all__ = [
-    "ConvNetwork", "Float32Array", "MlpNetwork", "Network", "OnnxNetwork", "TreeNetwork", "empty_trees", "load_network",
+    "ConvNetwork", "Float32Array", "MlpNetwork", "Network", "OnnxNetwork", "TreeNetwork", "load_network",
+    "make_empty_trees",
 ]  # fmt: skip
 
 Float32Array = npt.NDArray[np.float32]
 
 #: The largest value of a byte. Pixels of type uint8 are divided by it.
 _MAX_BYTE = np.float32(255.0)
+#: Zero in single precision, the lower limit of ReLU.
 _ZERO = np.float32(0.0)
 #: Maximum number of patches that are multiplied at a time, so that they and their products stay in the cache.
 _MAX_PATCHES = 1024
@@ -74,8 +76,8 @@ class _DenseNetwork:
             raise ValueError(f"the number of layers must be 1 to {len(arrays)}, got {n_layers}")
         #: The weights (inputs, outputs) and biases of each layer. Products with a row read them in memory order.
         self.layers: list[tuple[Float32Array, Float32Array]] = []
-        for number in range(n_layers):
-            weight, bias = arrays[f"dense.{number}.weight"], arrays[f"dense.{number}.bias"]
+        for index in range(n_layers):
+            weight, bias = arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"]
             _check_float32("a layer", weight, bias)
             if weight.ndim != 2 or bias.shape != (len(weight),) or 0 in weight.shape:
                 raise ValueError(f"a layer has weights {weight.shape} and biases {bias.shape}")
@@ -85,15 +87,16 @@ class _DenseNetwork:
             self.layers.append((np.ascontiguousarray(weight.T), np.ascontiguousarray(bias)))
         self.n_inputs, self.dimension = len(self.layers[0][0]), len(self.layers[-1][1])
 
-    def dense_features(self, rows: Float32Array) -> FloatArray:
+    def compute_dense_features(self, rows: Float32Array) -> FloatArray:
         """Return features (n, d) of norm 1 for inputs of the first layer, (n, inputs)."""
-        hidden = rows[0] if len(rows) == 1 else rows  # products with a vector are faster than with a matrix of one row
-        for number, (weight, bias) in enumerate(self.layers):
-            if number:
-                np.maximum(hidden, _ZERO, out=hidden)
-            hidden = hidden.dot(weight)
-            hidden += bias
-        features: FloatArray = hidden.astype(np.float64)
+        # Products with a vector are faster than with a matrix of one row.
+        activations = rows[0] if len(rows) == 1 else rows
+        for index, (weight, bias) in enumerate(self.layers):
+            if index:
+                np.maximum(activations, _ZERO, out=activations)
+            activations = activations.dot(weight)
+            activations += bias
+        features: FloatArray = activations.astype(np.float64)
         if len(rows) == 1:
             features /= max(math.sqrt(features.dot(features)), 1e-12)
             return features[None]
@@ -145,7 +148,7 @@ class MlpNetwork(_DenseNetwork):
         if self._scale is not None and self._shift is not None:
             rows = rows * self._scale  # in double precision, because raw columns may have large offsets
             rows += self._shift
-        return self.dense_features(rows.astype(np.float32))
+        return self.compute_dense_features(rows.astype(np.float32))
 
 
 class ConvNetwork(_DenseNetwork):
@@ -173,31 +176,31 @@ class ConvNetwork(_DenseNetwork):
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         if len(shape) != 3:
             raise ValueError(f"the network takes images, contexts have shape {shape}")
-        channels, height, width = shape
+        n_channels, height, width = shape
         for kernel, _ in self._kernels:
             side = len(kernel) - _TILE_ROWS + 1
-            if kernel.shape[1] != side * channels or min(height, width) <= side:
-                inputs = kernel.shape[1] // side
+            if kernel.shape[1] != side * n_channels or min(height, width) <= side:
+                n_inputs = kernel.shape[1] // side
                 raise ValueError(
-                    f"a convolution of {inputs} x {side} x {side} does not fit maps of {(channels, height, width)}"
+                    f"a convolution of {n_inputs} x {side} x {side} does not fit maps of {(n_channels, height, width)}"
                 )
-            channels, height, width = kernel.shape[2], (height - side + 1) // 2, (width - side + 1) // 2
+            n_channels, height, width = kernel.shape[2], (height - side + 1) // 2, (width - side + 1) // 2
         if self._pooled_size is not None:
             if len(self._pooled_size) != 2 or not all(
                 1 <= size <= length for size, length in zip(self._pooled_size, (height, width), strict=True)
             ):
                 raise ValueError(f"maps of {height} x {width} cannot be averaged to {self._pooled_size}")
             height, width = self._pooled_size
-        if channels * height * width != self.n_inputs:
-            raise ValueError(f"maps have {channels * height * width} numbers, layers take {self.n_inputs}")
+        if n_channels * height * width != self.n_inputs:
+            raise ValueError(f"maps have {n_channels * height * width} numbers, layers take {self.n_inputs}")
 
-    def dense_layers(self) -> MlpNetwork:
+    def make_dense_network(self) -> MlpNetwork:
         """Return the layers after the convolutions as a network, which takes the result of ``compute_maps``."""
         arrays = {name: array for name, array in self.arrays.items() if name.startswith("dense.")}
         return MlpNetwork(self.settings, arrays)
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
-        return self.dense_features(np.stack([self.compute_maps(image) for image in contexts]))
+        return self.compute_dense_features(np.stack([self.compute_maps(image) for image in contexts]))
 
     def compute_maps(self, image: AnyArray) -> Float32Array:
         """Return the pooled maps (height * width * channels,) of one image (channels, height, width)."""
@@ -229,10 +232,10 @@ class TreeNetwork:
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         self.settings, self.arrays = settings, arrays
         self._n_inputs = int(settings["inputs"])
-        self._feature, self._children, self._roots = (arrays[name] for name in ("feature", "children", "roots"))
-        self._threshold, self._value, self._base = (arrays[name] for name in ("threshold", "value", "base"))
-        n_nodes = len(self._feature)
-        self._depth = int(arrays["depth"][0])
+        self._features, self._children, self._roots = (arrays[name] for name in ("feature", "children", "roots"))
+        self._thresholds, self._values, self._bases = (arrays[name] for name in ("threshold", "value", "base"))
+        n_nodes = len(self._features)
+        self._max_depth = int(arrays["depth"][0])
         limits = {"feature": self._n_inputs, "children": n_nodes, "roots": n_nodes}
         for name, limit in limits.items():
             array = arrays[name]
@@ -241,13 +244,13 @@ class TreeNetwork:
         for name in ("threshold", "value", "base"):
             if arrays[name].dtype != np.float64 or not np.isfinite(arrays[name]).all():
                 raise ValueError(f"{name} of the trees must be finite numbers")
-        shapes = self._feature.shape, self._threshold.shape, self._value.shape, self._children.shape[1:]
+        shapes = self._features.shape, self._thresholds.shape, self._values.shape, self._children.shape[1:]
         if set(shapes) != {(n_nodes,)} or len(self._children) != 2 or not n_nodes:
             raise ValueError(f"the arrays of the trees must have the same number of nodes, got shapes {shapes}")
-        if not 0 < self._depth <= _MAX_DEPTH:
-            raise ValueError(f"the depth of the trees must be 1 to {_MAX_DEPTH}, got {self._depth}")
-        if self._roots.ndim != 2 or self._base.shape != (len(self._roots),):
-            raise ValueError(f"roots have shape {self._roots.shape}, base {self._base.shape}")
+        if not 0 < self._max_depth <= _MAX_DEPTH:
+            raise ValueError(f"the depth of the trees must be 1 to {_MAX_DEPTH}, got {self._max_depth}")
+        if self._roots.ndim != 2 or self._bases.shape != (len(self._roots),):
+            raise ValueError(f"roots have shape {self._roots.shape}, base {self._bases.shape}")
         self.dimension = len(self._roots) + 1
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
@@ -263,19 +266,22 @@ class TreeNetwork:
             batch = rows[start : start + _BATCH_ROWS]
             row_indices = np.arange(len(batch))[:, None]
             nodes = np.broadcast_to(self._roots.ravel(), (len(batch), self._roots.size))
-            for _ in range(self._depth):
-                goes_right = batch[row_indices, self._feature[nodes]] > self._threshold[nodes]
+            for _ in range(self._max_depth):
+                goes_right = batch[row_indices, self._features[nodes]] > self._thresholds[nodes]
                 nodes = self._children[goes_right.astype(np.int64), nodes]
-            sums = self._value[nodes].reshape(len(batch), *self._roots.shape).sum(axis=2)
-            output[start : start + _BATCH_ROWS, :-1] = self._base + sums
+            sums = self._values[nodes].reshape(len(batch), *self._roots.shape).sum(axis=2)
+            output[start : start + _BATCH_ROWS, :-1] = self._bases + sums
         return output
 
 
-def empty_trees(models: int, trees: int = 1) -> dict[str, AnyArray]:
-    """Return the arrays of a ``TreeNetwork`` with this many models, whose trees are all missing. ``base`` is 0.5."""
+def make_empty_trees(n_models: int, n_trees: int = 1) -> dict[str, AnyArray]:
+    """Return the arrays of a ``TreeNetwork`` whose trees are all missing, so that its models predict 0.5.
+
+    ``n_trees`` is the number of trees per model.
+    """
     return {
         "feature": np.zeros(1, np.int64), "threshold": np.zeros(1), "children": np.zeros((2, 1), np.int64),
-        "value": np.zeros(1), "roots": np.zeros((models, trees), np.int64), "base": np.full(models, 0.5),
+        "value": np.zeros(1), "roots": np.zeros((n_models, n_trees), np.int64), "base": np.full(n_models, 0.5),
         "depth": np.ones(1, np.int64),
     }  # fmt: skip
 
@@ -287,6 +293,7 @@ class OnnxNetwork:
         from daband._input_encoders import OnnxProgram
 
         self.settings, self.arrays = settings, arrays
+        #: The shape of one context.
         self._shape = tuple(int(size) for size in settings["context_shape"])
         self._program = OnnxProgram(bytes(arrays["program"]), single=bool(settings["single"]))
         input_shapes = [shape[1:] for _, shape in self._program.inputs]
@@ -307,10 +314,10 @@ class OnnxNetwork:
 
 def load_network(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Network:
     """Return the network with the ``settings`` in a file's header and these ``arrays``."""
-    kinds: dict[str, Callable[..., Network]] = {
+    network_classes: dict[str, Callable[..., Network]] = {
         "mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork, "onnx": OnnxNetwork
     }  # fmt: skip
-    return kinds[settings["kind"]](settings, arrays)
+    return network_classes[settings["kind"]](settings, arrays)
 
 
 def _check_float32(name: str, *arrays: AnyArray) -> None:
@@ -321,7 +328,7 @@ def _check_float32(name: str, *arrays: AnyArray) -> None:
 
 
 @functools.cache
-def _toom_cook_matrices(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _compute_toom_cook_matrices(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the output matrix S (t, n), the kernel matrix G (n, side) and the input matrix B (n, n).
 
     t is _TILE_ROWS, and n is side + t - 1. The t outputs of a convolution of x (n,) by a kernel g (side,) are
@@ -331,21 +338,22 @@ def _toom_cook_matrices(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     if not 1 <= side <= len(_POINTS) - _TILE_ROWS + 2:
         raise ValueError(f"a convolution must have kernels of at most 5 x 5, got kernels of {side} x {side}")
 
-    def vandermonde(degree: int) -> FloatArray:
-        """Return the powers 0..degree - 1 of n points, (n, degree). The last row is for the point at infinity."""
-        return np.vstack([_POINTS[: n - 1, None] ** np.arange(degree), np.eye(degree)[-1]])
+    def compute_powers(n_powers: int) -> FloatArray:
+        """Return the powers 0..n_powers - 1 of n points, (n, n_powers). The last row is for the point at infinity."""
+        return np.vstack([_POINTS[: n - 1, None] ** np.arange(n_powers), np.eye(n_powers)[-1]])
 
-    output_matrix, input_matrix = vandermonde(_TILE_ROWS).T, np.linalg.inv(vandermonde(n)).T
-    return np.ascontiguousarray(output_matrix), vandermonde(side), np.ascontiguousarray(input_matrix)
+    output_matrix, input_matrix = compute_powers(_TILE_ROWS).T, np.linalg.inv(compute_powers(n)).T
+    return np.ascontiguousarray(output_matrix), compute_powers(side), np.ascontiguousarray(input_matrix)
 
 
 @functools.lru_cache(maxsize=64)
-def _row_transforms(side: int, height: int) -> tuple[Float32Array, Float32Array]:
+def _build_row_transforms(side: int, height: int) -> tuple[Float32Array, Float32Array]:
     """Return the input matrix for all tiles of maps with this height, (n * tiles, height), and the output matrix.
 
-    The input matrix has the matrix B of ``_toom_cook_matrices`` for each tile. The output matrix is S, (_TILE_ROWS, n).
+    The input matrix has the matrix B of ``_compute_toom_cook_matrices`` for each tile. The output matrix is S, (t, n)
+    with t = _TILE_ROWS.
     """
-    output_matrix, _, tile_matrix = _toom_cook_matrices(side)
+    output_matrix, _, tile_matrix = _compute_toom_cook_matrices(side)
     n_tiles = -(-(height - side + 1) // _TILE_ROWS)
     input_matrix = np.zeros((len(tile_matrix), n_tiles, n_tiles * _TILE_ROWS + side - 1), np.float32)
     for tile in range(n_tiles):
@@ -359,31 +367,31 @@ def _evaluate_kernel(weight: Float32Array) -> Float32Array:
     The numbers in a column of the kernel are the coefficients of a polynomial.
     """
     n_outputs, _, side, _ = weight.shape
-    kernel = np.tensordot(_toom_cook_matrices(side)[1], weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
+    kernel = np.tensordot(_compute_toom_cook_matrices(side)[1], weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
     return np.ascontiguousarray(kernel.reshape(len(kernel), -1, n_outputs), np.float32)
 
 
 def _convolve_and_pool(maps: Float32Array, kernel: Float32Array) -> Float32Array:
     """Return the 2x2 max-pooled convolution (H', W', K) of maps (H, W, C) with a kernel from ``_evaluate_kernel``."""
-    height, width, channels = maps.shape
+    height, width, n_channels = maps.shape
     (n_points, patch_length, n_outputs), side = kernel.shape, len(kernel) - _TILE_ROWS + 1
     n_rows, n_columns = (height - side + 1) // 2, (width - side + 1) // 2  # after pooling
     output = np.empty((-(-n_rows // 2), 2, n_columns, n_outputs), np.float32)  # a tile has two rows after pooling
     tiles_per_step = max(1, _MAX_PATCHES // (2 * _TILE_ROWS * n_columns))
     for start in range(0, len(output), tiles_per_step):
-        pooled = output[start : start + tiles_per_step]
-        n_tiles = len(pooled)
-        rows = maps[_TILE_ROWS * start : _TILE_ROWS * (start + n_tiles) + side - 1].reshape(-1, width * channels)
-        input_matrix, output_matrix = _row_transforms(side, len(rows))
+        pooled_tiles = output[start : start + tiles_per_step]
+        n_tiles = len(pooled_tiles)
+        rows = maps[_TILE_ROWS * start : _TILE_ROWS * (start + n_tiles) + side - 1].reshape(-1, width * n_channels)
+        input_matrix, output_matrix = _build_row_transforms(side, len(rows))
         strips: Float32Array = input_matrix @ rows
         # A row of a patch is contiguous in memory, because the channels of a pixel and the pixels of a row are.
-        shape, strip_bytes = (n_points, n_tiles, 2 * n_columns, patch_length), 4 * width * channels
-        strides = (n_tiles * strip_bytes, strip_bytes, 4 * channels, 4)
+        shape, strip_bytes = (n_points, n_tiles, 2 * n_columns, patch_length), 4 * width * n_channels
+        strides = (n_tiles * strip_bytes, strip_bytes, 4 * n_channels, 4)
         patches: Float32Array = np.ndarray(shape, np.float32, strips, 0, strides)
         products = patches.reshape(n_points, -1, patch_length) @ kernel
         convolved = (output_matrix @ products.reshape(n_points, -1)).reshape(2, 2, n_tiles, n_columns, 2, n_outputs)
         row_maxima = np.maximum(convolved[:, 0], convolved[:, 1])
-        np.maximum(row_maxima[:, :, :, 0], row_maxima[:, :, :, 1], out=pooled.swapaxes(0, 1))
+        np.maximum(row_maxima[:, :, :, 0], row_maxima[:, :, :, 1], out=pooled_tiles.swapaxes(0, 1))
     return output.reshape(-1, n_columns, n_outputs)[:n_rows]
 
 

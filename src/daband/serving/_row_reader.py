@@ -22,7 +22,7 @@ from daband.errors import InvalidInput
 _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 _BYTE_TYPES = (bytes, bytearray, memoryview)
 #: The square of the distance from the training mean, in standard deviations, above which a number causes a warning.
-_FAR_SQUARED = FAR_DEVIATIONS * FAR_DEVIATIONS
+_FAR_SQUARED_DISTANCE = FAR_DEVIATIONS * FAR_DEVIATIONS
 #: If a floating-point pixel is larger, pixels are assumed to be in 0..255 instead of 0..1.
 _MAX_UNIT_PIXEL = 2.0
 #: Maximum ratio of the side of the resized image to the side of the crop. A larger ratio would only use memory.
@@ -32,7 +32,7 @@ _MAX_FAST_FEATURES = 64
 #: Distances up to this size, in standard deviations, can be squared and summed without an overflow.
 _MAX_FAST_DISTANCE = 1e100
 #: Maximum number of features of a row that have their own warning. One further warning counts the remaining ones.
-_MAX_WARNINGS = 8
+_MAX_FEATURE_WARNINGS = 8
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class RowReader:
     Args:
         shape: the shape of the input of one decision: one context, or one context per arm.
         table: reads mappings; None if the policy has no table.
-        images: how image files are read; None if contexts are not images.
-        ranges: the mean and standard deviation of each feature in training, (d,) each; None if they are not known.
+        image_rule: how image files are read; None if contexts are not images.
+        feature_moments: the mean and standard deviation of each feature in training, (d,) each; None if not known.
         feature_names: the names of the features, (d,), or empty.
         max_norm: the largest norm of a context that is accepted.
     """
@@ -84,31 +84,31 @@ class RowReader:
         *,
         shape: tuple[int, ...],
         table: TableRowReader | None,
-        images: ImageRule | None,
-        ranges: tuple[FloatArray, FloatArray] | None,
+        image_rule: ImageRule | None,
+        feature_moments: tuple[FloatArray, FloatArray] | None = None,
         feature_names: Sequence[str],
         max_norm: float,
     ) -> None:
         self.shape = shape
         self.table = table
-        self.images = images
+        self.image_rule = image_rule
         #: "image" or "text" if the table has only one encoded column, so that a row may be given without its name.
         self._only_input_kind = "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
         self._feature_names = tuple(feature_names)
         self._max_norm = max_norm
-        self.ranges = ranges
+        self.feature_moments = feature_moments
         self._inverse_scale: FloatArray | None = None
         #: The mean and the inverse standard deviation of each feature, if ``_find_warnings`` may use its fast path.
-        self._fast_ranges: tuple[FloatArray, FloatArray] | None = None
-        if ranges is not None:
-            centre, scale = ranges
+        self._fast_moments: tuple[FloatArray, FloatArray] | None = None
+        if feature_moments is not None:
+            centre, scale = feature_moments
             if centre.shape != scale.shape or centre.ndim != 1 or np.prod(shape) % len(centre) or not (scale > 0).all():
-                raise ValueError(f"ranges of shapes {centre.shape} and {scale.shape} do not fit rows of shape {shape}")
+                raise ValueError(f"moments of shapes {centre.shape} and {scale.shape} do not fit rows of shape {shape}")
             self._inverse_scale = 1.0 / scale
             with np.errstate(over="ignore"):
                 max_distance = float(((max_norm + np.abs(centre)) * self._inverse_scale).max())
             if len(centre) == math.prod(shape) <= _MAX_FAST_FEATURES and max_distance < _MAX_FAST_DISTANCE:
-                self._fast_ranges = centre, self._inverse_scale
+                self._fast_moments = centre, self._inverse_scale
 
     def read(self, row: Any) -> ReadRows:
         """Return the contexts and warnings of one row or of a batch, depending on the type of ``row``."""
@@ -119,9 +119,9 @@ class RowReader:
             if not warnings:
                 return ReadRows(context[None], [warnings], True)
         if isinstance(row, Mapping):
-            return _as_single(*self._read_mapping(row))
+            return _make_single(*self._read_mapping(row))
         if self._is_file_or_text(row):
-            return _as_single(*self._read_file_or_text(row))
+            return _make_single(*self._read_file_or_text(row))
         package = type(row).__module__.partition(".")[0]
         if package == "PIL":
             raise InvalidInput(
@@ -140,7 +140,7 @@ class RowReader:
 
     def _is_file_or_text(self, row: Any) -> bool:
         """Return True if the row is the bytes or the path of an image file, or a text for an encoder."""
-        is_text = isinstance(row, str) and bool(self.images or self._only_input_kind)
+        is_text = isinstance(row, str) and bool(self.image_rule or self._only_input_kind)
         return is_text or isinstance(row, (*_BYTE_TYPES, os.PathLike))
 
     def _read_mapping(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
@@ -161,7 +161,7 @@ class RowReader:
     def _read_frame(self, frame: Any, package: str) -> ReadRows:
         """Return the contexts and warnings of a pandas row, or of a pandas or polars frame."""
         if package == "pandas" and type(frame).__name__ == "Series":
-            return _as_single(*self._read_mapping(frame.to_dict()))
+            return _make_single(*self._read_mapping(frame.to_dict()))
         if type(frame).__name__ != "DataFrame":
             raise InvalidInput(f"row must be a {package} DataFrame or a row of one, got {type(frame).__name__}")
         rows = frame.to_dict("records") if package == "pandas" else frame.to_dicts()
@@ -173,7 +173,7 @@ class RowReader:
         """Return the contexts and warnings of an array with one row or a batch."""
         is_single = array.shape == self.shape
         if not is_single and array.shape[1:] != self.shape:
-            raise InvalidInput(self._describe_shape(array.shape))
+            raise InvalidInput(self._describe_wrong_shape(array.shape))
         rows = array[None] if is_single else array
         if is_single and array.dtype is _FLOAT64:  # the usual case, with nothing to convert
             return ReadRows(rows, [self._find_warnings(array)], True)
@@ -187,7 +187,7 @@ class RowReader:
             return ReadRows(rows, [self._find_warnings(rows[0])], True)
         return _read_batch(lambda context: (context, self._find_warnings(context)), rows)._replace(contexts=rows)
 
-    def _describe_shape(self, shape: tuple[int, ...]) -> str:
+    def _describe_wrong_shape(self, shape: tuple[int, ...]) -> str:
         """Return the error message for an array of this shape, which is neither a row nor a batch."""
         if 0 in shape:
             return "the batch has no rows"
@@ -202,57 +202,58 @@ class RowReader:
 
     def _find_warnings(self, context: AnyArray) -> tuple[RowWarning, ...]:
         """Return the warnings for one context of floats. Raise an error if it is not finite or too large."""
-        flat: AnyArray = context if context.ndim == 1 else context.reshape(-1)
-        if self._fast_ranges is not None and math.hypot(*flat.tolist()) <= self._max_norm:  # so that nothing overflows
-            distances = flat - self._fast_ranges[0]
-            distances *= self._fast_ranges[1]
+        features: AnyArray = context if context.ndim == 1 else context.reshape(-1)
+        # The norm is checked first, so that nothing overflows.
+        if self._fast_moments is not None and math.hypot(*features.tolist()) <= self._max_norm:
+            distances = features - self._fast_moments[0]
+            distances *= self._fast_moments[1]
             # Usually the sum of squares over all numbers is below the limit for one number.
-            if distances.dot(distances) <= _FAR_SQUARED:
+            if distances.dot(distances) <= _FAR_SQUARED_DISTANCE:
                 return ()
         with np.errstate(over="ignore", invalid="ignore"):  # the checks find overflows
-            self._check_norm(flat)
-            brightness_warnings = self._find_brightness_warnings(flat)
+            self._check_norm(features)
+            brightness_warnings = self._find_brightness_warnings(features)
             if brightness_warnings:
                 return brightness_warnings
-            if self.ranges is None or self._inverse_scale is None:
+            if self.feature_moments is None or self._inverse_scale is None:
                 return ()
-            if len(flat) != len(self._inverse_scale):  # one context per arm
-                flat = flat.reshape(-1, len(self._inverse_scale))
-            is_far = np.abs(flat - self.ranges[0]) * self._inverse_scale > FAR_DEVIATIONS
-        return self._describe_far_values(flat, is_far) if is_far.any() else ()
+            if len(features) != len(self._inverse_scale):  # one context per arm
+                features = features.reshape(-1, len(self._inverse_scale))
+            is_far = np.abs(features - self.feature_moments[0]) * self._inverse_scale > FAR_DEVIATIONS
+        return self._describe_far_values(features, is_far) if is_far.any() else ()
 
-    def _find_brightness_warnings(self, flat: AnyArray) -> tuple[RowWarning, ...]:
+    def _find_brightness_warnings(self, pixels: AnyArray) -> tuple[RowWarning, ...]:
         """Return a warning if floating-point pixels of an image seem to be in 0..255 instead of 0..1; otherwise ()."""
-        if self.images is None:
+        if self.image_rule is None:
             return ()
-        largest = float(flat.max())
+        largest = float(pixels.max())
         if not _MAX_UNIT_PIXEL < largest < np.inf:
             return ()
         message = f"a pixel is {largest:g}, but floating-point pixels must be in [0, 1]; pass uint8, or divide by 255"
         return (RowWarning("far_outside", "image", message),)
 
-    def _check_norm(self, flat: AnyArray) -> None:
+    def _check_norm(self, features: AnyArray) -> None:
         """Raise an error if features (d,) are not finite, or if their norm is larger than the policy accepts."""
-        if float(flat.dot(flat)) <= self._max_norm * self._max_norm:
+        if float(features.dot(features)) <= self._max_norm * self._max_norm:
             return
-        invalid_indices = np.flatnonzero(~np.isfinite(flat))
+        invalid_indices = np.flatnonzero(~np.isfinite(features))
         if len(invalid_indices):
             name = self._get_feature_name(int(invalid_indices[0]))
-            raise InvalidInput(f"{name} of the row is {flat[invalid_indices[0]]}; numbers must be finite")
-        largest = float(np.abs(flat).max())
-        norm = largest * float(np.linalg.norm(flat.astype(np.float64) / largest)) if largest else 0.0
+            raise InvalidInput(f"{name} of the row is {features[invalid_indices[0]]}; numbers must be finite")
+        largest = float(np.abs(features).max())
+        norm = largest * float(np.linalg.norm(features.astype(np.float64) / largest)) if largest else 0.0
         if norm > self._max_norm:
             raise InvalidInput(
                 f"the row has a norm of {norm:g}, the largest that the policy accepts is {self._max_norm:g}"
             )
 
-    def _describe_far_values(self, flat: AnyArray, is_far: AnyArray) -> tuple[RowWarning, ...]:
+    def _describe_far_values(self, features: AnyArray, is_far: AnyArray) -> tuple[RowWarning, ...]:
         """Return warnings about features that are far from their training mean; ``is_far`` is True for them."""
-        assert self.ranges is not None
-        centre, scale = self.ranges
+        assert self.feature_moments is not None
+        centre, scale = self.feature_moments
         warnings = []
-        for cell in np.argwhere(is_far)[:_MAX_WARNINGS]:
-            index, value = int(cell[-1]), float(flat[tuple(cell)])
+        for position in np.argwhere(is_far)[:_MAX_FEATURE_WARNINGS]:
+            index, value = int(position[-1]), float(features[tuple(position)])
             name, distance = self._get_feature_name(index), abs(value - centre[index]) / scale[index]
             description = f"{distance:.3g} standard deviations from the training mean, {centre[index]:g}"
             warnings.append(RowWarning("far_outside", name, f"{name} is {value:g}, {description}"))
@@ -265,25 +266,25 @@ class RowReader:
         """Return the name of a feature for messages."""
         return repr(self._feature_names[index]) if index < len(self._feature_names) else f"number {index}"
 
-    def _read_file_or_text(self, file: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
+    def _read_file_or_text(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
         """Return the context and the warnings of an image file, or of a text for an encoder."""
         if self._only_input_kind and self.table is not None:
-            return self._read_mapping({self.table.names[0]: file})
-        rule = self.images
+            return self._read_mapping({self.table.names[0]: row})
+        rule = self.image_rule
         if rule is None:
             raise InvalidInput(
                 f"row is an image file, but the policy takes contexts of shape {self.shape}, which are not images"
             )
-        content = image_bytes(file)
-        with convert_image_errors(str(file)[-80:] if isinstance(file, str | os.PathLike) else "the row"):
+        content = image_bytes(row)
+        with convert_image_errors(str(row)[-80:] if isinstance(row, str | os.PathLike) else "the row"):
             from PIL import Image
 
             with Image.open(io.BytesIO(content)) as image:
                 width, height = image.size
-                n_channels = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}
-                is_grey = n_channels[rule.layout] == 1
-                grey = np.array(to_eight_bits(image).convert("L")) if rule.resize is None and is_grey else None
-            pixels = read_pixels(io.BytesIO(content), rule.resize, rule.crop) if grey is None else grey[:, :, None]
+                n_channels_by_layout = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}
+                is_grey = rule.resize is None and n_channels_by_layout[rule.layout] == 1
+                grey_image = np.array(to_eight_bits(image).convert("L"))[:, :, None] if is_grey else None
+            pixels = read_pixels(io.BytesIO(content), rule.resize, rule.crop) if grey_image is None else grey_image
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         if rule.layout == "channels_last":
             context = pixels
@@ -300,7 +301,7 @@ class RowReader:
         return context, ()
 
 
-def _as_single(context: AnyArray, warnings: tuple[RowWarning, ...]) -> ReadRows:
+def _make_single(context: AnyArray, warnings: tuple[RowWarning, ...]) -> ReadRows:
     """Return one context (*shape) and its warnings as ``ReadRows``."""
     return ReadRows(context[None], [warnings], True)
 

@@ -516,7 +516,7 @@ class ImagePaths:
 
     def __init__(self, shape: tuple[int, ...], rule: ImageRule) -> None:
         self.feature_names = range(math.prod(shape))
-        self._reader = RowReader(shape=shape, table=None, images=rule, ranges=None, feature_names=(), max_norm=math.inf)
+        self._reader = RowReader(shape=shape, table=None, image_rule=rule, feature_names=(), max_norm=math.inf)
 
     def apply(self, frame: pl.DataFrame) -> AnyArray:
         """Return the contexts of rows as vectors, (n, d)."""
@@ -545,5 +545,5 @@ def _find_image_paths(log: str | Path | Sequence[str | Path], policy: Any) -> Im
     except DataError:  # opening the log raises the same error with more details
         return None
     if isinstance(policy, DeployedPolicy):
-        return ImagePaths(policy.context_shape, policy.reader.images or ImageRule(layout))
+        return ImagePaths(policy.context_shape, policy.reader.image_rule or ImageRule(layout))
     return ImagePaths(policy.context_shape, ImageRule(layout, *(policy.framing or ())))
