@@ -105,7 +105,7 @@ class Contexts(ABC):
     #: The user's rows (a polars frame) without labels and rewards; None if the contexts do not come from a table.
     frame: Any = None
     #: A part of the seed of the order. It differs by class, so that source and target have different orders.
-    _order_key: int = 0
+    _order_seed: int = 0
 
     @abstractmethod
     def __len__(self) -> int:
@@ -147,7 +147,7 @@ class Contexts(ABC):
 
     def order_of_pass(self, pass_number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1`` of one pass."""
-        return _draw_permutation(len(self), seed, pass_number, self._order_key)[start:stop]
+        return _draw_permutation(len(self), seed, pass_number, self._order_seed)[start:stop]
 
     def read_rounds(self, indices: IntArray) -> Any:
         """Return the contexts at these indices; in a subclass, rounds that have these contexts and their rewards."""
@@ -190,7 +190,7 @@ class RewardDomain(FeedbackDomain):
     ((4, 8), (4,))
     """
 
-    _order_key = 1
+    _order_seed = 1
 
     @abstractmethod
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
@@ -203,7 +203,7 @@ class RewardDomain(FeedbackDomain):
 class LoggedDomain(FeedbackDomain):
     """The log of another policy: contexts with the chosen arm, its reward and its propensity."""
 
-    _order_key = 2
+    _order_seed = 2
     #: Digests of the files that the rounds were read from, as in ``Policy.log_parts``.
     log_parts: frozenset[str] = frozenset()
 
@@ -326,12 +326,12 @@ class Pair:
         labels_text = "no target labels"
         if self.target_test is not None:
             labels_text = f"{len(self.target_test):,} for the evaluator"
-        domain_names = f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
-        domain_names = "" if len(self.domains) == 2 else domain_names
+        domains_text = f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
+        domains_text = "" if len(self.domains) == 2 else domains_text
         return (
             f"<Pair {self.name!r}: contexts {self.context_shape}, {arms_text}, feedback {self.feedback}; "
             f"{len(self.source):,} source contexts and {n_held_out:,} held out, {len(self.target):,} "
-            f"target contexts, {labels_text}; shift {self.shift}{domain_names}>"
+            f"target contexts, {labels_text}; shift {self.shift}{domains_text}>"
         )
 
 
@@ -339,19 +339,19 @@ def gather_rows(part_of_row: IntArray, read: Callable[[int, IntArray], Sequence[
     """Return arrays (B, ...) whose rows are read from several parts.
 
     Args:
-        part_of_row: the index of the part from which each row is read, (B,).
+        part_of_row: the number of the part from which each row is read, (B,).
         read: ``read(part, rows)`` returns a list of arrays from one part, for these rows of the result. If a part has
             fewer arrays than the others, only the first arrays of the others are used.
     """
-    part_indices = np.unique(part_of_row) if len(part_of_row) else [0]
-    arrays_by_part = [read(int(part), np.flatnonzero(part_of_row == part)) for part in part_indices]
-    order = np.argsort(np.argsort(part_of_row, kind="stable"), kind="stable")
-    return [np.concatenate(arrays)[order] for arrays in zip(*arrays_by_part, strict=False)]
+    part_numbers = np.unique(part_of_row) if len(part_of_row) else [0]
+    arrays_by_part = [read(int(part), np.flatnonzero(part_of_row == part)) for part in part_numbers]
+    ranks = np.argsort(np.argsort(part_of_row, kind="stable"), kind="stable")
+    return [np.concatenate(arrays)[ranks] for arrays in zip(*arrays_by_part, strict=False)]
 
 
 @lru_cache(maxsize=32)  # enough for the sources and targets of ten seeds that are trained together
-def _draw_permutation(n: int, seed: int, pass_number: int, key: int) -> IntArray:
+def _draw_permutation(n: int, seed: int, pass_number: int, order_seed: int) -> IntArray:
     """Return the random order of n contexts in one pass, (n,)."""
-    order = np.random.default_rng([seed, pass_number, n, key]).permutation(n)
+    order = np.random.default_rng([seed, pass_number, n, order_seed]).permutation(n)
     order.setflags(write=False)
     return order

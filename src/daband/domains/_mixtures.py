@@ -35,18 +35,18 @@ def _locate(parts: Mapping[Any, Any], indices: IntArray) -> tuple[IntArray, IntA
 
 
 @lru_cache(maxsize=8)
-def _draw_parts(sizes: tuple[int, ...], entropy: tuple[int, ...]) -> IntArray:
+def _draw_part_numbers(sizes: tuple[int, ...], entropy: tuple[int, ...]) -> IntArray:
     """Return the part number of every round of one pass, in random order. ``entropy`` is the seed."""
     return np.random.default_rng(entropy).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
 def _get_common(parts: Mapping[str, Any], attribute: str) -> Any:
     """Return the common value of an attribute of all parts. Raise an error if parts have different values."""
-    values = {name: getattr(part, attribute) for name, part in parts.items()}
-    if len(set(values.values())) > 1:
-        values_text = ", ".join(f"{name} {value}" for name, value in values.items())
+    value_by_part = {name: getattr(part, attribute) for name, part in parts.items()}
+    if len(set(value_by_part.values())) > 1:
+        values_text = ", ".join(f"{name} {value}" for name, value in value_by_part.items())
         raise InvalidInput(f"all domains must have the same {attribute}, got {values_text}")
-    return next(iter(values.values()))
+    return next(iter(value_by_part.values()))
 
 
 class MixedContexts(Contexts):
@@ -78,52 +78,52 @@ class MixedContexts(Contexts):
         n, first_indices = sum(sizes), np.cumsum([0, *sizes])
         indices = np.empty(stop - start, np.int64)
         for pass_number in range(start // n, -(-stop // n)):
-            entropy = (seed, pass_number, n, self._order_key)
-            part_of_round = _draw_parts(sizes, entropy)
+            entropy = (seed, pass_number, n, self._order_seed)
+            part_of_round = _draw_part_numbers(sizes, entropy)
             part_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
             start_round, stop_round = max(start - pass_number * n, 0), min(stop - pass_number * n, n)
             pass_indices = indices[start_round + pass_number * n - start : stop_round + pass_number * n - start]
             # Each part continues its own order after the rounds that it has had in this pass.
-            for index, part in enumerate(self.parts.values()):
-                rows = np.flatnonzero(part_of_round[start_round:stop_round] == index)
-                n_before = int(np.count_nonzero(part_of_round[:start_round] == index))
-                pass_indices[rows] = first_indices[index] + part.order(n_before, n_before + len(rows), seed=part_seed)
+            for number, part in enumerate(self.parts.values()):
+                rows = np.flatnonzero(part_of_round[start_round:stop_round] == number)
+                n_before = int(np.count_nonzero(part_of_round[:start_round] == number))
+                pass_indices[rows] = first_indices[number] + part.order(n_before, n_before + len(rows), seed=part_seed)
         return indices
 
     def read(self, indices: IntArray) -> AnyArray:
         return self._gather(indices, lambda part, rows: [part.read(rows)])[0]
 
     def read_by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        part_numbers, indices = _locate(self.parts, self.order(start, stop, seed=seed))
+        part_numbers, local_indices = _locate(self.parts, self.order(start, stop, seed=seed))
         method = "read_rounds" if isinstance(self, RewardDomain | LoggedDomain) else "read"
-        indices_by_name = {name: indices[part_numbers == number] for number, name in enumerate(self.parts)}
-        return [(name, getattr(self.parts[name], method)(rows)) for name, rows in indices_by_name.items() if len(rows)]
+        rows_by_name = {name: local_indices[part_numbers == number] for number, name in enumerate(self.parts)}
+        return [(name, getattr(self.parts[name], method)(rows)) for name, rows in rows_by_name.items() if len(rows)]
 
     def _gather(self, indices: IntArray, read: Callable[[Any, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
         """Return the arrays that ``read(part, rows)`` returns for all parts, with rows in the order of ``indices``."""
-        part_numbers, indices = _locate(self.parts, np.asarray(indices))
+        part_numbers, local_indices = _locate(self.parts, np.asarray(indices))
         parts = list(self.parts.values())
-        return gather_rows(part_numbers, lambda part, rows: read(parts[part], indices[rows]))
+        return gather_rows(part_numbers, lambda number, rows: read(parts[number], local_indices[rows]))
 
 
 class MixedRewards(MixedContexts, RewardDomain):
     """The rounds of several reward domains, as one domain."""
 
-    _order_key = RewardDomain._order_key
+    _order_seed = RewardDomain._order_seed
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        tables = self._gather(
-            indices, lambda part, rows: [table for table in part.read_rewards(rows) if table is not None]
+        reward_arrays = self._gather(
+            indices, lambda part, rows: [array for array in part.read_rewards(rows) if array is not None]
         )
         no_rows = np.zeros(0, np.int64)
         has_expected = all(part.read_rewards(no_rows)[1] is not None for part in self.parts.values())
-        return tables[0], tables[1] if has_expected else None
+        return reward_arrays[0], reward_arrays[1] if has_expected else None
 
 
 class MixedLog(MixedContexts, LoggedDomain):
     """The rounds of several logs, as one log."""
 
-    _order_key = LoggedDomain._order_key
+    _order_seed = LoggedDomain._order_seed
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         arms, rewards, propensities = self._gather(indices, lambda part, rows: part.read_log(rows))
@@ -134,11 +134,11 @@ class MixedLog(MixedContexts, LoggedDomain):
         if all(part.read_offered(no_rows) is None for part in self.parts.values()):
             return None
 
-        def read(part: LoggedDomain, rows: IntArray) -> list[AnyArray]:
+        def read_mask(part: LoggedDomain, rows: IntArray) -> list[AnyArray]:
             mask = part.read_offered(rows)
             return [np.ones((len(rows), self.n_arms), np.bool_) if mask is None else mask]
 
-        return self._gather(indices, read)[0]
+        return self._gather(indices, read_mask)[0]
 
 
 class MixedEvaluation(EvaluationDomain):
@@ -198,9 +198,9 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
     for attribute in ("context_shape", "n_arms", "arms"):
         _get_common({**sources, **targets}, attribute)
 
-    def mix_field(members: Mapping[str, Pair], field: str) -> Any:
+    def mix_field(pairs_by_name: Mapping[str, Pair], field: str) -> Any:
         """Return a field of several pairs as one domain, or None if one of the pairs lacks it."""
-        parts = {domain_name: getattr(pair, field) for domain_name, pair in members.items()}
+        parts = {domain_name: getattr(pair, field) for domain_name, pair in pairs_by_name.items()}
         return None if any(part is None for part in parts.values()) else mix_domains(parts)
 
     return replace(
@@ -214,12 +214,12 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
 
 
 def allow_several_domains(
-    *, by_target: Sequence[str] = ("target_test",), prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    *, mapped_fields: Sequence[str] = ("target_test",), prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> Callable[[Callable[P, Pair]], Callable[P, Pair]]:
     """Return a decorator that lets a reader of one source and target also accept ``sources`` and ``targets``.
 
     Args:
-        by_target: the arguments with one value per target, as a mapping by target name.
+        mapped_fields: the arguments, also fields of a pair, that are mappings by target name with several targets.
         prepare: a function that changes the dictionary of arguments if there are several domains.
     """
 
@@ -230,14 +230,14 @@ def allow_several_domains(
                 return read(*args, **kwargs)
             bound_arguments = inspect.signature(read).bind(*args, **kwargs)
             bound_arguments.apply_defaults()
-            return read_several(reader, prepare(bound_arguments.arguments), by_target=by_target)
+            return read_all_domains(reader, prepare(bound_arguments.arguments), mapped_fields=mapped_fields)
 
         return reader
 
     return decorate
 
 
-def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_target: Sequence[str]) -> Pair:
+def read_all_domains(read: Callable[..., Pair], arguments: Mapping[str, Any], *, mapped_fields: Sequence[str]) -> Pair:
     """Return the pair of several sources and targets.
 
     Each source is read as a pair with the first target, and each target as a pair with the first source. The argument
@@ -246,15 +246,15 @@ def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_
     Args:
         read: the reader of one source and target.
         arguments: all arguments of the reader, including ``sources`` and ``targets``.
-        by_target: as in ``allow_several_domains``.
+        mapped_fields: as in ``allow_several_domains``.
     """
-    arguments = dict(arguments)
-    pair_name = arguments.pop("name")
-    source_options = {"source_test": arguments.pop("source_test")}
-    target_options = {field: arguments.pop(field) for field in by_target}
+    common_arguments = dict(arguments)
+    pair_name = common_arguments.pop("name")
+    source_options = {"source_test": common_arguments.pop("source_test")}
+    target_options = {field: common_arguments.pop(field) for field in mapped_fields}
     domains: dict[str, Mapping[str, Any]] = {}
     for role in ("source", "target"):
-        only_domain, domains_by_name = arguments.pop(role), arguments.pop(f"{role}s")
+        only_domain, domains_by_name = common_arguments.pop(role), common_arguments.pop(f"{role}s")
         if (only_domain is None) == (domains_by_name is None):
             raise InvalidInput(f"pass either {role}, or {role}s as a mapping from a name to a {role}")
         domains[role] = {role: only_domain} if domains_by_name is None else domains_by_name
@@ -275,18 +275,19 @@ def read_several(read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_
         pairs = {}
         for name, domain in domains[role].items():
             both_domains = {role: domain, other_role: next(iter(domains[other_role].values()))}
-            args = {field: value.get(name) if isinstance(value, Mapping) else value for field, value in options.items()}
+            own_options = dict(options)
+            own_options |= {field: value.get(name) for field, value in options.items() if isinstance(value, Mapping)}
             full_name = pair_name if len(domains[role]) == 1 else f"{pair_name}, {name}"
-            pairs[name] = read(**both_domains, name=full_name, **args, **arguments)
+            pairs[name] = read(**both_domains, name=full_name, **own_options, **common_arguments)
         return pairs
 
     sources, targets = read_each("source", "target", source_options), read_each("target", "source", target_options)
     for pairs, options in ((sources, source_options), (targets, target_options)):
         for field in (field for field, value in options.items() if isinstance(value, Mapping)):
-            missing = [name for name, pair in pairs.items() if getattr(pair, field) is None]
-            if missing:
+            missing_names = [name for name, pair in pairs.items() if getattr(pair, field) is None]
+            if missing_names:
                 remedy = f"give it for each of {', '.join(pairs)}, or omit it"
-                raise InvalidInput(f"{field} has nothing for {missing[0]!r}; {remedy}")
+                raise InvalidInput(f"{field} has nothing for {missing_names[0]!r}; {remedy}")
     _get_common({**sources, **targets}, "class_names")
     return join_pairs(sources, targets, name=pair_name)
 
@@ -300,12 +301,12 @@ def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: 
     ('fr', 'pl')
     """
     domains = pair.domains
-    subset = DomainNames(
+    kept_domains = DomainNames(
         domains.sources if sources is None else tuple(sources), domains.targets if targets is None else tuple(targets)
     )
     for role in ("sources", "targets"):
         names = getattr(domains, role)
-        unknown_names = [name for name in getattr(subset, role) if name not in names]
+        unknown_names = [name for name in getattr(kept_domains, role) if name not in names]
         if unknown_names:
             raise InvalidInput(f"the pair has no {unknown_names[0]!r} among its {role} ({', '.join(names)})")
 
@@ -315,6 +316,6 @@ def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: 
             return domain
         return mix_domains({name: domain.by_name[name] for name in names})
 
-    fields = {field: restrict(getattr(pair, field), subset.sources, domains.sources) for field in _SOURCE_FIELDS}
-    fields |= {field: restrict(getattr(pair, field), subset.targets, domains.targets) for field in _TARGET_FIELDS}
-    return replace(pair, domains=subset, **fields)
+    fields = {field: restrict(getattr(pair, field), kept_domains.sources, domains.sources) for field in _SOURCE_FIELDS}
+    fields |= {field: restrict(getattr(pair, field), kept_domains.targets, domains.targets) for field in _TARGET_FIELDS}
+    return replace(pair, domains=kept_domains, **fields)

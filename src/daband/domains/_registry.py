@@ -84,9 +84,9 @@ class PairEntry:
 
     def check_options(self, names: Iterable[str]) -> None:
         """Raise an error if one of these names is not an option of the pair."""
-        options = self.list_options()
-        for name in sorted(set(names) - set(options)):
-            hint, options_text = did_you_mean(name, options), ", ".join(options) or "none"
+        option_names = self.list_options()
+        for name in sorted(set(names) - set(option_names)):
+            hint, options_text = did_you_mean(name, option_names), ", ".join(option_names) or "none"
             raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {options_text})")
 
 
@@ -144,7 +144,7 @@ def data_directory() -> Path:
 
 
 def allocate_array(shape: tuple[int, ...], dtype: Any) -> AnyArray:
-    """Return an uninitialised array. Above a gigabyte it is stored in a temporary file, which is deleted with it."""
+    """Return an uninitialised array. Above a gigabyte, it is in a temporary file that is deleted with the array."""
     if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _MAX_MEMORY_BYTES:
         return np.empty(shape, dtype=dtype)
     root = cache_directory() / "arrays"
@@ -167,8 +167,9 @@ def require_data(candidates: Sequence[str], *, pair: str) -> Path:
     path = find_data(candidates)
     if path is None:
         prefixes = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
-        resources = [(f"{known}/", resource) for resource in pairs.get(pair).resources for known in resource.paths]
-        matching_resources = (resource for known, resource in resources if known.startswith(prefixes))
+        resources = pairs.get(pair).resources
+        resource_paths = [(f"{known_path}/", resource) for resource in resources for known_path in resource.paths]
+        matching_resources = (resource for known_path, resource in resource_paths if known_path.startswith(prefixes))
         hint = next((f"To get it, {resource.instructions}. " for resource in matching_resources), "")
         raise DataError(
             f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {hint}"
@@ -205,8 +206,8 @@ def _is_complete(path: Path, resource: Resource) -> bool:
     if not resource.content_md5:
         return path.stat().st_size > 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as content:
-            digest = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False))
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
     except (OSError, EOFError, zlib.error):
         return False
     return digest.hexdigest() == resource.content_md5

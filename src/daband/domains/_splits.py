@@ -26,7 +26,7 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
     Args:
         labels: the class of every context, (n,).
         name: name of the split, from which the seed of the draw is computed.
-        groups: contexts of one group (for example frames of one traffic sign) stay on one side, so that evaluation has
+        groups: contexts of one group (for example frames of one traffic sign) stay in one half, so that evaluation has
             no near-copies of training contexts.
     """
     generator = np.random.default_rng(zlib.crc32(name.encode()))
@@ -38,14 +38,14 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
         class_groups = [
             rows[group_ids[rows] == group_id] for group_id in generator.permutation(np.unique(group_ids[rows]))
         ]
-        sides: tuple[list[IntArray], list[IntArray]] = ([], [])
-        side_sizes = [0, 0]
-        for group_rows in class_groups:  # each group goes to the side that has fewer rows so far
-            side = 0 if side_sizes[0] <= side_sizes[1] else 1
-            sides[side].append(group_rows)
-            side_sizes[side] += len(group_rows)
-        training_blocks += sides[0]
-        held_out_blocks += sides[1]
+        halves: tuple[list[IntArray], list[IntArray]] = ([], [])
+        half_sizes = [0, 0]
+        for group_rows in class_groups:  # each group goes to the half with fewer rows so far
+            half = 0 if half_sizes[0] <= half_sizes[1] else 1
+            halves[half].append(group_rows)
+            half_sizes[half] += len(group_rows)
+        training_blocks += halves[0]
+        held_out_blocks += halves[1]
     # Files are listed class by class. Both parts are shuffled, so that an index does not reveal the class.
     return _shuffle(generator, training_blocks), _shuffle(generator, held_out_blocks)
 
@@ -60,14 +60,14 @@ def split_fraction(labels: IntArray, *, fraction: float | None, name: str) -> tu
         fraction: the fraction to hold out, at least 0 and below 1; None for nothing.
         name: name of the split, from which the seed of the draw is computed.
     """
-    fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
+    held_out_fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
     generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
     classes, class_indices, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
     shuffled_rows = generator.permutation(len(labels))
     splittable_rows = shuffled_rows[class_sizes[class_indices[shuffled_rows]] > 1]
     rows_by_class = splittable_rows[np.argsort(labels[splittable_rows], kind="stable")]
     # Every (1 / fraction)-th row is held out. Rows are sorted by class, so each class loses this fraction, up to a row.
-    cumulative_counts = np.floor(np.arange(len(rows_by_class) + 1) * fraction + 0.5)
+    cumulative_counts = np.floor(np.arange(len(rows_by_class) + 1) * held_out_fraction + 0.5)
     is_held_out = np.zeros(len(labels), np.bool_)
     is_held_out[rows_by_class[np.diff(cumulative_counts) > 0]] = True
     for label in classes[np.bincount(class_indices[is_held_out], minlength=len(classes)) == class_sizes]:
@@ -83,11 +83,11 @@ def _shuffle(generator: np.random.Generator, blocks: list[IntArray]) -> IntArray
 def require_classes(labels: IntArray, class_names: Sequence[str], *, data_name: str) -> None:
     """Raise an error if a class has no example. ``data_name`` is the name of the data in the error message."""
     counts = np.bincount(labels, minlength=len(class_names))
-    absent = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
-    if absent:
+    missing_names = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
+    if missing_names:
         raise DataError(
-            f"{data_name} has no example of class {absent[0]!r} ({len(absent)} of {len(class_names)} classes missing)"
-            "; source and target need the same classes"
+            f"{data_name} has no example of class {missing_names[0]!r} ({len(missing_names)} of {len(class_names)} "
+            "classes missing); source and target need the same classes"
         )
 
 
@@ -140,8 +140,8 @@ class RewardEvaluation(EvaluationDomain):
         return self._domain.read(self._indices[start:stop])
 
     def read_expected(self, start: int, stop: int) -> FloatArray:
-        rewards, expected = self._domain.read_rewards(self._indices[start:stop])
-        return rewards if expected is None else expected
+        rewards, expected_rewards = self._domain.read_rewards(self._indices[start:stop])
+        return rewards if expected_rewards is None else expected_rewards
 
 
 def hold_out(domain: RewardDomain | LoggedDomain, *, fraction: float | None, name: str) -> tuple[Any, Any]:

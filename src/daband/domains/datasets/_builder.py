@@ -61,13 +61,13 @@ def declare(family: str, *, read: ReadFunction, resolve: ResolveFunction | None 
     entry = load_catalogue()[family]
     about = About(**{name: entry[name] for name in ("summary", "licence", "citation") if name in entry})
     summary, class_names = entry.get("variant", about.summary), entry.get("class_names")
-    name_template, choices, variants = _list_variants(family, entry)
+    name_template, choices, variants = _describe_variants(family, entry)
     resources = _list_resources(family)
     read_options = dict(inspect.signature(read).parameters)
-    excluded = entry.get("without", ())
-    common_options = {option: parameter for option, parameter in _COMMON_OPTIONS.items() if option not in excluded}
+    omitted_names = entry.get("without", ())
+    common_options = {option: parameter for option, parameter in _COMMON_OPTIONS.items() if option not in omitted_names}
 
-    def create_build(fixed_options: Mapping[str, Any]) -> Callable[..., Pair]:
+    def create_build_function(fixed_options: Mapping[str, Any]) -> Callable[..., Pair]:
         """Return the function that builds a pair from keyword options, without an argument for ``fixed_options``."""
 
         def build(**kwargs: Any) -> Pair:
@@ -76,18 +76,18 @@ def declare(family: str, *, read: ReadFunction, resolve: ResolveFunction | None 
             given_options = {option: value for option, value in kwargs.items() if option in read_options}
             options |= {**fixed_options, **given_options}
             _check_choices(family, options, choices)
-            data = read(**options)
+            pair_data = read(**options)
             pair_name = name_template.format(**options)
-            arguments = {**data.arguments, "name": pair_name}
+            arguments = {**pair_data.arguments, "name": pair_name}
             arguments |= {option: kwargs.get(option, parameter.default) for option, parameter in common_options.items()}
             if class_names is not None:
                 arguments["class_names"] = tuple(class_names)
                 _require_every_class(arguments, class_names, pair_name)
-                if data.reader is from_arrays:
+                if pair_data.reader is from_arrays:
                     arguments["n_arms"] = len(class_names)
-            pair = data.reader(**arguments)
-            pair_summary = summary.format(**options) + data.note
-            arm_names = data.class_names or pair.class_names
+            pair = pair_data.reader(**arguments)
+            pair_summary = summary.format(**options) + pair_data.note
+            arm_names = pair_data.class_names or pair.class_names
             return replace(pair, about=replace(about, summary=pair_summary), class_names=arm_names)
 
         free_parameters = [parameter for option, parameter in read_options.items() if option not in fixed_options]
@@ -96,17 +96,17 @@ def declare(family: str, *, read: ReadFunction, resolve: ResolveFunction | None 
         build.__doc__, build.__name__ = read.__doc__, family
         return build
 
-    register_pair(family, about=about, resolve=resolve, resources=resources)(create_build({}))
+    register_pair(family, about=about, resolve=resolve, resources=resources)(create_build_function({}))
     for variant, fixed_options in variants.items():
-        domains = ("", *fixed_options.values())
-        own_resources = [resource for resource in resources if resource.domain in domains]
+        own_domains = ("", *fixed_options.values())
+        own_files = [resource for resource in resources if resource.domain in own_domains]
         variant_about = replace(about, summary=summary.format(**fixed_options))
-        register = register_pair(f"{family}/{variant}", about=variant_about, resolve=resolve, resources=own_resources)
-        register(create_build(fixed_options))
+        register = register_pair(f"{family}/{variant}", about=variant_about, resolve=resolve, resources=own_files)
+        register(create_build_function(fixed_options))
 
 
-def _list_variants(family: str, entry: Mapping[str, Any]) -> tuple[str, Any, dict[str, dict[str, str]]]:
-    """Return how the pairs of a data set are named, and what its variants are.
+def _describe_variants(family: str, entry: Mapping[str, Any]) -> tuple[str, Any, dict[str, dict[str, str]]]:
+    """Return the names, the allowed options and the variants of the pairs of a data set.
 
     Returns:
         The format string of a pair's name, with fields for options; the allowed values of options; and the options of
@@ -136,18 +136,18 @@ def _list_members(entry: Mapping[str, Any]) -> dict[str, str]:
 
 def _list_resources(family: str) -> list[Resource]:
     """Return the files that a data set needs."""
-    data_set = load_catalogue()[family]
-    members = _list_members(data_set)
-    return [resource for entry in data_set.get("resources", ()) for resource in _expand_resource(entry, members)]
+    entry = load_catalogue()[family]
+    resource_entries, members = entry.get("resources", ()), _list_members(entry)
+    return [resource for resource_entry in resource_entries for resource in _expand_resource(resource_entry, members)]
 
 
-def _expand_resource(entry: Mapping[str, Any], descriptions: Mapping[str, str]) -> list[Resource]:
+def _expand_resource(resource_entry: Mapping[str, Any], member_descriptions: Mapping[str, str]) -> list[Resource]:
     """Return the resources that one resource entry of the catalogue describes.
 
     An entry with ``like = "mnist"`` describes the resources of that data set, with the other fields of the entry in
-    place of theirs. An entry with ``domain = "{domain}"`` describes one resource for each member of ``descriptions``.
+    place of theirs. An entry with ``domain = "{domain}"`` describes one resource for each member.
     """
-    fields = {**entry, "paths": tuple(entry.get("paths", ()))}
+    fields = {**resource_entry, "paths": tuple(resource_entry.get("paths", ()))}
     if template_family := fields.pop("like", ""):
         del fields["paths"]
         templates = load_catalogue()[template_family]["resources"]
@@ -157,7 +157,7 @@ def _expand_resource(entry: Mapping[str, Any], descriptions: Mapping[str, str]) 
     return [
         Resource(**{**fields, "description": fields["description"].format(domain=domain, text=text), "domain": domain,
                     "paths": tuple(path.format(domain=domain) for path in fields["paths"])})
-        for domain, text in descriptions.items()
+        for domain, text in member_descriptions.items()
     ]  # fmt: skip
 
 
@@ -177,12 +177,12 @@ def split_target(
 
     Args:
         contexts: (n, *C).
-        rewards: labels (n,), or rewards (n, K), whose best arms are the classes.
+        rewards: labels (n,), or rewards (n, K), whose best arms are then the labels.
         name: name of the split, from which the seed of the draw is computed.
         groups: the group of each context; contexts of one group are in the same half.
     """
-    classes = rewards.argmax(axis=1) if rewards.ndim == 2 else rewards
-    training_rows, test_rows = split_half(classes, name=name, groups=groups)
+    labels = rewards.argmax(axis=1) if rewards.ndim == 2 else rewards
+    training_rows, test_rows = split_half(labels, name=name, groups=groups)
     return {
         "target": contexts[training_rows],
         "target_labelled": (contexts[training_rows], rewards[training_rows]),
@@ -190,29 +190,29 @@ def split_target(
     }
 
 
-def load_arrays(path: Path, keys: Sequence[str]) -> list[AnyArray]:
-    """Return the arrays with these keys from an ``npz`` file. Raise an error if it is damaged or lacks a key."""
+def load_arrays(path: Path, names: Sequence[str]) -> list[AnyArray]:
+    """Return the arrays with these names from an ``npz`` file. Raise an error if it is damaged or lacks an array."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return [arrays[key] for key in keys]
+            return [arrays[name] for name in names]
     except Exception as error:  # zipfile.BadZipFile and zlib.error have no common root below Exception
         raise DataError(
-            f"{path} is damaged, or lacks one of the arrays {', '.join(keys)} ({error}); replace it by a good copy"
+            f"{path} is damaged, or lacks one of the arrays {', '.join(names)} ({error}); replace it by a good copy"
         ) from None
 
 
 def load_labelled(
-    path: Path, keys: tuple[str, str], *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
+    path: Path, array_names: tuple[str, str], *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
 ) -> tuple[AnyArray, IntArray]:
     """Return contexts (n, *shape) and labels (n,) from an ``npz`` file.
 
-    ``keys`` are the names of the two arrays. Contexts must have the type ``dtype``; None allows any type.
+    ``array_names`` are the names of the two arrays. Contexts must have the type ``dtype``; None allows any type.
     """
-    contexts, labels = load_arrays(path, keys)
+    contexts, labels = load_arrays(path, array_names)
     return _check_arrays(path, contexts, labels, shape=shape, n_classes=n_classes, dtype=dtype)
 
 
-def load_halves(
+def load_splits(
     path: Path, *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
 ) -> list[tuple[AnyArray, IntArray]]:
     """Return the training part and the test part of an ``npz`` file, each contexts (n, *shape) and labels (n,).
@@ -246,8 +246,8 @@ def _check_arrays(
 ) -> tuple[AnyArray, IntArray]:
     """Return contexts, and labels as int64. Raise an error if a shape, type or label is not the expected one."""
     if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
-        sizes, of_type = ", ".join(map(str, shape)), "" if dtype is None else f" of {np.dtype(dtype)}"
-        raise DataError(f"{path} should hold contexts (n, {sizes}){of_type}, got {contexts.shape} of {contexts.dtype}")
+        expected = f"contexts (n, {', '.join(map(str, shape))})" + ("" if dtype is None else f" of {np.dtype(dtype)}")
+        raise DataError(f"{path} should hold {expected}, got {contexts.shape} of {contexts.dtype}")
     has_labels = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
     if not has_labels or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
         raise DataError(
@@ -266,10 +266,10 @@ def _check_choices(family: str, options: Mapping[str, Any], choices: Mapping[str
         raise InvalidInput(f"source and target must be different domains, got {options['source']!r} for both")
 
 
-def _require_every_class(arguments: Mapping[str, Any], class_names: Sequence[str], name: str) -> None:
-    """Raise an error if a class has no example in one of the domains. ``name`` is the pair's name."""
+def _require_every_class(arguments: Mapping[str, Any], class_names: Sequence[str], pair_name: str) -> None:
+    """Raise an error if a class has no example in one of the domains. ``pair_name`` is for the message."""
     for field in ("source", "target_labelled", "target_test"):
         contexts_and_labels = arguments.get(field)
         labels: IntArray | None = contexts_and_labels[1] if isinstance(contexts_and_labels, tuple) else None
         if labels is not None and labels.ndim == 1:
-            require_classes(labels, class_names, data_name=f"{name}'s {field}")
+            require_classes(labels, class_names, data_name=f"{pair_name}'s {field}")

@@ -11,8 +11,9 @@ import importlib.util
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import starmap
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +27,14 @@ from daband.errors import DataError
 # Functions that read MNIST from its idx files, and generate MNIST-M by the published recipe.
 
 
-#: Images (n, ...) of uint8 and labels (n,).
-LabelledImages: TypeAlias = tuple[AnyArray, IntArray]
+class _Digits(NamedTuple):
+    """Images of digits and their labels."""
+
+    #: (n, 28, 28), or with c channels (n, c, 28, 28), of uint8.
+    images: AnyArray
+    #: The digit of each image, (n,).
+    labels: IntArray
+
 
 #: Possible folders of the idx files below the data directory.
 _MNIST_FOLDERS = ("mnist", "MNIST/raw")
@@ -41,7 +48,7 @@ _SKIMAGE_PHOTOGRAPHS = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycl
 _SKLEARN_PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 
 
-def read_mnist(split: str, *, pair: str) -> LabelledImages:
+def read_mnist(split: str, *, pair: str) -> _Digits:
     """Return images (n, 28, 28) of uint8 and labels (n,) of the split "train" or "t10k".
 
     ``pair`` is the name of the pair in error messages.
@@ -53,7 +60,7 @@ def read_mnist(split: str, *, pair: str) -> LabelledImages:
             f"{folder}: {split} images {images.shape} and labels {labels.shape} do not match. Replace the files: "
             "`daband data check digit` prints where to get them"
         )
-    return images, labels.astype(np.int64)
+    return _Digits(images, labels.astype(np.int64))
 
 
 def _read_idx_file(folder: Path, name: str) -> AnyArray:
@@ -90,28 +97,28 @@ def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> An
     generator = np.random.default_rng(seed)
     n = len(digits)
     photograph_indices = generator.integers(len(photographs), size=n)
-    corners = generator.random((n, 2))
+    corner_fractions = generator.random((n, 2))
     images = np.empty((n, 3, _SIDE, _SIDE), dtype=np.uint8)
     for index, photograph in enumerate(photographs):
         rows = np.flatnonzero(photograph_indices == index)
         if not len(rows):
             continue
-        # Patches are views of the photograph, so that only the drawn ones are copied.
-        windows = np.lib.stride_tricks.sliding_window_view(photograph, (_SIDE, _SIDE), axis=(0, 1))
-        height, width = windows.shape[:2]
-        top = (corners[rows, 0] * height).astype(np.int64)
-        left = (corners[rows, 1] * width).astype(np.int64)
-        images[rows] = windows[top, left]
-    is_digit = digits > 0
-    np.copyto(images, 255 - images, where=is_digit[:, None])  # |patch - 255| = 255 - patch
+        # All possible patches are views of the photograph, so that only the drawn ones are copied.
+        patches = np.lib.stride_tricks.sliding_window_view(photograph, (_SIDE, _SIDE), axis=(0, 1))
+        height, width = patches.shape[:2]
+        tops = (corner_fractions[rows, 0] * height).astype(np.int64)
+        lefts = (corner_fractions[rows, 1] * width).astype(np.int64)
+        images[rows] = patches[tops, lefts]
+    is_digit_pixel = digits > 0
+    np.copyto(images, 255 - images, where=is_digit_pixel[:, None])  # |patch - 255| = 255 - patch
     return images
 
 
 def load_packaged_photographs() -> list[AnyArray]:
     """Return the photographs in scikit-image and scikit-learn, each (H, W, 3) of uint8, in a fixed order."""
-    folders = {"skimage": ("data", _SKIMAGE_PHOTOGRAPHS), "sklearn": ("datasets/images", _SKLEARN_PHOTOGRAPHS)}
+    files_by_package = {"skimage": ("data", _SKIMAGE_PHOTOGRAPHS), "sklearn": ("datasets/images", _SKLEARN_PHOTOGRAPHS)}
     photographs = []
-    for package, (folder, names) in folders.items():
+    for package, (folder, names) in files_by_package.items():
         spec = importlib.util.find_spec(package)  # finds the folder without importing, which takes seconds
         if spec is None or not spec.submodule_search_locations:  # scikit-learn is always installed
             raise DataError("the embedded MNIST-M is cut from photographs of scikit-image: pip install scikit-image")
@@ -126,11 +133,11 @@ def load_packaged_photographs() -> list[AnyArray]:
 _EMBEDDED_PATH = Path(__file__).parents[1] / "embedded" / "mnist.npz"
 _RELEASED_PATHS = ("mnist_m/mnist_m_28.npz",)
 #: Seed of the patches and of the order of target digits for training. All seeds here are the same in every run.
-_SEED_TRAIN = 20160525
+_TRAINING_SEED = 20160525
 #: Seed of the patches of ``target_test``.
-_SEED_TEST = 20160526
+_TEST_SEED = 20160526
 #: Seed of the order of ``source_test``.
-_SEED_SOURCE_TEST = 20160527
+_SOURCE_TEST_SEED = 20160527
 
 
 def _resolve_form(options: dict[str, Any]) -> dict[str, Any]:
@@ -153,26 +160,26 @@ def _read_digit(*, form: str = "auto", tiny: bool = False) -> PairData:
         tiny: True for only 300 embedded digits; ``form`` is then ignored.
     """
     if tiny:
-        return _build_digit_data("embedded", *_read_embedded(300))
+        return _build_digit_data("embedded", *_build_embedded_domains(300))
     if form == "auto":
         form = _choose_form()
     if form == "embedded":
-        return _build_digit_data(form, *_read_embedded(None))
+        return _build_digit_data(form, *_build_embedded_domains(None))
     source, source_test = read_mnist("train", pair="digit"), read_mnist("t10k", pair="digit")
-    return _build_digit_data(form, source, source_test, *_read_released())
+    return _build_digit_data(form, source, source_test, *_read_released_target())
 
 
 def _build_digit_data(
-    form: str, source: LabelledImages, source_test: LabelledImages, target: LabelledImages, target_test: LabelledImages
+    form: str, source: _Digits, source_test: _Digits, target: _Digits, target_test: _Digits
 ) -> PairData:
     """Return the data of the pair from images and labels of its four parts."""
     # ``source_test`` and ``target_test`` have the same digits. The former is shuffled, so that its labels do not reveal
     # the labels of the latter.
-    order = np.random.default_rng(_SEED_SOURCE_TEST).permutation(len(source_test[1]))
+    order = np.random.default_rng(_SOURCE_TEST_SEED).permutation(len(source_test.labels))
     arguments = {
-        "source": (_repeat_channels(source[0]), source[1]),
-        "source_test": (_repeat_channels(source_test[0][order]), source_test[1][order]),
-        "target": target[0],
+        "source": (_repeat_channels(source.images), source.labels),
+        "source_test": (_repeat_channels(source_test.images[order]), source_test.labels[order]),
+        "target": target.images,
         "target_test": target_test,
         "target_labelled": target,
     }
@@ -185,36 +192,37 @@ def _choose_form() -> str:
 
 
 @lru_cache(maxsize=1)
-def _load_embedded() -> tuple[LabelledImages, LabelledImages]:
+def _load_embedded_digits() -> tuple[_Digits, _Digits]:
     """Return images (n, 28, 28) and labels (n,) of the embedded digits, for training and for the test."""
     with np.load(_EMBEDDED_PATH, allow_pickle=False) as arrays:
-        arrays_by_key = {key: arrays[key] for key in arrays.files}
-    for array in arrays_by_key.values():
+        training, test = (_Digits(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
+    for array in (*training, *test):
         array.setflags(write=False)
-    return (arrays_by_key["x_train"], arrays_by_key["y_train"]), (arrays_by_key["x_test"], arrays_by_key["y_test"])
+    return training, test
 
 
-def _read_embedded(n: int | None) -> tuple[LabelledImages, LabelledImages, LabelledImages, LabelledImages]:
+def _build_embedded_domains(n_digits: int | None) -> list[_Digits]:
     """Return source, source test, target and target test, from the embedded digits.
 
-    The first ``n`` digits for training and the first ``n // 3`` for the test are used; None uses all.
+    The first ``n_digits`` digits for training and the first ``n_digits // 3`` for the test are used; None uses all.
     """
-    (x, y), (x_test, y_test) = _load_embedded()
-    n_test = None if n is None else n // 3
-    train, test = (x[:n], y[:n].astype(np.int64)), (x_test[:n_test], y_test[:n_test].astype(np.int64))
+    training, test = _load_embedded_digits()
+    n_test = None if n_digits is None else n_digits // 3
+    source = _Digits(training.images[:n_digits], training.labels[:n_digits].astype(np.int64))
+    source_test = _Digits(test.images[:n_test], test.labels[:n_test].astype(np.int64))
     photographs = load_packaged_photographs()
     # As in the release, the target has the source's digits. They are shuffled, so that the source labels do not reveal
     # the target labels.
-    order = np.random.default_rng(_SEED_TRAIN).permutation(len(train[0]))
-    target = (blend(train[0][order], photographs, seed=_SEED_TRAIN), train[1][order])
-    return train, test, target, (blend(test[0], photographs, seed=_SEED_TEST), test[1])
+    order = np.random.default_rng(_TRAINING_SEED).permutation(len(source.images))
+    target = _Digits(blend(source.images[order], photographs, seed=_TRAINING_SEED), source.labels[order])
+    target_test = _Digits(blend(source_test.images, photographs, seed=_TEST_SEED), source_test.labels)
+    return [source, source_test, target, target_test]
 
 
-def _read_released() -> tuple[LabelledImages, LabelledImages]:
+def _read_released_target() -> list[_Digits]:
     """Return images (n, 3, 28, 28) and labels (n,) of the released MNIST-M, for training and for the test."""
-    halves = builder.load_halves(require_data(_RELEASED_PATHS, pair="digit"), shape=(_SIDE, _SIDE, 3), n_classes=10)
-    train, test = ((np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels) for images, labels in halves)
-    return train, test
+    splits = builder.load_splits(require_data(_RELEASED_PATHS, pair="digit"), shape=(_SIDE, _SIDE, 3), n_classes=10)
+    return [_Digits(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels) for images, labels in splits]
 
 
 def _repeat_channels(digits: AnyArray) -> AnyArray:
@@ -243,24 +251,25 @@ def _read_handwritten(*, source: str = "mnist", target: str = "usps") -> PairDat
         target: another of them.
     """
     source_data = _read_collection(source)[0]
-    train, test = _read_collection(target)
+    training, test = _read_collection(target)
     if test is None:
-        return PairData({"source": source_data, **split_target(*train, name=f"handwritten/{source}-{target}")})
-    return PairData({"source": source_data, "target": train[0], "target_labelled": train, "target_test": test})
+        return PairData({"source": source_data, **split_target(*training, name=f"handwritten/{source}-{target}")})
+    return PairData(
+        {"source": source_data, "target": training.images, "target_labelled": training, "target_test": test}
+    )
 
 
-def _read_collection(collection: str) -> tuple[LabelledImages, LabelledImages | None]:
+def _read_collection(collection: str) -> tuple[_Digits, _Digits | None]:
     """Return images (n, 1, 28, 28) and labels (n,) of the training part and of the test part, which may be None."""
-    if collection == "semeion":
-        images, labels = builder.load_labelled(
-            find_data_file("handwritten", collection), ("x", "y"), shape=(16, 16), n_classes=10
-        )
-        return (_interpolate(images)[:, None], labels), None
     if collection == "mnist":
-        train, test = (read_mnist(split, pair="handwritten") for split in ("train", "t10k"))
+        training, test = (read_mnist(split, pair="handwritten") for split in ("train", "t10k"))
     else:
-        train, test = builder.load_halves(find_data_file("handwritten", collection), shape=(_SIDE, _SIDE), n_classes=10)
-    return (train[0][:, None], train[1]), (test[0][:, None], test[1])
+        path = find_data_file("handwritten", collection)
+        if collection == "semeion":
+            images, labels = builder.load_labelled(path, ("x", "y"), shape=(16, 16), n_classes=10)
+            return _Digits(_interpolate(images)[:, None], labels), None
+        training, test = starmap(_Digits, builder.load_splits(path, shape=(_SIDE, _SIDE), n_classes=10))
+    return _Digits(training.images[:, None], training.labels), _Digits(test.images[:, None], test.labels)
 
 
 def _interpolate(images: AnyArray) -> AnyArray:
@@ -268,14 +277,14 @@ def _interpolate(images: AnyArray) -> AnyArray:
 
     The arithmetic uses integers, so that every processor computes the same digits.
     """
-    side = images.shape[1]
-    # The centre of pixel i of 28 is at (i + 1/2) side / 28 - 1/2, here in units of 1/56 of a pixel.
-    positions = np.clip((2 * np.arange(_SIDE) + 1) * side - _SIDE, 0, 2 * _SIDE * (side - 1))
-    lower = np.minimum(positions // (2 * _SIDE), side - 2)
-    fractions = positions - 2 * _SIDE * lower
-    weights = np.zeros((_SIDE, side), dtype=np.int64)
-    weights[np.arange(_SIDE), lower] = 2 * _SIDE - fractions
-    weights[np.arange(_SIDE), lower + 1] = fractions
+    old_side = images.shape[1]
+    # The centre of pixel i of 28 is at (i + 1/2) old_side / 28 - 1/2, here in units of 1/56 of a pixel.
+    positions = np.clip((2 * np.arange(_SIDE) + 1) * old_side - _SIDE, 0, 2 * _SIDE * (old_side - 1))
+    lower_pixels = np.minimum(positions // (2 * _SIDE), old_side - 2)
+    upper_weights = positions - 2 * _SIDE * lower_pixels
+    weights = np.zeros((_SIDE, old_side), dtype=np.int64)
+    weights[np.arange(_SIDE), lower_pixels] = 2 * _SIDE - upper_weights
+    weights[np.arange(_SIDE), lower_pixels + 1] = upper_weights
     weighted_sums = np.einsum("ri,nij,cj->nrc", weights, images.astype(np.int64), weights, optimize=True)
     weight_sum = (2 * _SIDE) ** 2
     return ((weighted_sums + weight_sum // 2) // weight_sum).astype(np.uint8)

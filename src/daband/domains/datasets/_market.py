@@ -28,10 +28,12 @@ from daband.domains.readers._tables import from_table
 
 #: Names of the arms.
 _OFFERS = ("none", "discount", "delivery", "bundle", "premium")
+#: Frequencies of the segments, one per offer, if all are equally frequent.
+_EQUAL_FREQUENCIES = np.full(len(_OFFERS), 1.0 / len(_OFFERS))
 #: Categories of the column ``channel``.
 _CHANNELS = ("app", "shop", "web")
 #: The number of units of the other currency per euro.
-_PER_EURO = 4.3
+_EXCHANGE_RATE = 4.3
 #: Mean reward of the best constant offer in the old market, in euros.
 _CONSTANT_VALUE = 4.1
 #: Mean reward of the best offer for each customer in the old market, in euros.
@@ -62,34 +64,34 @@ def _generate_market(
         check_int(name, value, minimum=100)
     rng = np.random.default_rng([check_int("data_seed", data_seed, minimum=0), 2024])
     tastes = _Tastes(rng)
-    old_habits = tastes.draw_habits(rng, n_source, np.full(len(_OFFERS), 1.0 / len(_OFFERS)))
-    old_customers = _build_table(rng, old_habits, channel_probabilities=(0.3, 0.3, 0.4))
+    old_habits = tastes.draw_habits(rng, n_source, _EQUAL_FREQUENCIES)
+    old_customers = _build_customer_table(rng, old_habits, channel_probabilities=(0.3, 0.3, 0.4))
     old_log = _draw_log(rng, old_customers, tastes.compute_mean_rewards(old_habits))
 
-    frequencies, habit_offset = np.full(len(_OFFERS), 1.0 / len(_OFFERS)), np.zeros(_N_HABITS)
+    segment_frequencies, habit_offset = _EQUAL_FREQUENCIES, np.zeros(_N_HABITS)
     habit_offset[4] = 0.3  # age: customers are slightly older in every new market
     if kind == "labels":
-        frequencies = np.array([0.04, 0.06, 0.1, 0.2, 0.6])[rng.permutation(len(_OFFERS))]
+        segment_frequencies = np.array([0.04, 0.06, 0.1, 0.2, 0.6])[rng.permutation(len(_OFFERS))]
     if kind == "covariate":
         habit_offset += rng.choice([-0.7, 0.7], size=_N_HABITS)
-    habits = tastes.draw_habits(rng, n_target, frequencies) + habit_offset
-    mean_rewards = tastes.compute_mean_rewards(habits)
+    new_habits = tastes.draw_habits(rng, n_target, segment_frequencies) + habit_offset
+    new_mean_rewards = tastes.compute_mean_rewards(new_habits)
     if kind == "moved":
-        mean_rewards = mean_rewards[:, np.roll(np.arange(len(_OFFERS)), 1 + rng.integers(len(_OFFERS) - 1))]
-    per_euro = _PER_EURO if kind == "units" else 1.0
-    customers = _build_table(rng, habits, channel_probabilities=(0.6, 0.1, 0.3), per_euro=per_euro)
+        new_mean_rewards = new_mean_rewards[:, np.roll(np.arange(len(_OFFERS)), 1 + rng.integers(len(_OFFERS) - 1))]
+    rate = _EXCHANGE_RATE if kind == "units" else 1.0
+    new_customers = _build_customer_table(rng, new_habits, channel_probabilities=(0.6, 0.1, 0.3), exchange_rate=rate)
     if kind == "inverted":
-        customers = customers.with_columns(11.0 - customers["satisfaction"], 11.0 - customers["price_score"])
+        new_customers = new_customers.with_columns((11.0 - pl.col("satisfaction", "price_score")).name.keep())
     columns = Columns(
-        context=tuple(customers.columns),
+        context=tuple(new_customers.columns),
         categorical=("channel",),
         rewards=_OFFERS,
         arm="offer",
         reward="euros",
         propensity="propensity",
     )
-    customers = customers.with_columns(**dict(zip(_OFFERS, mean_rewards.T, strict=True)))
-    return PairData({"source": old_log, "target": customers, "columns": columns}, reader=from_table)
+    new_customers = new_customers.with_columns(**dict(zip(_OFFERS, new_mean_rewards.T, strict=True)))
+    return PairData({"source": old_log, "target": new_customers, "columns": columns}, reader=from_table)
 
 
 class _Tastes:
@@ -107,10 +109,13 @@ class _Tastes:
         self.slopes[:, :4] *= 1.4  # amounts and scores are the most informative
         #: The effect of the absolute value of each habit, (5, 6).
         self.abs_slopes = 0.35 * rng.standard_normal((len(_OFFERS), _N_HABITS))
+        #: The reward of each offer for habits of 0, before scaling, (5,).
         self.intercepts = 0.3 * rng.standard_normal(len(_OFFERS))
-        unscaled = self._compute_unscaled(self.draw_habits(rng, 20_000, np.full(len(_OFFERS), 1.0 / len(_OFFERS))))
-        constant_value, best_value = unscaled.mean(axis=0).max(), unscaled.max(axis=1).mean()
+        unscaled_rewards = self._compute_unscaled_rewards(self.draw_habits(rng, 20_000, _EQUAL_FREQUENCIES))
+        constant_value, best_value = unscaled_rewards.mean(axis=0).max(), unscaled_rewards.max(axis=1).mean()
+        #: Euros per unit of an unscaled reward.
         self.scale = (_BEST_VALUE - _CONSTANT_VALUE) / (best_value - constant_value)
+        #: The reward in euros of an unscaled reward of 0.
         self.offset = _CONSTANT_VALUE - self.scale * constant_value
 
     def draw_habits(self, rng: np.random.Generator, n: int, frequencies: FloatArray) -> FloatArray:
@@ -123,39 +128,43 @@ class _Tastes:
 
     def compute_mean_rewards(self, habits: FloatArray) -> FloatArray:
         """Return the mean reward of each offer, (n, 5), in euros."""
-        return self.offset + self.scale * self._compute_unscaled(habits)
+        return self.offset + self.scale * self._compute_unscaled_rewards(habits)
 
-    def _compute_unscaled(self, habits: FloatArray) -> FloatArray:
+    def _compute_unscaled_rewards(self, habits: FloatArray) -> FloatArray:
         """Return the reward of each offer before scaling to euros, (n, 5)."""
         # Because of the absolute habits, a linear policy is good, but not optimal.
-        unscaled: FloatArray = habits @ self.slopes.T + self.intercepts + np.abs(habits) @ self.abs_slopes.T
-        return unscaled
+        unscaled_rewards: FloatArray = habits @ self.slopes.T + self.intercepts + np.abs(habits) @ self.abs_slopes.T
+        return unscaled_rewards
 
 
-def _build_table(
-    rng: np.random.Generator, habits: FloatArray, *, channel_probabilities: tuple[float, ...], per_euro: float = 1.0
+def _build_customer_table(
+    rng: np.random.Generator,
+    habits: FloatArray,
+    *,
+    channel_probabilities: tuple[float, ...],
+    exchange_rate: float = 1.0,
 ) -> pl.DataFrame:
     """Return the table of customers from their habits (n, 6), with a category and missing values.
 
-    ``channel_probabilities`` follow the order of ``_CHANNELS``. ``per_euro`` is the number of currency units per euro.
+    ``channel_probabilities`` follow the order of ``_CHANNELS``. ``exchange_rate`` is in currency units per euro.
     """
-    spending, order, satisfaction, price_score, age, visits = habits.T
-    n = len(habits)
-    last_order = np.where(rng.random(n) < 0.12, np.nan, 30.0 + 9.0 * order + 3.0 * spending + rng.normal(0.0, 2.0, n))
+    spending, order_size, satisfaction, price_score, age, visits = habits.T
+    n, mean_last_order = len(habits), 30.0 + 9.0 * order_size + 3.0 * spending
+    last_order = np.where(rng.random(n) < 0.12, np.nan, mean_last_order + rng.normal(0.0, 2.0, n))
     columns = {
-        "basket": per_euro * (40.0 + 12.0 * order + rng.normal(0.0, 2.0, n)),
-        "spent_last_year": per_euro * (500.0 + 160.0 * spending + rng.normal(0.0, 30.0, n)),
-        "last_order": per_euro * last_order,
+        "basket": exchange_rate * (40.0 + 12.0 * order_size + rng.normal(0.0, 2.0, n)),
+        "spent_last_year": exchange_rate * (500.0 + 160.0 * spending + rng.normal(0.0, 30.0, n)),
+        "last_order": exchange_rate * last_order,
         "satisfaction": 5.5 + 1.2 * satisfaction, "price_score": 5.5 + 1.2 * price_score, "age": 44.0 + 9.0 * age,
         "visits": 8.0 + 2.0 * visits, "channel": rng.choice(_CHANNELS, size=n, p=channel_probabilities),
     }  # fmt: skip
     return pl.DataFrame(columns).with_columns(pl.col("last_order").fill_nan(None))
 
 
-def _draw_log(rng: np.random.Generator, table: pl.DataFrame, mean_rewards: FloatArray) -> pl.DataFrame:
+def _draw_log(rng: np.random.Generator, customers: pl.DataFrame, mean_rewards: FloatArray) -> pl.DataFrame:
     """Return the log of a policy that is slightly better than random, and may choose any offer.
 
-    ``mean_rewards`` (n, 5) has the mean reward of each offer for the customers in ``table``.
+    ``mean_rewards`` (n, 5) has the mean reward of each offer for the n ``customers``.
     """
     n, rows = len(mean_rewards), np.arange(len(mean_rewards))
     scores = 0.5 * (mean_rewards + rng.normal(0.0, 2.0, mean_rewards.shape))
@@ -164,7 +173,7 @@ def _draw_log(rng: np.random.Generator, table: pl.DataFrame, mean_rewards: Float
     arms = (rng.random((n, 1)) > propensities.cumsum(axis=1)).sum(axis=1).clip(max=len(_OFFERS) - 1)
     has_bought = rng.random(n) < _BUYING_FRACTION
     rewards = np.where(has_bought, mean_rewards[rows, arms] / _BUYING_FRACTION + rng.normal(0.0, 1.0, n), 0.0)
-    return table.with_columns(
+    return customers.with_columns(
         offer=np.array(_OFFERS)[arms], euros=rewards.round(2), propensity=propensities[rows, arms]
     )
 

@@ -7,8 +7,9 @@ on each other.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,7 +49,7 @@ declare("amazon", read=_read_amazon)
 
 
 #: Number of features of a photograph.
-_N_FEATURES = 1280
+_N_OFFICE31_FEATURES = 1280
 
 
 def _read_office31(*, source: str = "amazon", target: str = "webcam") -> PairData:
@@ -70,8 +71,8 @@ def _read_office31(*, source: str = "amazon", target: str = "webcam") -> PairDat
 def _load_office31_halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
     """Return the contexts and labels of both halves of a domain."""
     path = find_data_file("office31_features", domain)
-    halves = builder.load_halves(path, shape=(_N_FEATURES,), n_classes=31, dtype=None)
-    return [(contexts.astype(np.float32), labels) for contexts, labels in halves]
+    splits = builder.load_splits(path, shape=(_N_OFFICE31_FEATURES,), n_classes=31, dtype=None)
+    return [(contexts.astype(np.float32), labels) for contexts, labels in splits]
 
 
 declare("office31_features", read=_read_office31)
@@ -90,17 +91,17 @@ def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> P
         source: amazon, caltech10 (1,123 images), dslr (157) or webcam.
         target: another of them; training sees half of its images, the other half is kept for the evaluator.
     """
-    files = (find_data_file("office_caltech", domain) for domain in (source, target))
+    paths = (find_data_file("office_caltech", domain) for domain in (source, target))
     source_data, target_data = (
-        _take_square_roots(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1)) for path in files
+        _normalise_counts(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1)) for path in paths
     )
     return PairData({"source": source_data, **split_target(*target_data, name=f"office_caltech/{source}-{target}")})
 
 
-def _take_square_roots(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntArray]:
+def _normalise_counts(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntArray]:
     """Return the square roots of relative frequencies from ``counts`` (n, 800), and the labels unchanged."""
-    total = counts.sum(axis=1, keepdims=True)
-    return np.sqrt(counts / np.where(total > 0, total, 1.0)), labels
+    totals = counts.sum(axis=1, keepdims=True)
+    return np.sqrt(counts / np.where(totals > 0, totals, 1.0)), labels
 
 
 declare("office_caltech", read=_read_office_caltech)
@@ -121,7 +122,7 @@ def _read_visda17() -> PairData:
     root = find_data_file("visda17").parent
     source, target = (scan_classes(root / folder, _VISDA17_CLASSES) for folder in ("train", "validation"))
     training_rows, test_rows = split_half(target.labels, name="visda17")
-    return _build_image_data(source, target.take(training_rows), target.take(test_rows))
+    return _build_image_data(source, target.select(training_rows), target.select(test_rows))
 
 
 def _build_image_data(source: ImageList, target: ImageList, target_test: ImageList) -> PairData:
@@ -149,34 +150,35 @@ def _read_s2rda49() -> PairData:
     resized to 256x256, then cropped to the centre 224x224.
     """
     root = find_data_file("s2rda49").parent
-    paths = [find_data([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
-    if paths[0] is not None and paths[1] is not None:
-        train, test = (_read_split_list(path, root) for path in paths if path is not None)
-        in_both = set(train.paths) & set(test.paths)
-        if in_both:
+    list_names = ("real_val.txt", "real_test.txt")
+    train_list, test_list = (find_data([f"splits/{name}", name], directory=root) for name in list_names)
+    if train_list is not None and test_list is not None:
+        training_images, test_images = (_read_split_list(path, root) for path in (train_list, test_list))
+        common_paths = set(training_images.paths) & set(test_images.paths)
+        if common_paths:
             raise DataError(
-                f"{paths[0]} and {paths[1]} both list {min(in_both)}; training would see data of the evaluator"
+                f"{train_list} and {test_list} both list {min(common_paths)}; training would see data of the evaluator"
             )
     else:
         photographs = scan_classes(root / "real", _S2RDA49_FOLDERS)
         training_rows, test_rows = split_half(photographs.labels, name="s2rda49")
-        train, test = photographs.take(training_rows), photographs.take(test_rows)
-    return _build_image_data(scan_classes(root / "synthetic", _S2RDA49_FOLDERS), train, test)
+        training_images, test_images = photographs.select(training_rows), photographs.select(test_rows)
+    return _build_image_data(scan_classes(root / "synthetic", _S2RDA49_FOLDERS), training_images, test_images)
 
 
-def _read_split_list(path: Path, root: Path) -> ImageList:
+def _read_split_list(list_path: Path, root: Path) -> ImageList:
     """Return the images of the ten classes in a list with lines such as ``real/airplane/NAME.jpg``."""
     image_paths = []
-    for line in path.read_text(encoding="utf-8").split():
+    for line in list_path.read_text(encoding="utf-8").split():
         image_path = Path(line)
         if len(image_path.parts) < 3 or image_path.parts[0] != "real" or ".." in image_path.parts:
-            raise DataError(f"{path} should have lines `real/FOLDER/NAME`, got {line!r}")
+            raise DataError(f"{list_path} should have lines `real/FOLDER/NAME`, got {line!r}")
         if image_path.parts[1] in _S2RDA49_FOLDERS:
             if not (root / image_path).is_file():
-                raise DataError(f"{path} lists {image_path}, which does not exist")
+                raise DataError(f"{list_path} lists {image_path}, which does not exist")
             image_paths.append(image_path)
     if not image_paths:
-        raise DataError(f"{path} lists no image of its classes")
+        raise DataError(f"{list_path} lists no image of its classes")
     labels = np.array([_S2RDA49_FOLDERS.index(image_path.parts[1]) for image_path in image_paths], np.int64)
     return ImageList(tuple(root / image_path for image_path in image_paths), labels)
 
@@ -198,13 +200,13 @@ def _read_signs(*, side: int = 32) -> PairData:
     Args:
         side: pixels per side.
     """
-    rendered, photographed = (
+    rendered_images, photographs = (
         scan_classes(require_data([f"signs/{folder}"], pair="signs"), _SIGNS_FOLDERS)
         for folder in ("synthetic", "real")
     )
-    tracks = [f"{path.parent.name}/{path.stem.partition('_')[0]}" for path in photographed.paths]
-    target_arguments = split_target(*_read_images(photographed, side), name="signs", groups=tracks)
-    return PairData({"source": _read_images(rendered, side), **target_arguments})
+    tracks = [f"{path.parent.name}/{path.stem.partition('_')[0]}" for path in photographs.paths]
+    target_arguments = split_target(*_read_images(photographs, side), name="signs", groups=tracks)
+    return PairData({"source": _read_images(rendered_images, side), **target_arguments})
 
 
 def _read_images(images: ImageList, side: int) -> tuple[AnyArray, IntArray]:
@@ -223,7 +225,7 @@ _EMOJI_GROUPS: tuple[str, ...] = tuple(load_catalogue()["emoji"]["class_names"])
 #: Unicode characters that modify an emoji: joiner, presentation, female, male, direction, and four hair styles.
 _EMOJI_MODIFIERS = {"200D", "FE0F", "2640", "2642", "27A1", "1F9B0", "1F9B1", "1F9B2", "1F9B3"}
 #: The neutral form of each gendered emoji: the adult for man and woman, the child for boy and girl.
-_EMOJI_PEOPLE = {"1F468": "1F9D1", "1F469": "1F9D1", "1F466": "1F9D2", "1F467": "1F9D2"}
+_NEUTRAL_EMOJIS = {"1F468": "1F9D1", "1F469": "1F9D1", "1F466": "1F9D2", "1F467": "1F9D2"}
 
 
 def _read_emoji(*, source: str = "google", target: str = "twitter", side: int = 32) -> PairData:
@@ -237,8 +239,8 @@ def _read_emoji(*, source: str = "google", target: str = "twitter", side: int = 
         target: another of them; training sees half of its emoji, the other half is kept for the evaluator.
         side: pixels per side; files have 64.
     """
-    (*source_data, _), (x, y, motifs) = (_read_vendor(vendor, side) for vendor in (source, target))
-    target_arguments = split_target(x, y, name=f"emoji/{source}-{target}", groups=motifs)
+    (*source_data, _), (contexts, labels, motifs) = (_read_vendor(vendor, side) for vendor in (source, target))
+    target_arguments = split_target(contexts, labels, name=f"emoji/{source}-{target}", groups=motifs)
     return PairData({"source": tuple(source_data), **target_arguments})
 
 
@@ -257,13 +259,13 @@ def _read_vendor(vendor: str, side: int) -> tuple[AnyArray, IntArray, list[str]]
         raise DataError(f"{root} is not the npm package emoji-datasource-{vendor} ({error!r})") from None
     labels = np.array([_EMOJI_GROUPS.index(emoji["category"]) for emoji in emojis], np.int64)
     contexts, labels = _read_images(ImageList(paths, labels), side)
-    rows = np.sort(np.unique(contexts.reshape(len(contexts), -1), axis=0, return_index=True)[1])
-    return contexts[rows], labels[rows], [_get_motif(codes[row]) for row in rows]
+    distinct_rows = np.sort(np.unique(contexts.reshape(len(contexts), -1), axis=0, return_index=True)[1])
+    return contexts[distinct_rows], labels[distinct_rows], [_get_motif(codes[row]) for row in distinct_rows]
 
 
 def _get_motif(unified_code: str) -> str:
     """Return the code points of an emoji, such as "1F9D1-1F3C3", without modifiers and in neutral form."""
-    code_points = [_EMOJI_PEOPLE.get(code, code) for code in unified_code.split("-") if code not in _EMOJI_MODIFIERS]
+    code_points = [_NEUTRAL_EMOJIS.get(code, code) for code in unified_code.split("-") if code not in _EMOJI_MODIFIERS]
     return "-".join(code_points) or unified_code
 
 
@@ -286,9 +288,9 @@ def _read_natural(*, table: str = "wages-region") -> PairData:
     """
     path = find_data_file("natural_tables", table, pair=f"natural_tables/{table}")
     frame = read_table(path)
-    missing = [name for name in ("domain", "arm") if name not in frame.columns]
-    if missing:
-        raise DataError(f"{path} has no column {missing[0]!r}; `daband data check natural_tables` describes the file")
+    missing_name = next((name for name in ("domain", "arm") if name not in frame.columns), None)
+    if missing_name is not None:
+        raise DataError(f"{path} has no column {missing_name!r}; `daband data check natural_tables` describes the file")
     return _build_natural_data(frame)
 
 
@@ -307,8 +309,11 @@ declare("natural_tables", read=_read_natural)
 # Warfarin: which of three doses does a patient need? From one population to another.
 
 
+#: Path of the file below the data directory.
 _WARFARIN_FILE = "warfarin/warfarin.csv"
+#: Value of the column ``Race`` for each domain.
 _RACES: dict[str, str] = load_catalogue()["warfarin"]["members"]
+#: Names of the arms.
 _DOSE_CLASSES = ("low", "medium", "high")
 _DOSE_COLUMN = "Therapeutic Dose of Warfarin"
 #: Smallest medium dose, in mg per week.
@@ -335,13 +340,13 @@ def _read_warfarin(*, source: str = "white", target: str = "asian", tiny: bool =
         tiny: True for 600 synthetic patients, whose doses have no medical meaning.
     """
     patients = _prepare_patients(_generate_patients() if tiny else read_table(find_data_file("warfarin")))
-    domains = {race: patients.filter(patients["Race"] == _RACES[race]) for race in (source, target)}
-    for race, rows in domains.items():
-        if not len(rows):
+    patients_by_race = {race: patients.filter(patients["Race"] == _RACES[race]) for race in (source, target)}
+    for race, race_patients in patients_by_race.items():
+        if not len(race_patients):
             raise DataError(f"{_WARFARIN_FILE} has no patients with a known dose and Race = {_RACES[race]!r}")
     columns = Columns(context=(*_NUMBER_COLUMNS, *_CATEGORY_COLUMNS), categorical=_CATEGORY_COLUMNS, label="dose class")
     # The label column has 0, 1, 2, so that its order is the order of the doses; reports show the names.
-    arguments = {"source": domains[source], "target": domains[target], "columns": columns}
+    arguments = {"source": patients_by_race[source], "target": patients_by_race[target], "columns": columns}
     return PairData(arguments, reader=from_table, class_names=_DOSE_CLASSES)
 
 
@@ -352,12 +357,12 @@ def _prepare_patients(patients: pl.DataFrame) -> pl.DataFrame:
     if missing_columns:
         raise DataError(f"{_WARFARIN_FILE} has no column {missing_columns[0]!r}; it is not PharmGKB's IWPC data set")
     dose = pl.col(_DOSE_COLUMN).cast(pl.Float64, strict=False)
-    decade = pl.col("Age").cast(pl.String).str.extract(r"^(\d+)").cast(pl.Float64)  # "60 - 69" and "90+"
-    arm = pl.when(dose < _MIN_MEDIUM_DOSE).then(0).when(dose <= _MAX_MEDIUM_DOSE).then(1).otherwise(2)
+    age_decade = pl.col("Age").cast(pl.String).str.extract(r"^(\d+)").cast(pl.Float64)  # "60 - 69" and "90+"
+    dose_class = pl.when(dose < _MIN_MEDIUM_DOSE).then(0).when(dose <= _MAX_MEDIUM_DOSE).then(1).otherwise(2)
     return patients.filter(dose.is_not_null()).select(
         pl.col("Race"),
-        arm.alias("dose class"),
-        decade.alias("Age"),
+        dose_class.alias("dose class"),
+        age_decade.alias("Age"),
         *(pl.col(name).cast(pl.Float64, strict=False) for name in _NUMBER_COLUMNS[1:]),
         *(pl.col(name).cast(pl.String).str.strip_chars() for name in _CATEGORY_COLUMNS),
     )
@@ -367,26 +372,26 @@ def _generate_patients() -> pl.DataFrame:
     """Return synthetic patients with the columns of the real file and similar missing values."""
     generator = np.random.default_rng(3)
     n = 600
-    race = np.repeat(list(_RACES.values()), n // 4)
-    decades, answers, genotypes = (
+    races = np.repeat(list(_RACES.values()), n // 4)
+    decade_options, answer_options, genotype_options = (
         np.array(options, dtype=object)
         for options in (["50 - 59", "60 - 69", "90+", None], ["0", "1", None], ["C/C", "C/T", None])
     )
-    is_asian = race == "Asian"
-    genotype = np.where(generator.random(n) < np.where(is_asian, 0.6, 0.3), "A/A", "G/G")
-    weight = generator.normal(np.where(is_asian, 66.0, 80.0), 12.0)
-    dose = 15.0 + 0.3 * (weight - 50.0) + np.where(genotype == "A/A", 0.0, 26.0) + generator.normal(0.0, 6.0, n)
+    is_asian = races == "Asian"
+    genotypes = np.where(generator.random(n) < np.where(is_asian, 0.6, 0.3), "A/A", "G/G")
+    weights = generator.normal(np.where(is_asian, 66.0, 80.0), 12.0)
+    doses = 15.0 + 0.3 * (weights - 50.0) + np.where(genotypes == "A/A", 0.0, 26.0) + generator.normal(0.0, 6.0, n)
     columns: dict[str, list[object]] = {
-        "Race": list(race),
-        _DOSE_COLUMN: [None if generator.random() < 0.03 else float(value) for value in dose],
-        "Age": list(generator.choice(decades, size=n)),
+        "Race": list(races),
+        _DOSE_COLUMN: [None if generator.random() < 0.03 else float(value) for value in doses],
+        "Age": list(generator.choice(decade_options, size=n)),
         "Height (cm)": [None if generator.random() < 0.2 else float(value) for value in generator.normal(168, 9, n)],
-        "Weight (kg)": [float(value) for value in weight],
+        "Weight (kg)": [float(value) for value in weights],
         "Gender": list(generator.choice(["male", "female"], size=n)),
     }
-    columns |= {name: list(generator.choice(answers, size=n)) for name in _ANSWER_COLUMNS}
-    columns |= {name: list(generator.choice(genotypes, size=n)) for name in _GENOTYPE_COLUMNS}
-    columns["VKORC1 -1639 consensus"] = list(genotype)
+    columns |= {name: list(generator.choice(answer_options, size=n)) for name in _ANSWER_COLUMNS}
+    columns |= {name: list(generator.choice(genotype_options, size=n)) for name in _GENOTYPE_COLUMNS}
+    columns["VKORC1 -1639 consensus"] = list(genotypes)
     return pl.DataFrame(columns)
 
 
@@ -394,6 +399,21 @@ declare("warfarin", read=_read_warfarin)
 
 
 # SAT12, algorithm selection: which of 31 solvers is fastest on an instance? From hand-made to industrial, or back.
+
+
+class _SolverRuns(NamedTuple):
+    """Run times of solvers on the instances of a domain."""
+
+    #: Features of the instances, (n, d), with NaN for a missing value.
+    features: FloatArray
+    #: Run time of each solver on each instance, (n, K).
+    seconds: FloatArray
+    #: Maximum run time in seconds.
+    cutoff: FloatArray
+    #: Names of the features, (d,).
+    feature_names: AnyArray
+    #: Names of the solvers, which are the arms, (K,).
+    solver_names: AnyArray
 
 
 def _read_sat12(*, source: str = "hand", target: str = "indu") -> PairData:
@@ -407,37 +427,40 @@ def _read_sat12(*, source: str = "hand", target: str = "indu") -> PairData:
         source: hand (538 hand-made instances) or indu (958 industrial ones).
         target: the other; training sees half of its instances, the other half is kept for the evaluator.
     """
-    return _build_sat12_data(*(_read_sat12_domain(domain) for domain in (source, target)))
+    return _build_sat12_data([_read_solver_runs(domain) for domain in (source, target)])
 
 
-def _read_sat12_domain(domain: str) -> tuple[Any, ...]:
-    """Return the features, run times, cutoff, feature names and arm names of a domain."""
+def _read_solver_runs(domain: str) -> _SolverRuns:
+    """Return the runs of all solvers on the instances of a domain."""
     path = find_data_file("sat12", domain)
-    x, seconds, cutoff, features, arms = builder.load_arrays(path, ("x", "seconds", "cutoff", "features", "arms"))
-    if seconds.shape != (len(x), len(arms)) or x.shape[1] != len(features) or not (seconds >= 0).all():
-        raise DataError(f"{path} should hold x (n, d) and seconds (n, K), got {x.shape} and {seconds.shape}")
-    return x, seconds, cutoff, features, arms
+    runs = _SolverRuns(*builder.load_arrays(path, ("x", "seconds", "cutoff", "features", "arms")))
+    x_shape, seconds_shape = runs.features.shape, runs.seconds.shape
+    expected_shapes = (len(runs.features), len(runs.feature_names)), (len(runs.features), len(runs.solver_names))
+    if (x_shape, seconds_shape) != expected_shapes or not (runs.seconds >= 0).all():
+        raise DataError(f"{path} should hold x (n, d) and seconds (n, K), got {x_shape} and {seconds_shape}")
+    return runs
 
 
-def _build_sat12_data(*domains: tuple[Any, ...]) -> PairData:
-    """Return the data of a pair from the results of ``_read_sat12_domain`` for source and target."""
-    *_, solver_names = domains[0]
-    arms = [str(name) for name in solver_names]
-    all_features = np.concatenate([x for x, *_ in domains]).astype(np.float64)
-    groups, first_columns = np.unique(np.isnan(all_features), axis=1, return_index=True)
-    flagged = [int(column) for group, column in zip(groups.T, first_columns, strict=True) if group.any()]
+def _build_sat12_data(domains: Sequence[_SolverRuns]) -> PairData:
+    """Return the data of a pair from the runs in its source and its target."""
+    arms = [str(name) for name in domains[0].solver_names]
+    all_features = np.concatenate([runs.features for runs in domains]).astype(np.float64)
+    # Columns with missing values in the same rows form a group.
+    missing_patterns, first_columns = np.unique(np.isnan(all_features), axis=1, return_index=True)
+    flag_columns = first_columns[missing_patterns.any(axis=0)]
     medians = np.nanmedian(all_features, axis=0)
     frames = []
-    for x, seconds, cutoff, features, _ in domains:
-        filled_features = np.where(np.isnan(x), medians, x)
+    for runs in domains:
+        is_missing, names = np.isnan(runs.features), [str(name) for name in runs.feature_names]
+        filled_features = np.where(is_missing, medians, runs.features)
         contexts = np.sign(filled_features) * np.log1p(np.abs(filled_features))
-        columns: dict[str, FloatArray] = dict(zip(map(str, features), contexts.T, strict=True))
-        columns |= {f"{features[column]} is missing": np.isnan(x[:, column]).astype(np.float64) for column in flagged}
-        rewards = 1.0 - np.log1p(np.minimum(seconds, cutoff)) / np.log1p(cutoff)
+        columns: dict[str, FloatArray] = dict(zip(names, contexts.T, strict=True))
+        columns |= {f"{names[index]} is missing": is_missing[:, index].astype(np.float64) for index in flag_columns}
+        rewards = 1.0 - np.log1p(np.minimum(runs.seconds, runs.cutoff)) / np.log1p(runs.cutoff)
         frames.append(pl.DataFrame(columns | dict(zip(arms, rewards.astype(np.float64).T, strict=True))))
     context_columns = tuple(name for name in frames[0].columns if name not in arms)
-    column_roles = Columns(context=context_columns, rewards=tuple(arms))
-    return PairData({"source": frames[0], "target": frames[1], "columns": column_roles}, reader=from_table)
+    reader_columns = Columns(context=context_columns, rewards=tuple(arms))
+    return PairData({"source": frames[0], "target": frames[1], "columns": reader_columns}, reader=from_table)
 
 
 declare("sat12", read=_read_sat12)

@@ -12,6 +12,8 @@ that product is the expected reward. On the source, contexts have unit norm and 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from daband._arguments import check_finite, check_int, check_one_of
@@ -27,7 +29,7 @@ _NOISE_NORM = 0.6
 
 
 @register_pair("synthetic", about=About(summary="known rewards, an adjustable shift, exact regret"))
-def synthetic(
+def _build_synthetic_pair(
     *,
     tiny: bool = False,
     rewards: str = "linear",
@@ -80,33 +82,30 @@ def synthetic(
     part_names = ("world", "source", "target", "test", "source_test")
     rngs = dict(zip(part_names, np.random.default_rng(data_seed).spawn(len(part_names)), strict=True))
     is_per_arm = arms == "shared"
-    world = _World(rngs["world"], rewards=rewards, is_per_arm=is_per_arm, n_arms=n_arms, dimension=dimension)
+    is_one_hot = rewards == "labels"
+    world = _World(rngs["world"], is_one_hot=is_one_hot, is_per_arm=is_per_arm, n_arms=n_arms, dimension=dimension)
     source_frequencies = np.full(n_arms, 1.0 / n_arms)
     target_frequencies = np.exp(-frequency * np.linspace(0.0, 1.0, n_arms))
     target_frequencies /= target_frequencies.sum()
+    n_test, noise_fraction = max(n_contexts // 5, 50), 0.0 if is_one_hot else noise
+    options: dict[str, Any] = {"n_arms": n_arms, "is_per_arm": is_per_arm}
 
-    vectors, expected = world.draw_rounds(rngs["source"], n_contexts, source_frequencies)
-    drawn_rewards = _draw_rewards(rngs["source"], expected, 0.0 if rewards == "labels" else noise)
-    source = ArraySource(vectors, drawn_rewards, n_arms=n_arms, expected=expected, is_per_arm=is_per_arm)
+    source_contexts, source_expected = world.draw_rounds(rngs["source"], n_contexts, source_frequencies)
+    source_rewards = _draw_rewards(rngs["source"], source_expected, noise_fraction)
+    source = ArraySource(source_contexts, source_rewards, expected=source_expected, **options)
+    source_test_rounds = world.draw_rounds(rngs["source_test"], n_test, source_frequencies)
+    source_test = ArrayEvaluation(*source_test_rounds, name="source_test", **options)
 
-    vectors, expected = world.draw_rounds(rngs["target"], n_contexts, target_frequencies)
-    contexts = world.shift(vectors, rotation, translation, scale)
-    drawn_rewards = _draw_rewards(rngs["target"], expected, 0.0 if rewards == "labels" else noise)
-    target = ArrayContexts(contexts, is_per_arm=is_per_arm)
+    target_vectors, target_expected = world.draw_rounds(rngs["target"], n_contexts, target_frequencies)
+    target_contexts = world.shift_vectors(target_vectors, rotation, translation, scale)
+    target_rewards = _draw_rewards(rngs["target"], target_expected, noise_fraction)
+    target = ArrayContexts(target_contexts, is_per_arm=is_per_arm)
     target_labelled = ArraySource(
-        contexts, drawn_rewards, n_arms=n_arms, expected=expected, is_per_arm=is_per_arm, name="target_labelled"
+        target_contexts, target_rewards, expected=target_expected, name="target_labelled", **options
     )
-
-    vectors, expected = world.draw_rounds(rngs["test"], max(n_contexts // 5, 50), target_frequencies)
-    target_test = ArrayEvaluation(
-        world.shift(vectors, rotation, translation, scale), expected, n_arms=n_arms, is_per_arm=is_per_arm
-    )
-    source_test = ArrayEvaluation(
-        *world.draw_rounds(rngs["source_test"], max(n_contexts // 5, 50), source_frequencies),
-        n_arms=n_arms,
-        is_per_arm=is_per_arm,
-        name="source_test",
-    )
+    test_vectors, test_expected = world.draw_rounds(rngs["test"], n_test, target_frequencies)
+    test_contexts = world.shift_vectors(test_vectors, rotation, translation, scale)
+    target_test = ArrayEvaluation(test_contexts, test_expected, **options)
     return Pair(
         name="synthetic",
         context_shape=source.context_shape,
@@ -118,7 +117,7 @@ def synthetic(
         target_test=target_test,
         target_labelled=target_labelled,
         arms=arms,
-        feedback="one_hot" if rewards == "labels" else "bandit",
+        feedback="one_hot" if is_one_hot else "bandit",
         about=About(summary=f"{rewards} rewards, rotated by {rotation:g} degrees and moved by {translation:g}"),
         shift=as_shift(shift, context_shape=source.context_shape),
     )
@@ -128,12 +127,14 @@ class _World:
     """The parameters that both domains share: the prototypes, and the directions of the shift."""
 
     def __init__(
-        self, rng: np.random.Generator, *, rewards: str, is_per_arm: bool, n_arms: int, dimension: int
+        self, rng: np.random.Generator, *, is_one_hot: bool, is_per_arm: bool, n_arms: int, dimension: int
     ) -> None:
-        self.rewards = rewards
-        self.is_per_arm = is_per_arm
+        self.is_one_hot, self.is_per_arm = is_one_hot, is_per_arm
+        #: A unit vector for each arm, (K, d); the vectors are orthogonal.
         self.prototypes = np.ascontiguousarray(np.linalg.qr(rng.standard_normal((dimension, n_arms)))[0].T)
+        #: An orthonormal basis, (d, d). The target is rotated in the planes of its columns 0 and 1, 2 and 3, and so on.
         self.basis = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
+        #: The direction of the translation in the target, a unit vector (d,).
         self.direction = _normalise(rng.standard_normal(dimension))
 
     def draw_rounds(self, rng: np.random.Generator, n: int, frequencies: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -144,28 +145,26 @@ class _World:
         prototype_indices = (np.arange(n_arms)[None, :] - best_arms[:, None]) % n_arms if self.is_per_arm else best_arms
         centres = self.prototypes[prototype_indices]
         noise = rng.standard_normal(centres.shape) * (_NOISE_NORM / np.sqrt(dimension))
-        projection = noise @ self.prototypes.T
+        prototype_products = noise @ self.prototypes.T
         # Remove negative products with prototypes, so that no reward is negative.
-        noise -= np.minimum(projection, 0.0) @ self.prototypes
+        noise -= np.minimum(prototype_products, 0.0) @ self.prototypes
         vectors = _normalise(centres + noise)
-        return vectors, self._compute_rewards(vectors, best_arms)
+        return vectors, self._compute_expected_rewards(vectors, best_arms)
 
-    def _compute_rewards(self, vectors: FloatArray, best_arms: IntArray) -> FloatArray:
+    def _compute_expected_rewards(self, vectors: FloatArray, best_arms: IntArray) -> FloatArray:
         """Return the expected rewards (n, K) of rounds with these hidden vectors and best arms."""
-        if self.rewards == "labels":
+        if self.is_one_hot:
             return np.eye(len(self.prototypes))[best_arms]
-        products = vectors @ (self.prototypes[0] if self.is_per_arm else self.prototypes.T)
-        return np.clip(products, 0.0, 1.0)  # rounding may leave -1e-17
+        prototype_products = vectors @ (self.prototypes[0] if self.is_per_arm else self.prototypes.T)
+        return np.clip(prototype_products, 0.0, 1.0)  # rounding may leave -1e-17
 
-    def shift(self, vectors: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:
+    def shift_vectors(self, vectors: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:
         """Return the target contexts: hidden vectors, rotated, scaled and translated."""
         angle = np.deg2rad(rotation)
+        plane_rotation = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
         block_rotation = np.eye(self.basis.shape[0])
         for row in range(0, len(block_rotation) - 1, 2):
-            block_rotation[row : row + 2, row : row + 2] = [
-                [np.cos(angle), -np.sin(angle)],
-                [np.sin(angle), np.cos(angle)],
-            ]
+            block_rotation[row : row + 2, row : row + 2] = plane_rotation
         rotated_vectors = vectors @ (self.basis @ block_rotation @ self.basis.T).T
         return scale * rotated_vectors + translation * self.direction
 
@@ -175,7 +174,7 @@ def _normalise(vectors: FloatArray) -> FloatArray:
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
-def _draw_rewards(rng: np.random.Generator, expected: FloatArray, noise: float) -> FloatArray:
-    """Return rewards: a fraction ``noise`` of them is drawn as 0 or 1, the others are the expected rewards."""
-    binary_rewards = (rng.random(expected.shape) < expected).astype(np.float64)
-    return np.where(rng.random(expected.shape) < noise, binary_rewards, expected)
+def _draw_rewards(rng: np.random.Generator, expected_rewards: FloatArray, noise_fraction: float) -> FloatArray:
+    """Return rewards: a fraction ``noise_fraction`` of them is drawn as 0 or 1, the others are the expected rewards."""
+    binary_rewards = (rng.random(expected_rewards.shape) < expected_rewards).astype(np.float64)
+    return np.where(rng.random(expected_rewards.shape) < noise_fraction, binary_rewards, expected_rewards)

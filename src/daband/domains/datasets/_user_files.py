@@ -23,7 +23,7 @@ from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
 from daband.domains.readers._columns import ColumnRole, Columns, StatedRoles, find_notices, infer_columns
 from daband.domains.readers._images import from_images
-from daband.domains.readers._reading import read_table, record_file
+from daband.domains.readers._reading import read_table, record_log_file
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
 
@@ -47,18 +47,18 @@ class UserTables:
     column_roles: list[ColumnRole]
 
 
-def read_user_tables(source: str, target: str, roles: StatedRoles, *, domain: str = "") -> UserTables:
+def read_user_tables(source: str, target: str, stated_roles: StatedRoles, *, domain: str = "") -> UserTables:
     """Read the tables at these paths, and infer the roles of their columns.
 
-    Source rows without a reward or label are dropped. The ``reason`` of that column in ``types`` states their number.
+    Source rows without a reward or label are dropped. The reason for the role of that column states their number.
 
     Args:
         source: the path of the source table.
         target: the path of the target table; with ``domain``, the values of the target rows, separated by commas.
-        roles: the roles that the user stated.
+        stated_roles: the roles that the user stated.
         domain: the column of the table ``source`` that names the domain of a row; empty if there are two tables.
     """
-    source_rows = read_table(_find_path(source, "source"))
+    source_rows = read_table(_require_path(source, "source"))
     if domain:
         if domain not in source_rows.columns:
             raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(source_rows.columns)})")
@@ -69,21 +69,22 @@ def read_user_tables(source: str, target: str, roles: StatedRoles, *, domain: st
             raise InvalidInput(
                 f"column {domain!r} must have the value {target!r} for the target, and another value for the source"
             )
-        roles = replace(roles, domain=domain)
+        stated_roles = replace(stated_roles, domain=domain)
     else:
-        target_rows = source_rows if target == source else read_table(_find_path(target, "target"))
+        target_rows = source_rows if target == source else read_table(_require_path(target, "target"))
     for path, frame in ((source, source_rows), (target, target_rows)):
         if not len(frame):
             raise DataError(f"{path} has no rows")
-    columns, types = infer_columns(source_rows, target_rows, roles)
-    outcome = str(columns.reward or columns.label)
-    n_missing = source_rows[outcome].null_count()
+    columns, column_roles = infer_columns(source_rows, target_rows, stated_roles)
+    outcome_column = str(columns.reward or columns.label)
+    n_missing = source_rows[outcome_column].null_count()
     if n_missing:
         numbered_rows = source_rows if domain else source_rows.with_row_index(ROW_COLUMN)
-        source_rows = numbered_rows.filter(pl.col(outcome).is_not_null())
+        source_rows = numbered_rows.filter(pl.col(outcome_column).is_not_null())
         reason = f"as stated; {n_missing:,} rows have none yet and are ignored"
-        types = [replace(column, reason=reason, notable=True) if column.name == outcome else column for column in types]
-    return UserTables(source_rows, target_rows, columns, types)
+        index = next(index for index, column in enumerate(column_roles) if column.name == outcome_column)
+        column_roles[index] = replace(column_roles[index], reason=reason, is_notable=True)
+    return UserTables(source_rows, target_rows, columns, column_roles)
 
 
 def _split_values(comma_separated: str) -> list[str]:
@@ -95,10 +96,10 @@ def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with absolute paths and a digest of the files, so that runs on other data are detected."""
     if "source" not in options or "target" not in options:
         return options
-    domain_roles = ("source",) if options.get("domain") else ("source", "target")
-    paths = {role: _find_path(options[role], role).resolve() for role in domain_roles}
-    arm_paths = [_find_path(path, "arms").resolve() for path in _list_arm_paths(options.get("arms"))]
-    path_options = {role: str(path) for role, path in paths.items()}
+    path_arguments = ("source",) if options.get("domain") else ("source", "target")
+    paths = {argument: _require_path(options[argument], argument).resolve() for argument in path_arguments}
+    arm_paths = [_require_path(path, "arms").resolve() for path in _list_arm_paths(options.get("arms"))]
+    path_options = {argument: str(path) for argument, path in paths.items()}
     if arm_paths:
         path_options["arms"] = [str(path) for path in arm_paths]  # type: ignore[assignment]
     return {**options, **path_options, "digest": _hash_files(*paths.values(), *arm_paths)}
@@ -165,9 +166,10 @@ def _load_files(
         transform: a fitted transform of contexts, for example a policy's; by default one is fitted.
         digest: the expected digest of the files; other files are rejected.
     """
-    options: dict[str, Any] = {"source_test": source_test, "passes": passes, "target_passes": target_passes}
-    paths = [_find_path(source, "source"), *([] if domain else [_find_path(target, "target")])]
-    if digest and digest != _hash_files(*paths, *(_find_path(path, "arms") for path in _list_arm_paths(arms))):
+    reader_options: dict[str, Any] = {"source_test": source_test, "passes": passes, "target_passes": target_passes}
+    reader_options |= {"shift": shift, "name": "files"}
+    paths = [_require_path(source, "source"), *([] if domain else [_require_path(target, "target")])]
+    if digest and digest != _hash_files(*paths, *(_require_path(path, "arms") for path in _list_arm_paths(arms))):
         raise DataError(
             f"{source} or {target} has changed since these settings were written; start again with the new files"
         )
@@ -179,36 +181,30 @@ def _load_files(
         image_options: dict[str, Any] = {"encoder": encoder} if encoder else {"framing": side}
         if transform is not None and isinstance(transform.columns[0], EncodedColumn):
             image_options = {"encoder": transform.columns[0].encoder}
-        pair = from_images(source=paths[0], target=paths[1], **image_options, shift=shift, name="files", **options)
+        pair = from_images(source=paths[0], target=paths[1], **image_options, **reader_options)
     else:
-        roles = StatedRoles(
+        stated_roles = StatedRoles(
             label, arm, reward, propensity, offered, id, category, number, date, drop, text=text, encoder=encoder
         )
-        user_tables = read_user_tables(source, target, roles, domain=domain)
+        user_tables = read_user_tables(source, target, stated_roles, domain=domain)
         if not digest:  # with a digest, the command line has printed these notices
-            notices = [f"{column.name}: {column.reason}" for column in user_tables.column_roles if column.notable]
+            notices = [f"{column.name}: {column.reason}" for column in user_tables.column_roles if column.is_notable]
             for notice in notices + find_notices(
                 user_tables.source, user_tables.target, user_tables.column_roles, units=units or (), domain=domain
             ):
                 warnings.warn(str(notice), stacklevel=4)
-        columns = user_tables.columns if transform is None else _select_columns(transform, user_tables.columns)
+        columns = user_tables.columns if transform is None else _use_transform_columns(transform, user_tables.columns)
         tables: dict[str, Any] = {"source": user_tables.source, "target": user_tables.target}
         if domain:
-            tables = {"source": pl.concat(tables.values()), "domain": domain, "targets": _split_values(target)}
+            all_rows = pl.concat([user_tables.source, user_tables.target])
+            tables = {"source": all_rows, "domain": domain, "targets": _split_values(target)}
         pair = from_table(
-            **tables,
-            columns=columns,
-            shift=shift,
-            units=units,
-            transform=transform,
-            arms=read_arm_tables(arms),
-            name="files",
-            **options,
+            **tables, columns=columns, units=units, transform=transform, arms=read_arm_tables(arms), **reader_options
         )
         if arm is not None:
-            record_file(pair.source, paths[0])
-    target_name = f"{domain} {target}" if domain else paths[1].name
-    return replace(pair, about=About(summary=f"{paths[0].name} to {target_name}", licence="the user's own"))
+            record_log_file(pair.source, paths[0])
+    target_text = f"{domain} {target}" if domain else paths[1].name
+    return replace(pair, about=About(summary=f"{paths[0].name} to {target_text}", licence="the user's own"))
 
 
 def _list_arm_paths(arms: Any) -> list[str]:
@@ -221,12 +217,12 @@ def _list_arm_paths(arms: Any) -> list[str]:
 
 def read_arm_tables(arms: Any) -> Any:
     """Return the tables at the paths ``arms``, as an argument of ``from_table``; None if there are no paths."""
-    tables = [read_table(_find_path(path, "arms")) for path in _list_arm_paths(arms)]
+    tables = [read_table(_require_path(path, "arms")) for path in _list_arm_paths(arms)]
     return None if not tables else tables[0] if len(tables) == 1 else {"source": tables[0], "target": tables[1]}
 
 
-def _select_columns(transform: TableTransform, columns: Columns) -> Columns:
-    """Return the roles with the context columns of a fitted transform in place of theirs."""
+def _use_transform_columns(transform: TableTransform, columns: Columns) -> Columns:
+    """Return the columns by role, with the context columns of a fitted transform in place of theirs."""
     type_by_name = {column.name: type(column) for column in transform.columns}
     return replace(
         columns,
@@ -236,7 +232,7 @@ def _select_columns(transform: TableTransform, columns: Columns) -> Columns:
     )
 
 
-def _find_path(path: str, argument: str) -> Path:
+def _require_path(path: str, argument: str) -> Path:
     """Return a path as a ``Path``. Raise an error with the name of the ``argument`` if it does not exist."""
     if hasattr(path, "columns"):
         raise InvalidInput(
@@ -250,14 +246,14 @@ def _find_path(path: str, argument: str) -> Path:
 
 def _hash_files(*paths: Path) -> str:
     """Return a digest of the content of files, or of the names and sizes of the files in folders."""
-    digest = hashlib.sha256()
+    hasher = hashlib.sha256()
     for path in paths:
         files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
         for file in files:
             size = file.stat().st_size
-            digest.update(f"{file.name} {size} ".encode())
+            hasher.update(f"{file.name} {size} ".encode())
             if path.is_file() and size <= _MAX_HASHED_BYTES:
-                digest.update(file.read_bytes())
+                hasher.update(file.read_bytes())
             elif path.is_file():
-                digest.update(str(file.stat().st_mtime_ns).encode())
-    return digest.hexdigest()[:16]
+                hasher.update(str(file.stat().st_mtime_ns).encode())
+    return hasher.hexdigest()[:16]

@@ -69,7 +69,7 @@ class ArraySource(ArrayContexts, RewardDomain):
         name: str = "source",
     ) -> None:
         super().__init__(contexts, passes=passes, is_per_arm=is_per_arm, name=f"{name} contexts")
-        self._rewards, self._labels = _check_rewards(rewards, len(self), n_arms, name)
+        self._rewards, self._labels = _check_rewards_or_labels(rewards, len(self), n_arms, name)
         self.n_arms = n_arms if self._rewards is None else self._rewards.shape[1]  # type: ignore[assignment]
         self._expected = None if expected is None else _check_reward_table(expected, len(self), f"{name} expected")
         if self._expected is not None and self._expected.shape[1] != self.n_arms:
@@ -105,9 +105,9 @@ class ArrayEvaluation(RewardEvaluation):
         is_per_arm: bool = False,
         name: str = "target_test",
     ) -> None:
-        rounds = ArraySource(contexts, expected, n_arms=n_arms, is_per_arm=is_per_arm, name=name)
-        super().__init__(rounds)
-        self.array_shape = rounds.array_shape
+        domain = ArraySource(contexts, expected, n_arms=n_arms, is_per_arm=is_per_arm, name=name)
+        super().__init__(domain)
+        self.array_shape = domain.array_shape
 
 
 def _set_n_arms(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -118,12 +118,12 @@ def _set_n_arms(arguments: dict[str, Any]) -> dict[str, Any]:
     sources = arguments["sources"]
     if arguments["n_arms"] is not None or not isinstance(sources, Mapping) or not sources:
         return arguments
-    options = {name: arguments[name] for name in ("class_names", "arms", "passes", "target_passes")}
-    arm_counts = [from_arrays(source=source, target=source[0], **options).n_arms for source in sources.values()]
+    other_arguments = {name: arguments[name] for name in ("class_names", "arms", "passes", "target_passes")}
+    arm_counts = [from_arrays(source=source, target=source[0], **other_arguments).n_arms for source in sources.values()]
     return {**arguments, "n_arms": max(arm_counts)}
 
 
-@allow_several_domains(by_target=("target_test", "target_labelled"), prepare=_set_n_arms)
+@allow_several_domains(mapped_fields=("target_test", "target_labelled"), prepare=_set_n_arms)
 def from_arrays(
     *,
     source: tuple[ArrayLike, ArrayLike] | None = None,
@@ -200,32 +200,32 @@ def from_arrays(
                 stacklevel=3,
             )
     is_per_arm = arms == "shared"
-    all_rounds = ArraySource(*source, n_arms=n_arms, passes=passes, is_per_arm=is_per_arm)
+    full_source = ArraySource(*source, n_arms=n_arms, passes=passes, is_per_arm=is_per_arm)
     target_fields = build_target_fields(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, is_per_arm
     )
-    source_rounds: RewardDomain = all_rounds
-    test_rounds: EvaluationDomain | None = None
+    training_source: RewardDomain = full_source
+    held_out_source: EvaluationDomain | None = None
     if isinstance(source_test, tuple):
-        test_rounds = ArrayEvaluation(*source_test, n_arms=n_arms, is_per_arm=is_per_arm, name="source_test")
-    fields = {"source": all_rounds, **target_fields, "source_test": test_rounds}
-    check_shapes(fields, all_rounds.context_shape, n_arms=n_arms, is_per_arm=is_per_arm)
-    if test_rounds is None:
-        source_rounds, test_rounds = hold_out(all_rounds, fraction=source_test, name=name)
-    labelled_rounds = target_fields["target_labelled"]
-    has_only_labels = outcomes.ndim == 1 and (labelled_rounds is None or labelled_rounds.reward_table is None)
+        held_out_source = ArrayEvaluation(*source_test, n_arms=n_arms, is_per_arm=is_per_arm, name="source_test")
+    fields = {"source": full_source, **target_fields, "source_test": held_out_source}
+    check_shapes(fields, full_source.context_shape, n_arms=n_arms, is_per_arm=is_per_arm)
+    if held_out_source is None:
+        training_source, held_out_source = hold_out(full_source, fraction=source_test, name=name)
+    labelled_target = target_fields["target_labelled"]
+    has_only_labels = outcomes.ndim == 1 and (labelled_target is None or labelled_target.reward_table is None)
     return Pair(
         name=name,
-        context_shape=all_rounds.context_shape,
+        context_shape=full_source.context_shape,
         n_arms=n_arms,
         class_names=check_class_names(class_names, n_arms),
-        source=source_rounds,
-        source_test=test_rounds,
+        source=training_source,
+        source_test=held_out_source,
         **target_fields,
         arms=arms,
         feedback="one_hot" if has_only_labels else "bandit",
         about=About(summary="arrays given by the user", licence="the user's own"),
-        shift=as_shift(shift, context_shape=all_rounds.context_shape, units=units),
+        shift=as_shift(shift, context_shape=full_source.context_shape, units=units),
     )
 
 
@@ -321,7 +321,7 @@ def _as_rewards_or_labels(outcomes: ArrayLike, name: str) -> AnyArray:
     return array[:, 0]
 
 
-def _check_rewards(
+def _check_rewards_or_labels(
     rewards: ArrayLike, n: int, n_arms: int | None, name: str
 ) -> tuple[FloatArray | None, IntArray | None]:
     """Return rewards (n, K) and None, or None and labels (n,). Raise an error if they are invalid."""

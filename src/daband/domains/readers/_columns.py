@@ -130,7 +130,7 @@ class ColumnRole:
     #: True if the column identifies rows.
     is_id: bool = False
     #: True if the user should check the role.
-    notable: bool = False
+    is_notable: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles
             column = replace(column, is_id=False)
         if column.role in ("number", "category", "date", "text") and name not in target.columns:
             hint = did_you_mean(name, target.columns)
-            column = ColumnRole(name, "ignored", f"the target has no such column{hint}", notable=bool(hint))
+            column = ColumnRole(name, "ignored", f"the target has no such column{hint}", is_notable=bool(hint))
         types.append(column)
     context_roles = ("number", "category", "date", "text")
     by_role = {role: tuple(column.name for column in types if column.role == role) for role in context_roles}
@@ -287,7 +287,7 @@ def _infer_type(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
     if date_kinds == {"time"}:
         return ColumnRole(name, "date", "time of day, as sine and cosine")
     if date_kinds == {"date", "time"}:
-        return ColumnRole(name, "ignored", "dates in one file and times of day in the other", notable=True)
+        return ColumnRole(name, "ignored", "dates in one file and times of day in the other", is_notable=True)
     if date_kinds == {"date"}:
         increases = all(column.is_sorted() and column[0] != column[-1] for column in series)
         hint = f"; it increases from row to row, use --drop {name} if it is the time of logging" if increases else ""
@@ -300,11 +300,11 @@ def _infer_type(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
     remark = "numbers in one file and text in the other, " if any(is_numeric) else _describe_texts(series)
     if identifies_rows and n_distinct > _MAX_CATEGORIES // 2:
         reason = f"{remark or 'an id or free text: '}{n_distinct:,} different values in {n_rows:,} rows"
-        return ColumnRole(name, "ignored", reason, is_id=not remark, notable=bool(remark))
+        return ColumnRole(name, "ignored", reason, is_id=not remark, is_notable=bool(remark))
     if n_distinct > _MAX_CATEGORIES and n_rows < _MIN_ROWS_PER_CATEGORY * n_distinct:
         reason = f"{remark}too many categories: {n_distinct:,} in {n_rows:,} rows; --category {name} uses it"
-        return ColumnRole(name, "ignored", reason, notable=bool(remark))
-    return ColumnRole(name, "category", f"{remark}{description}", notable=bool(remark))
+        return ColumnRole(name, "ignored", reason, is_notable=bool(remark))
+    return ColumnRole(name, "category", f"{remark}{description}", is_notable=bool(remark))
 
 
 def _get_readable_types() -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ def from_gymnasium(
     target_test: Any = None,
     seed: int = 0,
     name: str = "gymnasium",
-    **settings: Any,
+    **options: Any,
 ) -> Pair:
     """Return a pair whose source is a simulator: a gymnasium environment with discrete actions.
 
@@ -40,28 +40,28 @@ def from_gymnasium(
             arm is tried ``rounds`` times.
         seed: the first seed of ``env.reset``. A reset for source round i = 0, 1, ... has ``seed + i``.
         name: the pair's name in reports.
-        settings: further arguments of ``from_arrays``, or of ``from_log``.
+        options: further arguments of ``from_arrays``, or of ``from_log``.
 
     >>> pair = daband.domains.from_gymnasium("CartPole-v1", [[0.0] * 4] * 50, rounds=40, feedback="log")
     >>> pair.context_shape, pair.n_arms, len(pair.source) + len(pair.source_test)
     ((4,), 2, 40)
     """
-    rounds, seed = check_int("rounds", rounds, minimum=2), check_int("seed", seed, minimum=0)
+    n_rounds, seed = check_int("rounds", rounds, minimum=2), check_int("seed", seed, minimum=0)
     check_one_of("feedback", feedback, ("all_arms", "log"))
     simulator, n_arms = _open_environment(env, "env")
     if hasattr(target_contexts, "reset") or isinstance(target_contexts, str):
         target_env, _ = _open_environment(target_contexts, "target_contexts")
-        seeds = range(seed + rounds, seed + 2 * rounds)
-        target_contexts = np.stack([_as_context(target_env, target_env.reset(seed=number)[0]) for number in seeds])
+        target_seeds = range(seed + n_rounds, seed + 2 * n_rounds)
+        target_contexts = np.stack([_reset(target_env, target_seed) for target_seed in target_seeds])
     if hasattr(target_test, "reset") or isinstance(target_test, str):
         test_env, n_test_arms = _open_environment(target_test, "target_test")
         if n_test_arms != n_arms:
             raise InvalidInput(f"target_test has {n_test_arms} actions, but env has {n_arms}")
-        target_test = _try_every_arm(test_env, n_arms, range(seed + 2 * rounds, seed + 3 * rounds))
-    options = {"target": target_contexts, "target_test": target_test, "n_arms": n_arms, "name": name, **settings}
+        target_test = _try_every_arm(test_env, n_arms, range(seed + 2 * n_rounds, seed + 3 * n_rounds))
+    arguments = {"target": target_contexts, "target_test": target_test, "n_arms": n_arms, "name": name, **options}
     if feedback == "log":
-        return from_log(source=_record_log(simulator, n_arms, rounds, seed), **options)
-    return from_arrays(source=_try_every_arm(simulator, n_arms, range(seed, seed + rounds)), **options)
+        return from_log(source=_record_log(simulator, n_arms, n_rounds, seed), **arguments)
+    return from_arrays(source=_try_every_arm(simulator, n_arms, range(seed, seed + n_rounds)), **arguments)
 
 
 def _open_environment(env: Any, argument: str) -> tuple[Any, int]:
@@ -71,10 +71,10 @@ def _open_environment(env: Any, argument: str) -> tuple[Any, int]:
     except ModuleNotFoundError:
         raise InvalidInput("from_gymnasium needs gymnasium: pip install 'daband[gymnasium]'") from None
     environment = gymnasium.make(env) if isinstance(env, str) else env
-    actions = getattr(environment, "action_space", None)
-    if not isinstance(actions, gymnasium.spaces.Discrete):
-        raise InvalidInput(f"{argument} must be an environment with a Discrete action space, got {actions!r}")
-    return environment, int(actions.n)
+    action_space = getattr(environment, "action_space", None)
+    if not isinstance(action_space, gymnasium.spaces.Discrete):
+        raise InvalidInput(f"{argument} must be an environment with a Discrete action space, got {action_space!r}")
+    return environment, int(action_space.n)
 
 
 def _as_context(env: Any, observation: Any) -> AnyArray:
@@ -85,12 +85,17 @@ def _as_context(env: Any, observation: Any) -> AnyArray:
     return np.array(observation if isinstance(space, Box) else flatten(space, observation))
 
 
+def _reset(env: Any, seed: int) -> AnyArray:
+    """Reset an environment with this seed. Return its first context, (*C)."""
+    return _as_context(env, env.reset(seed=seed)[0])
+
+
 def _try_every_arm(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, FloatArray]:
     """Return contexts (n, *C), one per seed, and the reward of every arm (n, K)."""
     rewards: FloatArray = np.empty((len(seeds), n_arms))
-    contexts = np.stack([_as_context(env, env.reset(seed=seed)[0]) for seed in seeds])
+    contexts = np.stack([_reset(env, seed) for seed in seeds])
     for row, arm in np.ndindex(rewards.shape):
-        if not np.array_equal(_as_context(env, env.reset(seed=seeds[row])[0]), contexts[row]):
+        if not np.array_equal(_reset(env, seeds[row]), contexts[row]):
             raise InvalidInput(
                 f"env.reset(seed={seeds[row]}) gives different observations, so arms cannot be compared; draw "
                 "random numbers from env.np_random only, or use feedback='log'"

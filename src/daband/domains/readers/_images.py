@@ -35,7 +35,7 @@ IMAGE_COLUMN = "image"
 #: Maximum number of bytes of decoded images kept in memory.
 _MAX_CACHED_BYTES = 1 << 30
 #: Suffixes of image files.
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
+_IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
 
 
 def decode_image(path: Path, resize: int | None = None, crop: int | None = None) -> AnyArray:
@@ -66,6 +66,8 @@ class ImageContexts(Contexts):
         passes: number of times that each image may be shown.
     """
 
+    framing: tuple[int, int]
+
     def __init__(self, paths: Sequence[Path], framing: tuple[int, int], *, passes: int = 1) -> None:
         if not paths:
             raise DataError("paths must have at least one image file")
@@ -76,7 +78,7 @@ class ImageContexts(Contexts):
         self.passes = passes
         shape = (len(paths), *self.context_shape)
         self._pixels = np.empty(shape, np.uint8) if math.prod(shape) <= _MAX_CACHED_BYTES else None
-        self._decoded = np.zeros(len(paths), np.bool_)
+        self._is_decoded = np.zeros(len(paths), np.bool_)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -89,17 +91,16 @@ class ImageContexts(Contexts):
         indices = np.asarray(indices, dtype=np.int64)
         if self._pixels is None:
             return self._decode(indices)
-        new_indices = np.unique(indices[~self._decoded[indices]])
+        new_indices = np.unique(indices[~self._is_decoded[indices]])
         if len(new_indices):
             self._pixels[new_indices] = self._decode(new_indices)
-            self._decoded[new_indices] = True
+            self._is_decoded[new_indices] = True
         return self._pixels[indices]
 
     def _decode(self, indices: IntArray) -> AnyArray:
         """Return the decoded images at these indices, (B, 3, H, W)."""
-        resize, crop = self.framing or (None, None)
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
-            images = pool.map(lambda index: decode_image(Path(self.files[index]), resize, crop), indices.tolist())
+            images = pool.map(lambda index: decode_image(Path(self.files[index]), *self.framing), indices.tolist())
             return np.stack([image.transpose(2, 0, 1) for image in images])
 
 
@@ -125,7 +126,7 @@ class ImageList:
     #: Class of each file, (n,); empty if the files have none.
     labels: IntArray
 
-    def take(self, rows: IntArray) -> ImageList:
+    def select(self, rows: IntArray) -> ImageList:
         """Return the files and classes at these indices."""
         return ImageList(tuple(self.paths[row] for row in rows), self.labels[rows])
 
@@ -186,59 +187,53 @@ def from_images(
     """
     if source is None or target is None:
         raise InvalidInput("from_images needs a source and a target folder")
-    source, target = check_path(source, "source"), check_path(target, "target")
-    sides = None if framing is None and encoder is not None else _check_framing(224 if framing is None else framing)
-    classes = _list_class_folders(source)
-    source_images = scan_classes(source, classes)
+    source_folder, target_folder = check_path(source, "source"), check_path(target, "target")
+    given_framing = 224 if framing is None and encoder is None else framing
+    checked_framing = None if given_framing is None else _check_framing(given_framing)
+    class_names = _list_class_names(source_folder)
+    source_images = scan_classes(source_folder, class_names)
     labelled_images: ImageList | None = None
     test_images: ImageList | None = None
-    target_paths = tuple(_require_images(target))
+    target_paths = tuple(_require_images(target_folder))
     if target_test is not None:
-        test_images = scan_classes(check_path(target_test, "target_test"), classes)
-    elif any((target / class_name).is_dir() for class_name in classes):
-        unknown_folders = sorted({path.relative_to(target).parts[0] for path in target_paths} - set(classes))
+        test_images = scan_classes(check_path(target_test, "target_test"), class_names)
+    elif any((target_folder / class_name).is_dir() for class_name in class_names):
+        folder_names = {path.relative_to(target_folder).parts[0] for path in target_paths}
+        unknown_folders = sorted(folder_names - set(class_names))
         if unknown_folders:
             raise DataError(
-                f"{target / unknown_folders[0]} is not a class of the source ({', '.join(classes)}). Rename it or move "
-                "it; or put all target images into one folder, to use them without labels"
+                f"{target_folder / unknown_folders[0]} is not a class of the source ({', '.join(class_names)}). Rename "
+                "it or move it; or put all target images into one folder, to use them without labels"
             )
-        labelled_images = scan_classes(target, classes)
+        labelled_images = scan_classes(target_folder, class_names)
+    held_out_images = source_test  # or the fraction of images to hold out, or None
     if isinstance(source_test, str | Path):
-        source_test = scan_classes(Path(source_test), classes)
+        held_out_images = scan_classes(Path(source_test), class_names)
+    images: dict[str, Any] = {"source": source_images, "source_test": held_out_images, "target_test": test_images}
+    options: dict[str, Any] = {"passes": passes, "target_passes": target_passes, "name": name}
     if encoder is not None:
-        images_by_field = {"source": source_images, "source_test": source_test, "target_test": test_images}
-        images_by_field["target"] = labelled_images or ImageList(target_paths, np.zeros(0, np.int64))
-        shift = "style" if shift is None else shift
-        options: dict[str, Any] = {"passes": passes, "target_passes": target_passes, "shift": shift, "name": name}
-        return _build_encoded_pair(images_by_field, classes, encoder, sides, options)
+        images["target"] = labelled_images or ImageList(target_paths, np.zeros(0, np.int64))
+        options["shift"] = "style" if shift is None else shift
+        return _build_encoded_pair(images, class_names, encoder, checked_framing, options)
     if labelled_images is not None:
         training_rows, held_out_rows = split_half(labelled_images.labels, name=name)
-        labelled_images, test_images = labelled_images.take(training_rows), labelled_images.take(held_out_rows)
+        labelled_images, images["target_test"] = (
+            labelled_images.select(rows) for rows in (training_rows, held_out_rows)
+        )
         target_paths = labelled_images.paths
-    assert sides is not None
-    return build_image_pair(
-        source=source_images,
-        source_test=source_test,
-        target=target_paths,
-        target_test=test_images,
-        target_labelled=labelled_images,
-        class_names=classes,
-        framing=sides,
-        passes=passes,
-        target_passes=target_passes,
-        shift=shift,
-        name=name,
-    )
+    assert checked_framing is not None
+    images |= {"target": target_paths, "target_labelled": labelled_images}
+    return build_image_pair(**images, class_names=class_names, framing=checked_framing, shift=shift, **options)
 
 
 def _build_encoded_pair(
-    images: Mapping[str, Any], classes: Sequence[str], encoder: Any, framing: tuple[int, int] | None, options: Any
+    images: Mapping[str, Any], class_names: Sequence[str], encoder: Any, framing: tuple[int, int] | None, options: Any
 ) -> Pair:
     """Return a pair whose contexts are features of images, computed from a table with a column of paths.
 
     Args:
         images: lists of images by field of the pair; ``source_test`` may also be a fraction or None.
-        classes: the class names.
+        class_names: the class names.
         encoder: as in ``from_images``.
         framing: (resize, crop), or None.
         options: other arguments of ``from_table``.
@@ -251,11 +246,11 @@ def _build_encoded_pair(
             order = np.random.default_rng(len(image_list.paths)).permutation(len(image_list.paths))
             columns: dict[str, Any] = {IMAGE_COLUMN: [str(image_list.paths[row]) for row in order]}
             if len(image_list.labels):
-                columns["class"] = [classes[image_list.labels[row]] for row in order]
+                columns["class"] = [class_names[image_list.labels[row]] for row in order]
             frames[field] = pl.DataFrame(columns)
     transform = TableTransform(tuple(encoded_columns({IMAGE_COLUMN: encoder}, framing).values()))
-    roles = Columns(context=(IMAGE_COLUMN,), label="class")
-    pair = from_table(**frames, columns=roles, transform=transform, class_names=classes, **options)
+    table_columns = Columns(context=(IMAGE_COLUMN,), label="class")
+    pair = from_table(**frames, columns=table_columns, transform=transform, class_names=class_names, **options)
     return replace(pair, about=About(summary="folders of images given by the user", licence="the user's own"))
 
 
@@ -284,20 +279,20 @@ def build_image_pair(
     require_classes(source.labels, class_names, data_name="the source")
     if target_test is not None:
         require_classes(target_test.labels, class_names, data_name="the target's test")
-    options: dict[str, Any] = {"framing": framing, "n_arms": len(class_names)}
+    domain_options: dict[str, Any] = {"framing": framing, "n_arms": len(class_names)}
     # Files are listed by class. They are shuffled, so that the index of a target context does not reveal its class.
-    rows = np.random.default_rng(len(target)).permutation(len(target))
-    target_contexts = ImageContexts([target[row] for row in rows], framing, passes=target_passes)
+    order = np.random.default_rng(len(target)).permutation(len(target))
+    target_contexts = ImageContexts([target[row] for row in order], framing, passes=target_passes)
     labelled_domain = None
     if target_labelled is not None:
-        labelled_domain = LabelledImages(target_labelled.take(rows), passes=target_passes, **options)
-    source_domain: RewardDomain = LabelledImages(source, passes=passes, **options)
+        labelled_domain = LabelledImages(target_labelled.select(order), passes=target_passes, **domain_options)
+    source_domain: RewardDomain = LabelledImages(source, passes=passes, **domain_options)
     held_out_domain: EvaluationDomain | None
     if isinstance(source_test, ImageList):
-        held_out_domain = RewardEvaluation(LabelledImages(source_test, **options))
+        held_out_domain = RewardEvaluation(LabelledImages(source_test, **domain_options))
     else:
         source_domain, held_out_domain = hold_out(source_domain, fraction=source_test, name=name)
-    test_domain = None if target_test is None else RewardEvaluation(LabelledImages(target_test, **options))
+    test_domain = None if target_test is None else RewardEvaluation(LabelledImages(target_test, **domain_options))
     return Pair(
         name=name,
         context_shape=target_contexts.context_shape,
@@ -314,30 +309,30 @@ def build_image_pair(
     )
 
 
-def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
-    """Return the images in the sub-folders ``class_folders``, sorted by class and name, with labels."""
+def scan_classes(folder: Path, class_names: Sequence[str]) -> ImageList:
+    """Return the images in the sub-folders ``class_names``, sorted by class and name, with labels."""
     paths: list[Path] = []
     labels: list[int] = []
-    for label, class_folder in enumerate(class_folders):
-        class_path = folder / class_folder
-        images = _list_images(class_path)
-        if not images:
+    for label, class_name in enumerate(class_names):
+        class_folder = folder / class_name
+        image_paths = _list_images(class_folder)
+        if not image_paths:
             raise DataError(
-                f"{class_path} is missing or has no images: class {class_folder!r} has no example in {folder}. Target "
+                f"{class_folder} is missing or has no images: class {class_name!r} has no example in {folder}. Target "
                 "images can also be in one folder without sub-folders, and are then used without labels"
             )
-        paths += images
-        labels += [label] * len(images)
+        paths += image_paths
+        labels += [label] * len(image_paths)
     return ImageList(tuple(paths), np.array(labels, dtype=np.int64))
 
 
-def _list_class_folders(folder: Path) -> list[str]:
-    """Return the sorted names of the sub-folders. Raise an error if there are fewer than two."""
+def _list_class_names(folder: Path) -> list[str]:
+    """Return the sorted names of the sub-folders, one per class. Raise an error if there are fewer than two."""
     _check_folder(folder)
-    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if len(classes) < 2:
-        raise DataError(f"{folder} must have one sub-folder per class, at least two, found {classes}")
-    return classes
+    class_names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if len(class_names) < 2:
+        raise DataError(f"{folder} must have one sub-folder per class, at least two, found {class_names}")
+    return class_names
 
 
 def _check_folder(folder: Path) -> None:
@@ -349,12 +344,12 @@ def _check_folder(folder: Path) -> None:
 def _require_images(folder: Path) -> list[Path]:
     """Return the images in a folder and its sub-folders. Raise an error if there are none."""
     _check_folder(folder)
-    images = _list_images(folder)
-    if not images:
-        raise DataError(f"{folder} has no images ({', '.join(sorted(_SUFFIXES))})")
-    return images
+    image_paths = _list_images(folder)
+    if not image_paths:
+        raise DataError(f"{folder} has no images ({', '.join(sorted(_IMAGE_SUFFIXES))})")
+    return image_paths
 
 
 def _list_images(folder: Path) -> list[Path]:
     """Return the images in a folder and its sub-folders, sorted by path."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _IMAGE_SUFFIXES and path.is_file())

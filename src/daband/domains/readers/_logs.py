@@ -78,7 +78,7 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         return None if self._offered is None else self._offered[indices]
 
 
-@allow_several_domains(by_target=("target_test", "target_labelled"))
+@allow_several_domains(mapped_fields=("target_test", "target_labelled"))
 def from_log(
     *,
     source: tuple[ArrayLike, ...] | str | Path | ParquetLog | None = None,

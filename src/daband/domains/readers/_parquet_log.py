@@ -249,7 +249,7 @@ class ParquetLog(LoggedDomain):
 
     def order_of_pass(self, pass_number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Return the indices of rounds ``start`` to ``stop - 1`` of a pass: blocks and their rows in random order."""
-        key = [seed, pass_number, len(self), self._order_key]
+        key = [seed, pass_number, len(self), self._order_seed]
         lengths = np.diff(self._ends, prepend=0)
         blocks = np.random.default_rng(key).permutation(len(lengths))
         starts = np.cumsum(lengths[blocks]) - lengths[blocks]

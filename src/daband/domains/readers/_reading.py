@@ -32,11 +32,11 @@ from daband.errors import DataError, InvalidInput, did_you_mean
 #: The number of bytes at the start of a CSV file from which its format is inferred.
 _SAMPLE_BYTES = 1 << 16
 #: Regular expression of an integer of at most 18 digits.
-_INTEGER = r"[+-]?(?:0|[1-9][0-9]{0,17})"
+_INTEGER_PATTERN = r"[+-]?(?:0|[1-9][0-9]{0,17})"
 #: Regular expression of a number with points between thousands, such as 3.854,17.
-_THOUSANDS = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
+_THOUSANDS_PATTERN = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
 #: Regular expression of a number with a decimal comma.
-_COMMA_NUMBER = rf"[+-]?(?:0|[1-9]\d*)(?:,\d+)?|{_THOUSANDS}"
+_COMMA_NUMBER_PATTERN = rf"[+-]?(?:0|[1-9]\d*)(?:,\d+)?|{_THOUSANDS_PATTERN}"
 #: Suffixes of files that are read as CSV.
 _CSV_SUFFIXES = (".csv", ".tsv")
 #: Number of evenly spaced samples of a file from which its digest is computed.
@@ -50,25 +50,25 @@ def read_table(table: Any) -> pl.DataFrame:
     if isinstance(table, str | Path):
         path = Path(table)
         with convert_polars_errors(f"{path} cannot be read as a table", path):
-            return scan_file(path).collect()
-    library = type(table).__module__.partition(".")[0]
+            return scan_table_file(path).collect()
+    library, frame = type(table).__module__.partition(".")[0], table
     try:
         if library == "pandas":
-            _check_unique([str(name) for name in table.columns])
-            table = pl.DataFrame([_convert_pandas(column, str(name)) for name, column in table.items()])
+            _check_unique_names([str(name) for name in table.columns])
+            frame = pl.DataFrame([_convert_pandas_column(column, str(name)) for name, column in table.items()])
         if library == "pyarrow":
-            _check_unique(table.schema.names)
-            table = pl.from_arrow(table)
+            _check_unique_names(table.schema.names)
+            frame = pl.from_arrow(table)
     except ImportError as error:
         raise DataError(
             f"this {library} table cannot be read: {error}; install the missing package: pip install 'daband[tables]'"
         ) from None
-    if not isinstance(table, pl.DataFrame | pl.LazyFrame):
+    if not isinstance(frame, pl.DataFrame | pl.LazyFrame):
         raise InvalidInput(f"a table must be a path or a pandas, polars or arrow table, got {type(table).__name__}")
-    return tidy_columns(table.lazy().collect().lazy()).collect()
+    return tidy_columns(frame.lazy().collect().lazy()).collect()
 
 
-def _convert_pandas(column: Any, name: str) -> pl.Series:
+def _convert_pandas_column(column: Any, name: str) -> pl.Series:
     """Return a pandas column as a polars series."""
     try:
         return pl.Series(name, pl.from_pandas(column))
@@ -80,14 +80,14 @@ def _convert_pandas(column: Any, name: str) -> pl.Series:
         ) from None
 
 
-def _check_unique(names: Sequence[Any]) -> None:
+def _check_unique_names(names: Sequence[Any]) -> None:
     """Raise an error if two columns have the same name."""
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
         raise InvalidInput(f"the table has two columns named {duplicate!r}; rename or drop one of them")
 
 
-def scan_file(path: Path) -> pl.LazyFrame:
+def scan_table_file(path: Path) -> pl.LazyFrame:
     """Return the rows of a file as a lazy frame with tidy columns."""
     scanners: dict[str, Callable[[Path], pl.LazyFrame]] = {
         ".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc, ".feather": pl.scan_ipc, ".jsonl": pl.scan_ndjson,
@@ -111,50 +111,51 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
 
     Amounts such as 3,854 or 12% stay text, because they are ambiguous. With decimal commas 3.854,17 is a number.
     """
-    csv_format, n_skipped = _infer_csv_format(path)
-    query = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped, separator=csv_format["separator"])
+    separator, has_decimal_commas, n_skipped_lines = _infer_csv_format(path)
+    query = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped_lines, separator=separator)
     names = [name.strip() for name in query.collect_schema()]
-    _check_unique([name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name])
+    _check_unique_names([name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name])
     query = query.rename(dict(zip(query.collect_schema(), names, strict=True)))
-    query = tidy_columns(query, decimal_comma=csv_format["decimal_comma"])
+    query = tidy_columns(query, has_decimal_commas=has_decimal_commas)
     return query.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else query  # drop blank lines
 
 
-def tidy_columns(query: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
+def tidy_columns(query: pl.LazyFrame, *, has_decimal_commas: bool = False) -> pl.LazyFrame:
     """Return rows with stripped texts, None for texts that mean a missing value, and converted text columns.
 
     A text column becomes a column of integers, floats or booleans if all its texts can be converted. A column with
-    leading zeros stays text. With ``decimal_comma``, numbers are written as 3.854,17.
+    leading zeros stays text. With ``has_decimal_commas``, numbers are written as 3.854,17.
     """
     text_columns = [name for name, dtype in query.collect_schema().items() if dtype == pl.String]
     if not text_columns:
         return query
-    stripped = pl.col(text_columns).str.strip_chars()
-    query = query.with_columns(pl.when(stripped.is_in(MISSING_TEXTS)).then(None).otherwise(stripped).name.keep())
-    patterns = (_INTEGER, _COMMA_NUMBER if decimal_comma else NUMBER_TEXT, "(?i:true|false)")
+    texts = pl.col(text_columns).str.strip_chars()
+    query = query.with_columns(pl.when(texts.is_in(MISSING_TEXTS)).then(None).otherwise(texts).name.keep())
+    patterns = (_INTEGER_PATTERN, _COMMA_NUMBER_PATTERN if has_decimal_commas else NUMBER_TEXT, "(?i:true|false)")
     for pattern, dtype in zip(patterns, (pl.Int64, pl.Float64, pl.Boolean), strict=True):
-        column = pl.col(text_columns)
-        all_match = query.select(column.str.contains(f"^(?:{pattern})$").all() & (column.count() > 0)).collect()
-        converted_columns = [name for name in text_columns if all_match[name].item()]
+        texts = pl.col(text_columns)
+        is_convertible = query.select(texts.str.contains(f"^(?:{pattern})$").all() & (texts.count() > 0)).collect()
+        converted_columns = [name for name in text_columns if is_convertible[name].item()]
         text_columns = [name for name in text_columns if name not in converted_columns]
-        expression = pl.col(converted_columns)
+        converted_texts = pl.col(converted_columns)
         if dtype == pl.Boolean:
-            query = query.with_columns(expression.str.to_lowercase() == "true")
+            query = query.with_columns(converted_texts.str.to_lowercase() == "true")
             continue
-        if decimal_comma:
-            expression = expression.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-        query = query.with_columns(expression.cast(dtype))
-    if decimal_comma:  # numbers in text columns get a decimal point, as in other files
+        if has_decimal_commas:
+            converted_texts = converted_texts.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+        query = query.with_columns(converted_texts.cast(dtype))
+    if has_decimal_commas:  # numbers in text columns get a decimal point, as in other files
         texts = pl.col(text_columns)
         is_number = texts.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
         query = query.with_columns(pl.when(is_number).then(texts.str.replace(",", ".")).otherwise(texts).name.keep())
     return query
 
 
-def _infer_csv_format(path: Path) -> tuple[dict[str, Any], int]:
-    """Infer the separator and the decimal sign of a CSV file from its start. Return them, and the lines to skip.
+def _infer_csv_format(path: Path) -> tuple[str, bool, int]:
+    """Return the separator of a CSV file, True if it has decimal commas, and the number of first lines to skip.
 
-    If the separator is a semicolon, numbers may have a decimal comma, and points between thousands.
+    They are inferred from the start of the file. If the separator is a semicolon, numbers may have a decimal comma, and
+    points between thousands.
     """
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
         sample = file.read(_SAMPLE_BYTES)
@@ -162,25 +163,25 @@ def _infer_csv_format(path: Path) -> tuple[dict[str, Any], int]:
             raise DataError(f"{path} is written in UTF-16; save it as UTF-8")
         *lines, last_line = sample.decode("utf-8-sig", errors="replace").splitlines() or [""]
         lines += [] if file.read(1) else [last_line]  # drop the last line if the sample ends within it
-    n_skipped = int(bool(lines and re.fullmatch(r"sep=.\s*", lines[0])))  # Excel writes a first line such as sep=;
-    header = lines[n_skipped] if len(lines) > n_skipped else last_line
+    n_skipped_lines = int(bool(lines and re.fullmatch(r"sep=.\s*", lines[0])))  # Excel writes a line such as sep=;
+    header = lines[n_skipped_lines] if len(lines) > n_skipped_lines else last_line
     separator = ";" if header.count(";") > header.count(",") else ","
     if header.count("\t") > len(re.findall("[,;]", header)) or _get_suffix(path) == ".tsv":
         separator = "\t"
     cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")] if separator == ";" else []
     has_decimal_points = any(
-        re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS, cell) for cell in cells
+        re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS_PATTERN, cell) for cell in cells
     )
     has_decimal_commas = not has_decimal_points and any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells)
-    return {"separator": separator, "decimal_comma": has_decimal_commas}, n_skipped
+    return separator, has_decimal_commas, n_skipped_lines
 
 
 def _describe_long_row(path: Path) -> str:
     """Return a message about the first line of a CSV file that has more cells than the header."""
-    csv_format, n_skipped = _infer_csv_format(path)
+    separator, _, n_skipped_lines = _infer_csv_format(path)
     with gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8") as file:
-        rows = csv.reader(file, delimiter=csv_format["separator"])
-        header = [next(rows) for _ in range(n_skipped + 1)][-1]
+        rows = csv.reader(file, delimiter=separator)
+        header = [next(rows) for _ in range(n_skipped_lines + 1)][-1]
         line_number = next((rows.line_num for cells in rows if len(cells) > len(header)), None)
     return f"line {line_number} has more cells than the header, which has {len(header)}"
 
@@ -196,8 +197,8 @@ def convert_polars_errors(message: str, path: Path | None = None) -> Iterator[No
     except BaseException as error:
         # A damaged file can raise a PanicException of polars, which is not an Exception. A NUL in a file name raises a
         # ValueError.
-        is_known = isinstance(error, pl.exceptions.PolarsError | OSError | ValueError)
-        if isinstance(error, DataError | InvalidInput) or not (is_known or type(error).__name__ == "PanicException"):
+        is_expected = isinstance(error, pl.exceptions.PolarsError | OSError | ValueError)
+        if isinstance(error, DataError | InvalidInput) or not (is_expected or type(error).__name__ == "PanicException"):
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
         reason += "; save it as UTF-8" if "utf-8" in reason else ""
@@ -247,17 +248,17 @@ def compute_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
     for part in parts:
         if part.path not in digest_by_path:
             size = os.path.getsize(part.path)
-            digest = hashlib.sha256(str(size).encode())
+            hasher = hashlib.sha256(str(size).encode())
             with open(part.path, "rb") as file:
                 for start in np.linspace(0, max(0, size - _DIGEST_BYTES), _N_DIGEST_SAMPLES).astype(np.int64):
                     file.seek(int(start))
-                    digest.update(file.read(_DIGEST_BYTES))
-            digest_by_path[part.path] = digest.hexdigest()[:32]
+                    hasher.update(file.read(_DIGEST_BYTES))
+            digest_by_path[part.path] = hasher.hexdigest()[:32]
         digests[part] = f"{digest_by_path[part.path]}:{part.start}-{part.stop}"
     return digests
 
 
-def record_file(log: Contexts, path: str | Path) -> None:
+def record_log_file(log: Contexts, path: str | Path) -> None:
     """Record the file that a log was read from, so that ``evaluate_log`` rejects it once a policy has learned it."""
     digests = compute_digests([LogPart(str(path), 0, sys.maxsize)])
     for domain in log.by_name.values():
@@ -292,7 +293,7 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
         raise DataError(f"{path} is not a file")
     if _get_suffix(path) in _CSV_SUFFIXES:
         with convert_polars_errors(f"{path} cannot be read as CSV", path):
-            return scan_file(path).collect().lazy()
+            return scan_table_file(path).collect().lazy()
     with convert_polars_errors(f"{path} cannot be read as Parquet"):
         query = pl.scan_parquet(path)
         query.collect_schema()
@@ -319,10 +320,10 @@ def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | N
 
 def find_arm_index(value: Any, index_by_arm: Mapping[str, int]) -> int | None:
     """Return the index of the arm with this name, or None. True also matches "true", and 1.0 also matches "1"."""
-    text = value.strip() if isinstance(value, str) else format_value(value)
-    integer = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, int | float | str) else None
-    spellings = (text, str(value), *((integer[1], f"{integer[1]}.0") if integer else ()))
-    matches = list(dict.fromkeys(name for name in spellings if name in index_by_arm))
+    name = value.strip() if isinstance(value, str) else format_value(value)
+    integer_match = re.fullmatch(r"(-?\d+)(\.0)?", name) if isinstance(value, int | float | str) else None
+    spellings = (name, str(value), *((integer_match[1], f"{integer_match[1]}.0") if integer_match else ()))
+    matches = list(dict.fromkeys(spelling for spelling in spellings if spelling in index_by_arm))
     # Two arm names that differ as texts may be equal as numbers or booleans.
     if len(matches) > 1 and isinstance(value, bool | float):
         raise DataError(f"{value!r} may be {matches[0]!r} or {matches[1]!r}, which are two arms; rename one")
@@ -346,7 +347,7 @@ def read_offered_arms(
     """
     if column not in frame.columns:
         raise InvalidInput(f"{table_name} has no column {column!r} (its columns: {', '.join(frame.columns)})")
-    index_by_arm, code_by_value = {name: index for index, name in enumerate(arm_names)}, dict[Any, int]()
+    index_by_arm, code_by_value = {arm: index for index, arm in enumerate(arm_names)}, dict[Any, int]()
     values = [tuple(value) if isinstance(value, list) else value for value in frame[column].to_list()]
     codes = [code_by_value.setdefault(value, len(code_by_value)) for value in values]
     masks = np.zeros((len(code_by_value), len(arm_names)), np.bool_)
@@ -355,18 +356,18 @@ def read_offered_arms(
             row = row_number(frame, codes.index(code))
             raise DataError(f"{table_name}: column {column!r} has no value in row {row}; drop such rows first")
         masks[code] = value is None
-        names = value if isinstance(value, tuple) else format_value(value).split("|") if value is not None else ()
-        for name in names:
-            index = find_arm_index(name, index_by_arm)
-            if index is None and isinstance(name, int) and 0 <= name < len(arm_names):
-                index = name
+        listed_arms = value if isinstance(value, tuple) else format_value(value).split("|") if value is not None else ()
+        for arm in listed_arms:
+            index = find_arm_index(arm, index_by_arm)
+            if index is None and isinstance(arm, int) and 0 <= arm < len(arm_names):
+                index = arm
             if index is None:
-                problem = f"{table_name} has {name!r} in column {column!r}, row {row_number(frame, codes.index(code))}"
+                problem = f"{table_name} has {arm!r} in column {column!r}, row {row_number(frame, codes.index(code))}"
                 raise DataError(f"{problem}, which is not an arm ({', '.join(index_by_arm)})")
             masks[code, index] = True
     offered = masks[codes]
-    bad_rows = np.flatnonzero(~offered[np.arange(len(arms)), arms])
-    if len(bad_rows):
-        row = row_number(frame, int(bad_rows[0]))
-        raise DataError(f"{table_name}: row {row} has chosen {arm_names[arms[bad_rows[0]]]!r}, which {column!r} lacks")
+    invalid_rows = np.flatnonzero(~offered[np.arange(len(arms)), arms])
+    if len(invalid_rows):
+        row, arm = row_number(frame, int(invalid_rows[0])), arm_names[arms[invalid_rows[0]]]
+        raise DataError(f"{table_name}: row {row} has chosen {arm!r}, which {column!r} lacks")
     return offered

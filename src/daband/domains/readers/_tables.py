@@ -20,12 +20,12 @@ from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
 from daband._table_transform import ROW_COLUMN, TableTransform, format_value, read_categories, read_numbers, row_number
 from daband.domains._contract import About, Pair
-from daband.domains._mixtures import read_several
+from daband.domains._mixtures import read_all_domains
 from daband.domains._splits import split_fraction, split_half
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns, read_catalogue
 from daband.domains.readers._logs import from_log, warn_estimated_propensities
-from daband.domains.readers._reading import find_arm_index, read_offered_arms, read_table, record_file
+from daband.domains.readers._reading import find_arm_index, read_offered_arms, read_table, record_log_file
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.linear._propensities import estimate_propensities
 from daband.weights import check_propensities
@@ -126,10 +126,10 @@ def from_table(
     else:
         held_out_frame = read_table(source_test)
     frames = {"source": source_frame, "target": target_frame, "target_test": test_frame, "source_test": held_out_frame}
-    for field, rows in frames.items():
-        if rows is not None and not len(rows):
+    for field, frame in frames.items():
+        if frame is not None and not len(frame):
             raise DataError(f"the {field} table has no rows")
-    if all(name in target_frame and not target_frame[name].count() for name in columns.context):
+    if all(column in target_frame and not target_frame[column].count() for column in columns.context):
         raise DataError("the target table has no value in any context column")
     if transform is None:
         transform = TableTransform.fit(
@@ -140,23 +140,23 @@ def from_table(
             ids=columns.id,
             encoders=columns.encoders,
         )
-    names = transform.feature_names
-    assumed_shift = as_shift(shift, context_shape=(len(names),), units=units, feature_names=names)
+    feature_names = transform.feature_names
+    assumed_shift = as_shift(shift, context_shape=(len(feature_names),), units=units, feature_names=feature_names)
     # If the unit of a column differs between domains, its missing values are also filled with each domain's median.
-    own_units = assumed_shift.own_statistics(len(names))
-    source_transform, transform = (transform.with_medians(frame, own_units) for frame in (source_frame, target_frame))
+    has_own_unit = assumed_shift.own_statistics(len(feature_names))
+    source_transform = transform.with_medians(source_frame, has_own_unit)
+    target_transform = transform.with_medians(target_frame, has_own_unit)
     _warn_disjoint_categories(source_frame, target_frame, columns)
-    contexts = transform.apply(target_frame)
-    test_rounds = None
+    target_contexts = target_transform.apply(target_frame)
+    test_data = None
     if test_frame is not None:
-        test_rounds = (transform.apply(test_frame), _read_outcomes(test_frame, columns, arm_names, "target_test"))
-    labelled_rounds = None
+        test_data = (target_transform.apply(test_frame), _read_outcomes(test_frame, columns, arm_names, "target_test"))
+    labelled_data = None
     if is_labelled:
-        labelled_rounds = (contexts.copy(), _read_outcomes(target_frame, columns, arm_names, "target"))
+        labelled_data = (target_contexts.copy(), _read_outcomes(target_frame, columns, arm_names, "target"))
     arguments: dict[str, Any] = {
-        "target": contexts, "target_test": test_rounds, "target_labelled": labelled_rounds, "n_arms": len(arm_names),
-        "class_names": arm_names, "passes": passes, "target_passes": target_passes,
-        "name": name,
+        "target": target_contexts, "target_test": test_data, "target_labelled": labelled_data, "n_arms": len(arm_names),
+        "class_names": arm_names, "passes": passes, "target_passes": target_passes, "name": name,
     }  # fmt: skip
 
     def read_rounds(frame: pl.DataFrame, table_name: str) -> tuple[Any, ...]:
@@ -166,10 +166,9 @@ def from_table(
         """
         if columns.arm is None:
             return source_transform.apply(frame), _read_outcomes(frame, columns, arm_names, table_name)
-        arm_indices = _find_arm_indices(_read_values(frame, columns.arm), arm_names, columns.arm, table_name)
-        reward_and_propensity = [
-            _read_column(frame, name, table_name) for name in (columns.reward, columns.propensity) if name is not None
-        ]
+        arm_indices = _find_arm_indices(_require_values(frame, columns.arm), arm_names, columns.arm, table_name)
+        number_columns = [name for name in (columns.reward, columns.propensity) if name is not None]
+        reward_and_propensity = [_require_numbers(frame, name, table_name) for name in number_columns]
         if columns.propensity is not None:
             try:
                 check_propensities(reward_and_propensity[1], row_of=lambda row: row_number(frame, row))
@@ -180,19 +179,19 @@ def from_table(
         offered = read_offered_arms(frame, columns.offered, arm_names, arm_indices, table_name)
         return source_transform.apply(frame), arm_indices, *(*reward_and_propensity, None)[:2], offered
 
-    rounds: dict[str, Any] = {"source": read_rounds(source_frame, "source"), "source_test": None}
+    source_rounds: dict[str, Any] = {"source": read_rounds(source_frame, "source"), "source_test": None}
     if held_out_frame is not None:
-        rounds["source_test"] = read_rounds(held_out_frame, "source_test")
+        source_rounds["source_test"] = read_rounds(held_out_frame, "source_test")
     if columns.arm is not None and columns.propensity is None:
-        _add_propensities(rounds, len(arm_names))
-    pair = from_arrays(**rounds, **arguments) if columns.arm is None else from_log(**rounds, **arguments)
+        _add_propensities(source_rounds, len(arm_names))
+    pair = from_arrays(**source_rounds, **arguments) if columns.arm is None else from_log(**source_rounds, **arguments)
     if columns.arm is not None and isinstance(source, str | Path):
-        record_file(pair.source, source)
-    ids = [name for name in columns.id if name in target_frame.columns]
-    pair.target.frame = target_frame.select([*ids, *columns.context])
-    pair.target.row_names = pair.target.frame.select(ids or pl.all()).to_dict(as_series=False)
-    about = About(summary="tables given by the user", licence="the user's own")
-    return replace(pair, about=about, feature_names=names, table=transform, shift=assumed_shift, catalogue=catalogue)
+        record_log_file(pair.source, source)
+    id_columns = [name for name in columns.id if name in target_frame.columns]
+    pair.target.frame = target_frame.select([*id_columns, *columns.context])
+    pair.target.row_names = pair.target.frame.select(id_columns or pl.all()).to_dict(as_series=False)
+    pair = replace(pair, about=About(summary="tables given by the user", licence="the user's own"), catalogue=catalogue)
+    return replace(pair, feature_names=feature_names, table=target_transform, shift=assumed_shift)
 
 
 def from_texts(
@@ -246,29 +245,29 @@ def _from_domains(
         raise InvalidInput('domain and a list of targets must be given together: domain="country", targets=["pl"]')
     if domain in columns.context:
         raise InvalidInput(f"columns.context has {domain!r}, which names the domain: no policy may see it")
-    row_domains = np.array([str(value) for value in _read_values(frame, domain)])
-    domains = _sort_values(row_domains.tolist())
-    unknown_target = next((str(name) for name in targets if str(name) not in domains), None)
+    domain_of_row = np.array([str(value) for value in _require_values(frame, domain)])
+    domains = _list_sorted_names(domain_of_row.tolist())
+    target_names = [str(target) for target in targets]
+    unknown_target = next((target for target in target_names if target not in domains), None)
     if unknown_target is not None:
         raise InvalidInput(f"targets has {unknown_target!r}, which is not in column {domain!r} ({', '.join(domains)})")
-    target_names = [str(name) for name in targets]
-    sources = [name for name in domains if name not in target_names]
-    if not sources:
+    source_names = [domain_name for domain_name in domains if domain_name not in target_names]
+    if not source_names:
         raise InvalidInput(f"every value of {domain!r} is a target; at least one must be a source")
-    is_target = np.isin(row_domains, target_names)
+    is_target = np.isin(domain_of_row, target_names)
     options |= {"columns": columns, "name": name}
     pooled_pair = from_table(source=frame.filter(~is_target), target=frame.filter(is_target), **options)
     if columns.label is not None and pooled_pair.target_test is None:  # if only some targets have labels, none are used
-        unlabelled = pl.when(pl.Series(is_target)).then(None).otherwise(pl.col(columns.label))
-        frame = frame.with_columns(unlabelled.alias(columns.label))
+        source_labels = pl.when(pl.Series(is_target)).then(None).otherwise(pl.col(columns.label))
+        frame = frame.with_columns(source_labels.alias(columns.label))
     if columns.rewards == () and options["arms"] is None:
         options["class_names"] = pooled_pair.class_names
     frames_by_role = {
-        f"{role}s": {name: frame.filter(row_domains == name) for name in names}
-        for role, names in (("source", sources), ("target", target_names))
+        f"{role}s": {domain_name: frame.filter(domain_of_row == domain_name) for domain_name in names}
+        for role, names in (("source", source_names), ("target", target_names))
     }
     arguments = {"source": None, "target": None, **frames_by_role, **options}
-    return read_several(from_table, {**arguments, "transform": pooled_pair.table}, by_target=())
+    return read_all_domains(from_table, {**arguments, "transform": pooled_pair.table}, mapped_fields=())
 
 
 def _add_row_numbers(frame: pl.DataFrame) -> pl.DataFrame:
@@ -284,10 +283,10 @@ def _list_arm_names(source: pl.DataFrame, columns: Columns, class_names: Sequenc
         raise InvalidInput("class_names cannot be given with columns.rewards, whose names are the arm names")
     if class_names is not None:
         return list(check_class_names([_format_name(name) for name in class_names], max(2, len(class_names))))
-    return list(columns.rewards) or _sort_values(_read_values(source, str(columns.arm or columns.label)))
+    return list(columns.rewards) or _list_sorted_names(_require_values(source, str(columns.arm or columns.label)))
 
 
-def _sort_values(values: list[Any]) -> list[str]:
+def _list_sorted_names(values: list[Any]) -> list[str]:
     """Return the names of the distinct values, sorted by value if they can be compared, else by name."""
     try:
         return [_format_name(value) for value in sorted(set(values))]
@@ -300,7 +299,7 @@ def _format_name(value: Any) -> str:
     return format_value(value) if isinstance(value, float) else str(value)
 
 
-def _read_values(frame: pl.DataFrame, name: str) -> list[Any]:
+def _require_values(frame: pl.DataFrame, name: str) -> list[Any]:
     """Return the values of a column. Raise an error if one is missing."""
     if name not in frame.columns:
         names = frame.drop(ROW_COLUMN, strict=False).columns
@@ -317,7 +316,7 @@ def _get_strata(frame: pl.DataFrame, columns: Columns, table_name: str, arm_colu
     name = arm_column or columns.label
     if name is None:
         return np.asarray(_read_reward_table(frame, columns, table_name).argmax(axis=1))
-    return np.unique([str(value) for value in _read_values(frame, name)], return_inverse=True)[1]
+    return np.unique([str(value) for value in _require_values(frame, name)], return_inverse=True)[1]
 
 
 def _has_labels(target: pl.DataFrame, columns: Columns, remedy: str) -> bool:
@@ -344,26 +343,26 @@ def _read_outcomes(frame: pl.DataFrame, columns: Columns, arm_names: Sequence[st
         rewards[:, indices] = reward_table
         return rewards
     assert columns.label is not None
-    return _find_arm_indices(_read_values(frame, columns.label), arm_names, columns.label, table_name)
+    return _find_arm_indices(_require_values(frame, columns.label), arm_names, columns.label, table_name)
 
 
 def _find_arm_indices(values: list[Any], arm_names: Sequence[str], column: str, table_name: str) -> IntArray:
     """Return the arm index of each value, (n,). ``column`` and ``table_name`` are for error messages."""
     index_by_name = {name: index for index, name in enumerate(arm_names)}
     index_by_value = {value: find_arm_index(value, index_by_name) for value in values}
-    unknown = next((_format_name(value) for value, index in index_by_value.items() if index is None), None)
-    if unknown is not None:
-        problem = f"{table_name} has {unknown!r} in column {column!r}"
+    unknown_name = next((_format_name(value) for value, index in index_by_value.items() if index is None), None)
+    if unknown_name is not None:
+        problem = f"{table_name} has {unknown_name!r} in column {column!r}"
         raise DataError(f"{problem}, which is not an arm ({', '.join(arm_names)})")
     return np.array([index_by_value[value] for value in values], dtype=np.int64)
 
 
 def _read_reward_table(frame: pl.DataFrame, columns: Columns, table_name: str) -> FloatArray:
     """Return the rewards in the reward columns, (n, K)."""
-    return np.stack([_read_column(frame, name, table_name) for name in columns.rewards], axis=1)
+    return np.stack([_require_numbers(frame, name, table_name) for name in columns.rewards], axis=1)
 
 
-def _read_column(frame: pl.DataFrame, name: str, table_name: str) -> FloatArray:
+def _require_numbers(frame: pl.DataFrame, name: str, table_name: str) -> FloatArray:
     """Return a column of rewards or propensities. Raise an error if a value is missing."""
     values = read_numbers(frame, name, table_name=table_name, is_context=False)
     if np.isnan(values).any():
@@ -387,9 +386,9 @@ def _add_propensities(rounds_by_field: dict[str, Any], n_arms: int) -> None:
 def _warn_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
     """Warn about categorical columns in which no category occurs in both domains. They are uninformative."""
     for name in columns.categorical:
-        source_values, target_values = (set(read_categories(frame, name)) - {None} for frame in (source, target))
-        if source_values and target_values and not source_values & target_values:
-            examples = f"{min(map(str, source_values))!r} and {min(map(str, target_values))!r}"
+        source_categories, target_categories = (set(read_categories(rows, name)) - {None} for rows in (source, target))
+        if source_categories and target_categories and not source_categories & target_categories:
+            examples = f"{min(map(str, source_categories))!r} and {min(map(str, target_categories))!r}"
             warnings.warn(
                 f"column {name!r} has no category that both source and target have ({examples}), so it is "
                 "uninformative about the target. Use the same spelling in both, or drop the column",
