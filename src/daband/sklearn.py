@@ -30,6 +30,7 @@ from daband.domains.readers._arrays import ArrayContexts
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import InvalidInput
 from daband.evaluation._off_policy import evaluate_log
+from daband.evaluation._source_rounds import apply_by_source
 from daband.policies._registered import policies
 from daband.training._loop import choose_training_budget, train
 
@@ -121,9 +122,7 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
     def _score_domains(self, X: Any, sample_domain: Any, score: Callable[[FloatArray, str], FloatArray]) -> FloatArray:
         """Call ``score(contexts, domain)`` for the rows of each domain. Return its results (n, K) in row order."""
         contexts, row_domains = self._find_domain_names(X, sample_domain)
-        scores = np.empty((len(contexts), self.policy_.n_arms))
-        for name in np.unique(row_domains):
-            scores[row_domains == name] = score(contexts[row_domains == name], str(name))
+        (scores,) = apply_by_source(lambda rows, name: [score(rows, name)], contexts, row_domains)
         return scores
 
     def predict(self, X: Any, sample_domain: Any = None) -> AnyArray:

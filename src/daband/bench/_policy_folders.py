@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from daband.domains._registry import load
 from daband.errors import DataError, InvalidInput, NotFitted
 from daband.policies._checkpoints import load_policy, read_notes
 from daband.policies._log_policy import LogPolicy
+from daband.training._loop import name_candidate_folder
 from daband.training._trainer import Run
-from daband.training._work_folder import as_json
 from daband.trust._assess import assess
 from daband.trust._assessment import Assessment, read_assessment
 from daband.trust._audit import Audit, answer_audit, audit
@@ -181,22 +181,18 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     pair_fields = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
     write_json(folder / CHOICE_FILE, {**pair_fields, **choice.as_dict()})
     (folder / "done").unlink(missing_ok=True)  # a choice may be made again, with rewards
-    chosen_settings = _drop_exploration({**policy.settings(), "name": policy.name})
-    for path in sorted((folder / CANDIDATES_FOLDER).glob("*/config.json")):
-        config = read_json(path)
-        if _drop_exploration(config.get("policy") or {}) == chosen_settings:
-            run = _read_run(path.parent)
-            for name in ("rounds.npz", "episodes.jsonl"):
-                write_bytes(folder / name, read_bytes(path.parent / name))
-            config["run"] = spec.model_dump(mode="json")
-            write_json(folder / "config.json", config, sort_keys=True)
-            finish_run(PreparedRun(spec, pair, policy, folder), run)
-            return
+    candidate_folder = _find_candidate_folder(folder, choice.table, spec.seed)
+    for name in ("rounds.npz", "episodes.jsonl"):
+        write_bytes(folder / name, read_bytes(candidate_folder / name))
+    config = {**read_json(candidate_folder / "config.json"), "run": spec.model_dump(mode="json")}
+    write_json(folder / "config.json", config, sort_keys=True)
+    finish_run(PreparedRun(spec, pair, policy, folder), _read_run(candidate_folder))
 
 
-def _drop_exploration(settings: dict[str, Any]) -> Any:
-    """Return the settings of a policy without its exploration, which may be changed after training."""
-    return as_json({name: value for name, value in settings.items() if name not in ("epsilon", "explore")})
+def _find_candidate_folder(folder: Path, table: Sequence[Mapping[str, Any]], seed: int) -> Path:
+    """Return the folder in which the chosen candidate of a choice was trained, from the table of the choice."""
+    index = next(index for index, row in enumerate(table) if row["chosen"])
+    return folder / CANDIDATES_FOLDER / name_candidate_folder(index, table[index]["candidate"], seed)
 
 
 def _read_run(folder: Path) -> Run:
@@ -263,9 +259,8 @@ def _assess_run(path: Path, spec: RunSpec, incumbent: Any) -> Assessment:
     policy = load_policy(path / "policy.safetensors")
     if isinstance(policy, LogPolicy) and policy.evidence.personalises and (path / CHOICE_FILE).is_file():
         # The chosen policy has learned the held-out source rounds, the trained candidate has not.
-        index = next(index for index, row in enumerate(read_json(path / CHOICE_FILE)["table"]) if row["chosen"])
-        for file in (path / CANDIDATES_FOLDER).glob(f"{index}-*-{spec.seed}/policy.safetensors"):
-            policy = load_policy(file)
+        candidate_folder = _find_candidate_folder(path, read_json(path / CHOICE_FILE)["table"], spec.seed)
+        policy = load_policy(candidate_folder / "policy.safetensors")
     return assess(
         policy,
         source=pair.source_test,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray
-from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain
+from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain, gather_rows
 
 #: The number of adjacent rows that are read at once.
 _BLOCK_ROWS = 50
@@ -27,10 +27,8 @@ def apply_by_source(
     """
     if source_names is None:
         return list(function(contexts, "source"))
-    rows_by_source = {str(name): np.flatnonzero(source_names == name) for name in np.unique(source_names)}
-    original_order = np.argsort(np.concatenate(list(rows_by_source.values())))
-    results = [function(contexts[rows], name) for name, rows in rows_by_source.items()]
-    return [np.concatenate(source_arrays)[original_order] for source_arrays in zip(*results, strict=True)]
+    names, source_indices = np.unique(source_names, return_inverse=True)
+    return gather_rows(source_indices, lambda index, rows: function(contexts[rows], str(names[index])))
 
 
 def sample_round_indices(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, seed: int) -> IntArray:

@@ -404,7 +404,7 @@ def train_candidates(
     policies = [candidate.build(pair, seed=seed, device=device) for candidate in candidates]
     named_phases = []
     for index, (candidate, policy) in enumerate(zip(candidates, policies, strict=True)):
-        folder = None if directory is None else Path(directory) / f"{index}-{_slugify(candidate.name)}-{seed}"
+        folder = None if directory is None else Path(directory) / name_candidate_folder(index, candidate.name, seed)
         settings = TrainSettings(episodes=episodes, episode_length=episode_length, directory=folder)
         named_phases.append((candidate.name, build_source_phase(policy, pair.source, pair.target, settings)))
     _run_candidates(named_phases, progress, describe_first)
@@ -457,6 +457,6 @@ def _compute_progress(last_group: RunGroup, groups: Sequence[RunGroup]) -> Candi
     )
 
 
-def _slugify(name: str) -> str:
-    """Return a name in which characters that file names may not contain are replaced by hyphens."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")
+def name_candidate_folder(index: int, name: str, seed: int) -> str:
+    """Return the name of the folder in which ``train_candidates`` trains the candidate with this index and name."""
+    return f"{index}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')}-{seed}"
