@@ -192,7 +192,7 @@ def test_with_rewards_the_verdict_uses_all_of_them(assessment):
 def test_the_page_and_the_file(assessment, tmp_path):
     page = str(assessment)
     assert page.startswith(assessment.sentence)
-    assert f"In {assessment.shifts} shifts between real domains like this, half kept" in " ".join(page.split())
+    assert f"In {assessment.shifts} shifts between real domains with data of this kind" in " ".join(page.split())
     assert "The incumbent is better only if the whole advantage vanishes" in " ".join(page.split())
     assessment.save(tmp_path / "a.json")
     assert read_assessment(tmp_path / "a.json") == assessment

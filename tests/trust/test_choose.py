@@ -301,7 +301,7 @@ def test_the_command_writes_the_policy_and_the_choice(tmp_path):
     assert written["candidate"] in done.output
     assessment = daband.trust.read_assessment(out / "assessment.json")
     assert done.output.splitlines().index(assessment.sentence) < done.output.splitlines().index(f"Written: {out}")
-    assert "shifts between real domains like this" in done.output
+    assert "shifts between real domains with data of this kind" in done.output
     assert "at most" not in done.output  # a column of target rewards
     assert daband.load(out / "policy.safetensors").rounds_learned == 32
 

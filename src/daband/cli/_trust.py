@@ -158,7 +158,7 @@ def audit_command(
         audit, assessment = add_answers(folder, answers, replace=replace)
         _print_audit(audit, folder, questions=answers)
         if assessment is not None:
-            print_line(f"Verdict of the assessment, by its one-sided 90% limit: {assessment.verdict}.")
+            print_line(f"Verdict of the assessment, which has another rule: {assessment.verdict}.")
             if assessment.verdict == COLLECT:
                 larger_budget = min(audit.budget + assessment.rewards_needed, audit.contexts)
                 print_line(f"For more: daband audit {shlex.quote(str(folder))} --budget {larger_budget} --out more.csv")

@@ -135,8 +135,8 @@ class Assessment:
     def reference(self) -> str:
         """The reference class in one sentence."""
         return (
-            f"In {self.shifts} shifts between real domains like this, half kept {self.median_kept:.0%} of their "
-            f"advantage or more; one in ten kept less than {max(self.tenth_percentile_kept, 0.0):.0%}, and "
+            f"In {self.shifts} shifts between real domains with data of this kind, half kept {self.median_kept:.0%} of "
+            f"their advantage or more; one in ten kept less than {max(self.tenth_percentile_kept, 0.0):.0%}, and "
             f"{self.lost_fraction:.0%} lost all of it."
         )
 
