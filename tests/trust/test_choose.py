@@ -206,14 +206,6 @@ def test_what_cannot_be_asked_is_rejected():
         daband.choose(pair, ask=lambda contexts, arms: [0.0])
 
 
-def test_exploration_of_the_chosen_policy():
-    pair = daband.domains.load("synthetic", tiny=True)
-    choice = daband.choose(pair, candidates=LINEAR, episodes=4, episode_length=32, epsilon=0.3)
-    assert choice.candidate == "linucb"
-    decided = choice.policy.select(pair.target.read(np.arange(20)))
-    assert (decided.propensity < 1).all()
-
-
 def test_choose_on_a_log_sees_that_contexts_help():
     draw = np.random.default_rng(0)
     x = draw.normal(size=(1500, 3))
@@ -443,11 +435,6 @@ def test_a_log_with_a_large_effect_is_personalised():
     with pytest.warns(UserWarning, match="has learned these source rounds"):
         daband.assess(choice.policy, source=pair.source_test, target=pair.target)
     assert choice.policy.evidence.rounds == judged.evidence.rounds + len(pair.source_test)  # learned after it judged
-
-
-def test_a_log_can_be_explored_if_the_user_asks():
-    policy = daband.choose(log_pair(0.0, n=1000), epsilon=0.3).policy
-    assert policy.epsilon == 0.3
 
 
 def test_a_short_log_gives_its_best_arm():

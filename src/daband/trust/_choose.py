@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from daband.linear._advantages import LogEvidence
 from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._log_policy import MAX_DIMENSIONS, LogPolicy
 from daband.policies._mixture import MAX_LINEAR_DIM
-from daband.policies._pair_defaults import choose_transform, get_setting_defaults
+from daband.policies._pair_defaults import choose_transform
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.policies._trees import MAX_STORED_ROUNDS
@@ -226,8 +226,6 @@ def choose(
     budget: int = 0,
     until_clear: bool = False,
     directory: str | Path | None = None,
-    explore: str | None = None,
-    epsilon: float | None = None,
     seed: int = 0,
     episodes: int | None = None,
     episode_length: int = 64,
@@ -258,8 +256,6 @@ def choose(
             excludes 0.
         directory: folder of runs, questions and answers. A repeated call reads them instead of training or asking
             again.
-        explore: exploration rule of the candidates, and so of the exported policy.
-        epsilon: exploration probability of the candidates.
         seed: seed of the policies and of the questions.
         episodes: episodes of each training; by default about 4,000 rounds for vectors, and as in ``train`` for images.
         episode_length: rounds of an episode.
@@ -284,7 +280,6 @@ def choose(
         candidates = default_candidates(pair, quick=True)
     candidates = _check_arguments(pair, ask, budget, directory, candidates, seed, episode_length)
     incumbent = as_incumbent(incumbent, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target)
-    candidates = [_with_exploration(candidate, explore, epsilon) for candidate in candidates]
     training_pair, episodes, episode_length = choose_training_budget(pair, episodes, episode_length)
     folder = None if directory is None else Path(directory)
     trained_policies = train_candidates(
@@ -598,11 +593,3 @@ def _check_arguments(
     if not candidates or not all(isinstance(candidate, Candidate) for candidate in candidates):
         raise InvalidInput("candidates must be a list of at least one daband.trust.Candidate")
     return candidates
-
-
-def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float | None) -> Candidate:
-    """Return the candidate with these exploration settings, as far as its policy has them."""
-    setting_names = get_setting_defaults(policies.get(candidate.method.removesuffix(_PCA_SUFFIX)))
-    exploration = {"explore": explore, "epsilon": epsilon}
-    settings = {name: value for name, value in exploration.items() if value is not None and name in setting_names}
-    return replace(candidate, settings={**settings, **candidate.settings}) if settings else candidate
