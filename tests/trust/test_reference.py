@@ -82,3 +82,9 @@ def test_limits_hold_and_deployments_are_right_on_data_sets_that_are_left_out(ki
     good, deployed = target >= 0.05, low > 0.0
     assert weight[good] @ deployed[good] / weight[good].sum() >= 0.8
     assert weight[deployed] @ (target[deployed] < 0.0) / weight[deployed].sum() <= 0.04
+
+
+def test_no_data_set_counts_twice_under_two_names():
+    """Office-31 was stored as ``office31`` and as ``office31_features``, so three of its pairs counted twice."""
+    families = {name.partition("/")[0] for name in load_reference_class().data_sets}
+    assert not [family for family in families if f"{family}_features" in families]
