@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from daband.evaluation._regret_bound import (
-    add_bound_terms,
+    accumulate_bound_terms,
     compute_bound_terms,
     estimate_divergence,
 )
@@ -36,10 +36,10 @@ def test_observable_terms_against_a_loop():
     source, target = decisions(rng, 8, 3, alpha), decisions(rng, 4, 3, alpha)
     reward = rng.integers(0, 2, 8).astype(float)
     terms = compute_bound_terms(
-        source=source,
-        reward=reward,
+        source_decisions=source,
+        rewards=reward,
         choice_errors=reward < 1,
-        target=target,
+        target_decisions=target,
         alpha=alpha,
         divergence=0.5,
         source_regret=3.0,
@@ -81,10 +81,10 @@ def small_problems():
                 for arm_s, arm_t in ((source.arm, target.arm), (best_s, best_t))
             )
             terms = compute_bound_terms(
-                source=source,
-                reward=reward,
+                source_decisions=source,
+                rewards=reward,
                 choice_errors=source.arm != best_s,
-                target=target,
+                target_decisions=target,
                 alpha=alpha,
                 divergence=divergence,
                 source_regret=float(1.0 - reward.sum()),
@@ -119,7 +119,13 @@ KNOWN = {"divergence": 0.0, "source_regret": 0.0}
 @pytest.mark.parametrize("unknown", [{"divergence": None}, {"source_regret": None}, {"source_regret": math.nan}])
 def test_what_is_unknown_is_missing_and_so_is_the_sum(unknown):
     still = decision(np.array([[1.0, 0.0]] * 8), np.zeros((8, 2)), 0.0)
-    rounds = {"source": still, "reward": np.ones(8), "choice_errors": np.zeros(8), "target": still, "alpha": 0.0}
+    rounds = {
+        "source_decisions": still,
+        "rewards": np.ones(8),
+        "choice_errors": np.zeros(8),
+        "target_decisions": still,
+        "alpha": 0.0,
+    }
     terms = compute_bound_terms(**rounds, **{**KNOWN, **unknown})
     assert getattr(terms, next(iter(unknown))) is None
     assert terms.total is None
@@ -129,16 +135,18 @@ def test_what_is_unknown_is_missing_and_so_is_the_sum(unknown):
 def test_the_sums_without_a_discriminator_has_no_sum():
     rng = np.random.default_rng(0)
     episode = {
-        "source": decisions(rng, 6, 3, 0.2),
-        "reward": np.ones(6),
-        "regret": np.zeros(6),
-        "target": decisions(rng, 5, 3, 0.2),
+        "source_decisions": decisions(rng, 6, 3, 0.2),
+        "rewards": np.ones(6),
+        "regrets": np.zeros(6),
+        "target_decisions": decisions(rng, 5, 3, 0.2),
     }
     episode["alpha"] = 0.0
-    first = add_bound_terms(None, **episode, accuracy=0.5)
+    first = accumulate_bound_terms(None, **episode, discriminator_accuracy=0.5)
     assert {"bound_total", "bound_divergence"} <= set(first)
-    second = add_bound_terms(first, **episode, accuracy=None)
-    third = add_bound_terms(second, **episode, accuracy=0.5)  # one episode is missing from the sum for good
+    second = accumulate_bound_terms(first, **episode, discriminator_accuracy=None)
+    third = accumulate_bound_terms(
+        second, **episode, discriminator_accuracy=0.5
+    )  # one episode is missing from the sum for good
     for record in (second, third):
         assert not {"bound_total", "bound_divergence"} & set(record)
         assert record["bound_regression_error"] > first["bound_regression_error"]
@@ -148,26 +156,26 @@ def test_the_sums_add_episodes_up():
     rng = np.random.default_rng(0)
     episodes = [
         {
-            "source": decisions(rng, 6, 3, 0.2),
-            "reward": rng.integers(0, 2, 6).astype(float),
-            "regret": rng.random(6),
-            "target": decisions(rng, 5, 3, 0.2),
-            "accuracy": 0.75,
+            "source_decisions": decisions(rng, 6, 3, 0.2),
+            "rewards": rng.integers(0, 2, 6).astype(float),
+            "regrets": rng.random(6),
+            "target_decisions": decisions(rng, 5, 3, 0.2),
+            "discriminator_accuracy": 0.75,
         }
         for _ in range(3)
     ]
     record = None
     for episode in episodes:
-        record = add_bound_terms(record, alpha=0.2, **episode)
+        record = accumulate_bound_terms(record, alpha=0.2, **episode)
     parts = [
         compute_bound_terms(
-            source=e["source"],
-            reward=e["reward"],
-            choice_errors=e["reward"] < 1,
-            target=e["target"],
+            source_decisions=e["source_decisions"],
+            rewards=e["rewards"],
+            choice_errors=e["rewards"] < 1,
+            target_decisions=e["target_decisions"],
             alpha=0.2,
             divergence=1.0,
-            source_regret=float(e["regret"].sum()),
+            source_regret=float(e["regrets"].sum()),
         )
         for e in episodes
     ]

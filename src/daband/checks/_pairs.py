@@ -28,8 +28,8 @@ def check_names(pair: Pair) -> None:
         n_arms = getattr(domain, "n_arms", pair.n_arms)
         _require(n_arms == pair.n_arms, f"{name} has {n_arms} arms, but the pair has {pair.n_arms}")
     if pair.feature_names:
-        size = int(np.prod(pair.context_shape))
-        _require(len(pair.feature_names) == size, f"{len(pair.feature_names)} feature names for {size} features")
+        n_names, n_features = len(pair.feature_names), int(np.prod(pair.context_shape))
+        _require(n_names == n_features, f"{n_names} feature names for {n_features} features")
 
 
 @PAIR_CHECKS.add
@@ -74,11 +74,11 @@ def check_reward_values(pair: Pair) -> None:
             _require(((log.propensities > 0) & (log.propensities <= 1)).all(), f"{name} propensities must be in (0, 1]")
             _require(((log.arms >= 0) & (log.arms < pair.n_arms)).all(), f"{name} has an arm out of range")
             _require(np.isfinite(log.rewards).all(), f"{name} has a reward that is not finite")
-    for name, table in reward_tables:
-        _require(table.ndim == 2 and table.shape[1] == pair.n_arms, f"{name} rewards have shape {table.shape}")
-        _require(np.isfinite(table).all(), f"{name} has a reward that is not finite")
+    for name, rewards in reward_tables:
+        _require(rewards.ndim == 2 and rewards.shape[1] == pair.n_arms, f"{name} rewards have shape {rewards.shape}")
+        _require(np.isfinite(rewards).all(), f"{name} has a reward that is not finite")
         if pair.feedback == "one_hot":
-            is_one_hot = np.isin(table, (0.0, 1.0)).all() and (table.sum(axis=1) == 1).all()
+            is_one_hot = np.isin(rewards, (0.0, 1.0)).all() and (rewards.sum(axis=1) == 1).all()
             _require(is_one_hot, f"{name}: exactly one arm must have reward 1 and the others 0")
 
 
@@ -88,15 +88,16 @@ def check_order(pair: Pair) -> None:
     for name, domain in _list_domains(pair):
         if isinstance(domain, EvaluationDomain):
             continue
-        n = len(domain)
-        order = domain.order(0, n, seed=0)
-        _require((np.sort(order) == np.arange(n)).all(), f"a pass of {name} does not show every context once")
-        _require((order == domain.order(0, n, seed=0)).all(), f"{name}: the same seed gave two different orders")
-        if n > 20:  # a small domain may have the same order for two seeds
-            _require((order != domain.order(0, n, seed=1)).any(), f"{name}: two seeds gave the same order")
-        n_rows = min(n, _MAX_CHECKED_CONTEXTS)
-        batch = domain.batch(0, n_rows, seed=3)
-        halves = np.concatenate([domain.batch(0, n_rows // 2, seed=3), domain.batch(n_rows // 2, n_rows, seed=3)])
+        n_rows = len(domain)
+        order = domain.order(0, n_rows, seed=0)
+        _require((np.sort(order) == np.arange(n_rows)).all(), f"a pass of {name} does not show every context once")
+        _require((order == domain.order(0, n_rows, seed=0)).all(), f"{name}: the same seed gave two different orders")
+        if n_rows > 20:  # a small domain may have the same order for two seeds
+            _require((order != domain.order(0, n_rows, seed=1)).any(), f"{name}: two seeds gave the same order")
+        n_checked = min(n_rows, _MAX_CHECKED_CONTEXTS)
+        batch = domain.batch(0, n_checked, seed=3)
+        middle = n_checked // 2
+        halves = np.concatenate([domain.batch(0, middle, seed=3), domain.batch(middle, n_checked, seed=3)])
         _require((batch == halves).all(), f"{name}: a batch differs from its two halves")
         try:
             domain.batch(0, domain.rounds_available + 1, seed=0)
@@ -154,8 +155,8 @@ def _read_batches(pair: Pair) -> list[tuple[str, AnyArray]]:
     return [(name, _read_contexts(domain, _MAX_CHECKED_CONTEXTS)) for name, domain in _list_domains(pair)]
 
 
-def _read_contexts(domain: Contexts | EvaluationDomain, n: int) -> AnyArray:
-    """Return at most ``n`` contexts of a domain, (B, *C)."""
+def _read_contexts(domain: Contexts | EvaluationDomain, max_contexts: int) -> AnyArray:
+    """Return the first contexts of a domain, at most ``max_contexts``, (B, *C)."""
     if isinstance(domain, EvaluationDomain):
-        return domain.read(0, min(n, len(domain)))
-    return domain.batch(0, min(n, len(domain)), seed=0)
+        return domain.read(0, min(max_contexts, len(domain)))
+    return domain.batch(0, min(max_contexts, len(domain)), seed=0)

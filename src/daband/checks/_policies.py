@@ -30,8 +30,8 @@ from daband.policies._policy import Policy, RewardedDecision
 
 #: The checks of a policy, in the order in which they run.
 POLICY_CHECKS = Checks()
-#: The result of a function that reads a saved file.
-T = TypeVar("T")
+#: The content of a saved file, as a function reads it.
+FileContent = TypeVar("FileContent")
 
 #: A function that returns a new policy, called with the keywords ``context_shape``, ``n_arms`` and ``seed``, and with
 #: ``arms`` unless it is a class without that setting. The same arguments must give the same policy.
@@ -59,9 +59,9 @@ def _offers_shared_arms(make: MakePolicy) -> bool:
     return not isinstance(make, type) or "arms" in get_setting_defaults(make)
 
 
-def draw_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:
-    """Return contexts with uniform draws from [-1, 1]: (n, 3), or (n, n_arms, 3) for shared arms."""
-    shape = (n, *CONTEXT_SHAPE) if arms == "disjoint" else (n, n_arms, *CONTEXT_SHAPE)
+def draw_contexts(rng: np.random.Generator, n_contexts: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:
+    """Return contexts with uniform draws from [-1, 1]: (n_contexts, 3), or (n_contexts, n_arms, 3) for shared arms."""
+    shape = (n_contexts, *CONTEXT_SHAPE) if arms == "disjoint" else (n_contexts, n_arms, *CONTEXT_SHAPE)
     return rng.uniform(-1.0, 1.0, shape)
 
 
@@ -86,8 +86,8 @@ def train_policy(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
     return policy
 
 
-def _read_saved(policy: Policy, read: Callable[[Path], T]) -> T:
-    """Return the result of ``read`` for the file of a saved policy."""
+def _read_saved(policy: Policy, read: Callable[[Path], FileContent]) -> FileContent:
+    """Save a policy, and return what ``read`` returns for the path of its file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.safetensors"
         policy.save(path)
@@ -158,19 +158,20 @@ def check_weights_count_rounds(make: MakePolicy, arms: str) -> None:
     if create_policy(make, arms).weights_are_importance:
         return
     rng = np.random.default_rng(14)
-    contexts, played_arms, reward = draw_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
+    contexts, played_arms, rewards = draw_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
     weights = np.repeat([1.0, 2.0, 0.0], 8)
     counts = weights.astype(np.int64)
-    weighted, repeated = create_policy(make, arms), create_policy(make, arms)
-    weighted.update(contexts, played_arms, reward, weights=weights)
-    repeated.update(contexts.repeat(counts, axis=0), played_arms.repeat(counts), reward.repeat(counts))
-    if not weighted.order_matters:
-        assert_close(weighted.decide(contexts).mean, repeated.decide(contexts).mean, "means of weighted rounds")
-    assert weighted.rounds_learned == 24, weighted.rounds_learned
-    unweighted, weighted_by_1 = create_policy(make, arms), create_policy(make, arms)
-    unweighted.update(contexts, played_arms, reward)
-    weighted_by_1.update(contexts, played_arms, reward, weights=np.ones(24))
-    assert_close_predictions(unweighted.decide(contexts), weighted_by_1.decide(contexts), "rounds of weight 1")
+    weighted_policy, repeating_policy = create_policy(make, arms), create_policy(make, arms)
+    weighted_policy.update(contexts, played_arms, rewards, weights=weights)
+    repeating_policy.update(contexts.repeat(counts, axis=0), played_arms.repeat(counts), rewards.repeat(counts))
+    if not weighted_policy.order_matters:
+        weighted_mean, repeated_mean = (policy.decide(contexts).mean for policy in (weighted_policy, repeating_policy))
+        assert_close(weighted_mean, repeated_mean, "means of weighted rounds")
+    assert weighted_policy.rounds_learned == 24, weighted_policy.rounds_learned
+    unweighted_policy, unit_policy = create_policy(make, arms), create_policy(make, arms)
+    unweighted_policy.update(contexts, played_arms, rewards)
+    unit_policy.update(contexts, played_arms, rewards, weights=np.ones(24))
+    assert_close_predictions(unweighted_policy.decide(contexts), unit_policy.decide(contexts), "rounds of weight 1")
     played_decision = create_policy(make, arms).play(contexts, rng.random((24, N_ARMS)), weights=weights)
     assert np.isfinite(played_decision.mean).all(), "play with weights gives means that are not finite"
 
@@ -188,11 +189,11 @@ def check_same_seed_same_choices(make: MakePolicy, arms: str) -> None:
 def check_ties_follow_the_seed(make: MakePolicy) -> None:
     """Check that ties before learning depend on the seed: not always one arm, and not the same arms for all seeds."""
     contexts = draw_contexts(np.random.default_rng(2), 30, "disjoint")
-    choices = [create_policy(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
-    for seed, chosen in enumerate(choices):
+    arms_by_seed = [create_policy(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
+    for seed, arms in enumerate(arms_by_seed):
         remedy = "break ties by a draw from the seed and the round"
-        assert len(np.unique(chosen)) > 1, f"seed {seed} gives every tied context to arm {chosen[0]}; {remedy}"
-    assert any((choices[0] != seed_choices).any() for seed_choices in choices[1:]), "seeds 0 to 3 break ties equally"
+        assert len(np.unique(arms)) > 1, f"seed {seed} gives every tied context to arm {arms[0]}; {remedy}"
+    assert any((arms_by_seed[0] != arms).any() for arms in arms_by_seed[1:]), "seeds 0 to 3 break ties equally"
 
 
 @_with_both_arm_models
@@ -211,7 +212,7 @@ def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
         contexts = draw_contexts(np.random.default_rng(4), 10, arms)
         batch_decision = train_policy(make, arms).select(contexts, domain)
         policy = train_policy(make, arms)
-        single_decisions = [policy.select(contexts[i : i + 1], domain) for i in range(10)]
+        single_decisions = [policy.select(contexts[row : row + 1], domain) for row in range(10)]
         joined_decision = join_decisions(single_decisions)
         assert_close_predictions(batch_decision, joined_decision, "a batch and its singles")
         assert_same(batch_decision.arm, joined_decision.arm, "arms")
@@ -251,16 +252,16 @@ def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
     Unless ``order_matters``, their order does not change predictions.
     """
     rng = np.random.default_rng(8)
-    contexts, played_arms, reward = draw_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
+    contexts, played_arms, rewards = draw_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
     rewarded_rounds = rng.permutation(16)[:11]
     batch_policy, single_policy = create_policy(make, arms), create_policy(make, arms)
-    batch_policy.update(contexts[rewarded_rounds], played_arms[rewarded_rounds], reward[rewarded_rounds])
-    for i in rewarded_rounds[::-1]:
-        single_policy.update(contexts[i : i + 1], played_arms[i : i + 1], reward[i : i + 1])
-    unseen = draw_contexts(rng, 5, arms)
+    batch_policy.update(contexts[rewarded_rounds], played_arms[rewarded_rounds], rewards[rewarded_rounds])
+    for row in rewarded_rounds[::-1]:
+        single_policy.update(contexts[row : row + 1], played_arms[row : row + 1], rewards[row : row + 1])
+    probes = draw_contexts(rng, 5, arms)
     assert batch_policy.rounds_learned == single_policy.rounds_learned == 11
     if not batch_policy.order_matters:
-        assert_close_predictions(batch_policy.decide(unseen), single_policy.decide(unseen), "a batch and single rounds")
+        assert_close_predictions(batch_policy.decide(probes), single_policy.decide(probes), "a batch and single rounds")
 
 
 @_with_both_arm_models
@@ -308,9 +309,9 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
     new_decision = policy.decide(contexts)
     assert_close(new_decision.mean[:, :N_ARMS], old_decision.mean, "means of the old arms")
     assert_close(new_decision.bonus[:, :N_ARMS], old_decision.bonus, "bonuses of the old arms")
-    choice = policy.select(contexts, available=[False] * N_ARMS + [True])
-    assert (choice.arm == N_ARMS).all()
-    policy.update(contexts, choice.arm, np.ones(8))
+    new_arm_decision = policy.select(contexts, available=[False] * N_ARMS + [True])
+    assert (new_arm_decision.arm == N_ARMS).all()
+    policy.update(contexts, new_arm_decision.arm, np.ones(8))
     if not _offers_shared_arms(make):
         return
     shared_policy = train_policy(make, "shared")
@@ -333,12 +334,12 @@ def _play_rescaled(make: MakePolicy, arms: str, *, factor: float, offset: float)
 @_with_both_arm_models
 def check_units_change_no_decision(make: MakePolicy, arms: str) -> None:
     """Check that rewards times 1,000 plus 7 give the same arms, and predictions and bonuses in that unit."""
-    original = _play_rescaled(make, arms, factor=1.0, offset=0.0)
-    rescaled = _play_rescaled(make, arms, factor=1000.0, offset=7.0)
-    assert_same(original.arm, rescaled.arm, "arms in another unit")
+    original_decision = _play_rescaled(make, arms, factor=1.0, offset=0.0)
+    rescaled_decision = _play_rescaled(make, arms, factor=1000.0, offset=7.0)
+    assert_same(original_decision.arm, rescaled_decision.arm, "arms in another unit")
     # Networks compute in single precision.
-    assert_close(1000.0 * original.mean + 7.0, rescaled.mean, "means in another unit", rtol=1e-4)
-    assert_close(1000.0 * original.bonus, rescaled.bonus, "bonuses in another unit", rtol=1e-4)
+    assert_close(1000.0 * original_decision.mean + 7.0, rescaled_decision.mean, "means in another unit", rtol=1e-4)
+    assert_close(1000.0 * original_decision.bonus, rescaled_decision.bonus, "bonuses in another unit", rtol=1e-4)
 
 
 @POLICY_CHECKS.add
@@ -364,8 +365,8 @@ def check_deployed_in_the_target(make: MakePolicy) -> None:
     contexts = draw_contexts(np.random.default_rng(15), 8, "disjoint")
     assert_same(policy.decide(contexts).mean, policy.decide(contexts, "source").mean, "means in the source")
     policy.deploy("target")
-    for deployed in (policy, reload_policy(policy), copy.deepcopy(policy)):
-        assert_same(deployed.decide(contexts).mean, policy.decide(contexts, "target").mean, "means in the target")
+    for variant in (policy, reload_policy(policy), copy.deepcopy(policy)):
+        assert_same(variant.decide(contexts).mean, policy.decide(contexts, "target").mean, "means in the target")
 
 
 @POLICY_CHECKS.add
@@ -374,17 +375,17 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
     n_threads, rounds_per_thread = 4, 20
     rng = np.random.default_rng(17)
     contexts = draw_contexts(rng, n_threads * rounds_per_thread, "disjoint")
-    played_arms, reward = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))
+    played_arms, rewards = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))
     policy, sequential_policy = create_policy(make, "disjoint"), create_policy(make, "disjoint")
 
     def serve_rounds(thread_index: int) -> int:
         """Serve the rounds of this thread, then those of the next thread. Return the number of rounds learned."""
         n_learned = 0
-        next_index, n = (thread_index + 1) % n_threads, len(contexts)
-        for i in [*range(thread_index, n, n_threads), *range(next_index, n, n_threads)]:
+        next_index, n_rounds = (thread_index + 1) % n_threads, len(contexts)
+        for i in [*range(thread_index, n_rounds, n_threads), *range(next_index, n_rounds, n_threads)]:
             row = slice(i, i + 1)
             policy.select(contexts[row])
-            n_learned += not policy.update(contexts[row], played_arms[row], reward[row], ids=[i], on_duplicate="skip")
+            n_learned += not policy.update(contexts[row], played_arms[row], rewards[row], ids=[i], on_duplicate="skip")
         return n_learned
 
     switch_interval = sys.getswitchinterval()
@@ -396,7 +397,7 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
         sys.setswitchinterval(switch_interval)
     assert n_learned == policy.rounds_learned == len(contexts), (n_learned, policy.rounds_learned, len(contexts))
     assert policy.rounds_decided == 2 * len(contexts), policy.rounds_decided
-    sequential_policy.update(contexts, played_arms, reward)
+    sequential_policy.update(contexts, played_arms, rewards)
     if not policy.order_matters:
         assert_close_predictions(policy.decide(contexts), sequential_policy.decide(contexts), "threads and one thread")
 

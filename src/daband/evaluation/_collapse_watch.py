@@ -21,12 +21,12 @@ class _Sign:
     name: str
     #: Name of the field in the record.
     field: str
-    #: The sign is present at this value or above.
-    at_least: float | None
-    #: The sign is present at this value or below.
-    at_most: float | None
-    #: Text of the warning, a format string with the fields ``value`` and ``n``, the number of episodes.
+    #: Text of the warning, a format string with the fields ``value`` and ``n_episodes``.
     template: str
+    #: The sign is present at this value or above.
+    at_least: float | None = None
+    #: The sign is present at this value or below.
+    at_most: float | None = None
 
     def is_present(self, record: Mapping[str, float]) -> bool:
         """Return True if an episode shows the sign."""
@@ -39,30 +39,27 @@ class _Sign:
 
 
 #: The signs that are watched for.
-_SIGNS = (
+_COLLAPSE_SIGNS = (
     _Sign(
         "one arm for the target",
         "target_top_share",
         at_least=0.95,
-        at_most=None,
-        template="nearly all target contexts go to one arm ({value:.0%} for {n} episodes). Lower the weight of "
-        "predicted_reward, raise target_diversity, or start the terms on the target later",
+        template="nearly all target contexts go to one arm ({value:.0%} for {n_episodes} episodes). Lower the weight "
+        "of predicted_reward, raise target_diversity, or start the terms on the target later",
     ),
     _Sign(
         "features nearly equal",
         "latent_spread",
-        at_least=None,
         at_most=0.004,
         template="different contexts have nearly the same features (their total variance is {value:.3g} of at most 1 "
-        "for {n} episodes). Lower the weight of the divergence or the learning rate",
+        "for {n_episodes} episodes). Lower the weight of the divergence or the learning rate",
     ),
     _Sign(
         "discriminator perfect",
         "discriminator_accuracy",
         at_least=0.995,
-        at_most=None,
-        template="the discriminator tells the domains apart without error ({value:.1%} for {n} episodes), so the "
-        "encoder learns nothing from it. Raise the adversarial weight, or align the encoder's wider features (the "
+        template="the discriminator tells the domains apart without error ({value:.1%} for {n_episodes} episodes), so "
+        "the encoder learns nothing from it. Raise the adversarial weight, or align the encoder's wider features (the "
         "recipe's setting dense.aligned = 'penultimate')",
     ),
 )
@@ -77,16 +74,17 @@ class CollapseWatch:
 
     def __init__(self, *, patience: int = 10) -> None:
         self.patience = patience
-        self._streaks = dict.fromkeys((sign.name for sign in _SIGNS), 0)
+        #: The number of latest consecutive episodes with a sign, by the name of the sign.
+        self._streak_lengths = dict.fromkeys((sign.name for sign in _COLLAPSE_SIGNS), 0)
         self._reported_names: set[str] = set()
 
     def observe(self, record: Mapping[str, float]) -> list[str]:
         """Return the warnings that are due after an episode with this record; usually there are none."""
         messages = []
-        for sign in _SIGNS:
-            self._streaks[sign.name] = self._streaks[sign.name] + 1 if sign.is_present(record) else 0
-            if self._streaks[sign.name] >= self.patience and sign.name not in self._reported_names:
+        for sign in _COLLAPSE_SIGNS:
+            self._streak_lengths[sign.name] = self._streak_lengths[sign.name] + 1 if sign.is_present(record) else 0
+            if self._streak_lengths[sign.name] >= self.patience and sign.name not in self._reported_names:
                 self._reported_names.add(sign.name)
-                message = sign.template.format(value=record[sign.field], n=self._streaks[sign.name])
+                message = sign.template.format(value=record[sign.field], n_episodes=self._streak_lengths[sign.name])
                 messages.append(f"{sign.name}: {message}")
         return messages

@@ -61,7 +61,7 @@ def has_learned(policy: Policy, path: str | Path) -> bool:
     return any(entry.removeprefix(TARGET_PREFIX).startswith(digest) for entry in policy.log_parts)
 
 
-def list_entries(log: LoggedDomain) -> frozenset[str]:
+def list_log_entries(log: LoggedDomain) -> frozenset[str]:
     """Return the entries of ``Policy.log_parts`` for all rounds of a log.
 
     A log in memory has one entry, with a digest of its arms and rewards.
@@ -79,7 +79,7 @@ def list_entries(log: LoggedDomain) -> frozenset[str]:
 def has_learned_all(policy: Any, log: Any) -> bool:
     """Return True if a policy has learned all rounds of a log that ``choose`` held out."""
     log_parts: frozenset[str] = getattr(policy, "log_parts", frozenset())
-    entries = list_entries(log) if log_parts and isinstance(log, LoggedDomain) else frozenset()
+    entries = list_log_entries(log) if log_parts and isinstance(log, LoggedDomain) else frozenset()
     return bool(entries) and entries <= log_parts
 
 

@@ -69,7 +69,7 @@ _MAX_STANDARD_ERRORS = 3.0
 _MIN_MEAN_RATIO = 0.5
 #: An estimated propensity below this number means that the log hardly ever chooses the arm in such a context.
 #: Estimated propensities are clipped at 0.01.
-_RARE_PROPENSITY = 0.011
+_MAX_RARE_PROPENSITY = 0.011
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def evaluate_log(
         raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")
     domain = "target" if target is not None else "source" if daband_policy is None else daband_policy.domain
     needs_models = estimator == "dr"
-    notes = []
+    notes, file_log = [], None
     if _is_file_log(log):
         file_log = _open_file_log(policy, log, columns, id)
         unrewarded_counts = file_log.unrewarded.items()
@@ -174,7 +174,7 @@ def evaluate_log(
         if target is None:
             stream = StreamedRounds(file_log, progress=progress)
 
-            def batch_probabilities(first_row: int, batch: LoggedRounds) -> FloatArray:
+            def compute_batch_probabilities(first_row: int, batch: LoggedRounds) -> FloatArray:
                 """Return the policy's probabilities of all arms, (n, K), for the rounds of a batch."""
                 return compute_arm_probabilities(
                     policy, batch.contexts, domain, rule, "log", first_row=first_row, offered=batch.offered
@@ -182,16 +182,16 @@ def evaluate_log(
 
             with one_blas_thread():
                 models = FoldModels(stream, seed) if needs_models else None
-                weighted_log = weigh_log(stream, batch_probabilities, models, seed)
+                weighted_log = weigh_log(stream, compute_batch_probabilities, models, seed)
             return _build_estimate(weighted_log, estimator, domain, confidence, notes)
         _check_fits_memory(file_log)
-        log = file_log
     elif columns is not None:
         raise InvalidInput("columns can only be given for a log in files, not for rounds in memory")
-    log_domain = read_log(log, None if daband_policy is None else daband_policy.n_arms)
+    n_policy_arms = None if daband_policy is None else daband_policy.n_arms
+    log_domain = read_log(log if file_log is None else file_log, n_policy_arms)
     n_rounds = len(log_domain)
     raise_if_learned(n_rounds if has_learned_all(policy, log_domain) else 0, n_rounds)
-    if id is not None and not isinstance(log, ParquetLog):
+    if id is not None and file_log is None:
         check_ids_not_learned(policy, id, n_rounds)
     rounds: LoggedRounds = log_domain.read_rounds(np.arange(len(log_domain)))
     target_contexts = None if target is None else read_target(target, rounds.contexts)
@@ -199,11 +199,12 @@ def evaluate_log(
     n_arms = log_probabilities.shape[1]
     check_arms(rounds.arms, len(rounds), n_arms)
     if isinstance(log_domain, ArrayLog) and log_domain.propensity_method:
-        fraction_rare = float((rounds.propensities < _RARE_PROPENSITY).mean())
-        remark = f"; {fraction_rare:.1%} of the rounds have an arm that the log hardly ever chooses in such contexts"
-        remark = remark if fraction_rare else ""
+        rare_fraction = float((rounds.propensities < _MAX_RARE_PROPENSITY).mean())
+        remark = f"; {rare_fraction:.1%} of the rounds have an arm that the log hardly ever chooses in such contexts"
+        remark = remark if rare_fraction else ""
         notes.append(f"the log has no propensities; they are {log_domain.propensity_method}{remark}")
-    memory_rounds = MemoryRounds(rounds, n_arms, shared=daband_policy is not None and daband_policy.arms == "shared")
+    is_per_arm = daband_policy is not None and daband_policy.arms == "shared"
+    memory_rounds = MemoryRounds(rounds, n_arms, is_per_arm=is_per_arm)
     models = FoldModels(memory_rounds, seed) if needs_models else None
     weighted_log = weigh_log(memory_rounds, lambda *_: log_probabilities, models, seed)
     if target_contexts is not None:
@@ -245,21 +246,21 @@ def _check_fits_memory(log: ParquetLog) -> None:
 
 
 def _build_estimate(
-    log: WeightedRounds, estimator: str, domain: str, confidence: float, notes: Sequence[str]
+    weighted_log: WeightedRounds, estimator: str, domain: str, confidence: float, notes: Sequence[str]
 ) -> LogEstimate:
     """Return the estimate with its interval and its warnings, the first of which are ``notes``."""
-    estimate, terms = _estimate_value(estimator, log)
+    estimate, round_terms = _estimate_value(estimator, weighted_log)
     low, high = estimate.interval(confidence)
     return LogEstimate(
         value=estimate.value,
         low=low,
         high=high,
         error=estimate.error,
-        effective_sample_size=effective_sample_size(log.weights),
-        warnings=(*notes, *_check_support(log), *_check_sample(log, terms, estimate.skewness)),
+        effective_sample_size=effective_sample_size(weighted_log.weights),
+        warnings=(*notes, *_check_support(weighted_log), *_check_sample(weighted_log, round_terms, estimate.skewness)),
         estimator=estimator,
         confidence=float(confidence),
-        rounds=len(log.rewards),
+        rounds=len(weighted_log.rewards),
         domain=domain,
     )
 
@@ -267,34 +268,35 @@ def _build_estimate(
 def _estimate_value(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, FloatArray]:
     """Return the estimate, and the terms (n,) of the log's rounds from which its error is computed."""
     if estimator == "ips":
-        terms = log.weights * log.rewards
-        return estimate_mean(terms), terms
+        round_terms = log.weights * log.rewards
+        return estimate_mean(round_terms), round_terms
     if estimator == "snips":
         estimate = self_normalised_mean(log.rewards, log.weights)
         return estimate, log.weights * (log.rewards - estimate.value)
-    corrections = log.weights * (log.rewards - log.predicted)
-    if log.ratio is None:
-        terms = log.direct + corrections
-        return estimate_mean(terms), terms
-    return estimate_mean(log.direct).plus(estimate_mean(corrections)), corrections  # two independent samples
+    corrections = log.weights * (log.rewards - log.arm_predictions)
+    if log.density_ratios is None:
+        round_terms = log.policy_predictions + corrections
+        return estimate_mean(round_terms), round_terms
+    # Target contexts and logged rounds are two independent samples.
+    return estimate_mean(log.policy_predictions).plus(estimate_mean(corrections)), corrections
 
 
 def _check_support(log: WeightedRounds) -> list[str]:
     """Return reasons to doubt the estimate: arms or contexts that the log lacks, or wrong propensities."""
     reasons = []
-    unseen_arms = np.flatnonzero((log.arm_counts == 0) & (log.probabilities > _NEGLIGIBLE_PROBABILITY))
-    unseen_probability = float(log.probabilities[log.arm_counts == 0].sum())
+    unseen_arms = np.flatnonzero((log.arm_counts == 0) & (log.mean_probabilities > _NEGLIGIBLE_PROBABILITY))
+    unseen_probability = float(log.mean_probabilities[log.arm_counts == 0].sum())
     if len(unseen_arms):
-        names = ", ".join(map(str, unseen_arms[:5])) + (", ..." if len(unseen_arms) > 5 else "")
+        arm_list = ", ".join(map(str, unseen_arms[:5])) + (", ..." if len(unseen_arms) > 5 else "")
         reasons.append(
-            f"support is missing: the log never chose arm {names}, which the policy chooses in "
+            f"support is missing: the log never chose arm {arm_list}, which the policy chooses in "
             f"{unseen_probability:.1%} of rounds; its reward is unknown"
         )
-    if log.ratio is not None:
-        effective_size = effective_sample_size(log.ratio)
+    if log.density_ratios is not None:
+        effective_size = effective_sample_size(log.density_ratios)
         cause = "the log has few contexts like the target's: the ratio of densities"
-        if effective_size < max(_MIN_EFFECTIVE_ROUNDS, _MAX_WEIGHT_FRACTION * len(log.ratio)):
-            reasons.append(f"{cause} leaves {effective_size:.0f} of {len(log.ratio)} rounds")
+        if effective_size < max(_MIN_EFFECTIVE_ROUNDS, _MAX_WEIGHT_FRACTION * len(log.density_ratios)):
+            reasons.append(f"{cause} leaves {effective_size:.0f} of {len(log.density_ratios)} rounds")
         elif not _MIN_MEAN_RATIO < log.mean_ratio < 1.0 / _MIN_MEAN_RATIO:
             reasons.append(f"{cause} averages {log.mean_ratio:.2g} over the log instead of 1")
     mean_weight, expected_weight = estimate_mean(log.weights), 1.0 - unseen_probability
@@ -306,21 +308,21 @@ def _check_support(log: WeightedRounds) -> list[str]:
     return reasons
 
 
-def _check_sample(log: WeightedRounds, terms: FloatArray, skewness: float) -> list[str]:
+def _check_sample(log: WeightedRounds, round_terms: FloatArray, skewness: float) -> list[str]:
     """Return reasons to doubt the interval: a small effective sample, few unusual rewards, or one dominating round.
 
-    ``terms`` (n,) and ``skewness`` are those of the estimate.
+    ``round_terms`` (n,) and ``skewness`` are those of the estimate.
     """
     reasons = []
     n_rounds, weights = len(log.rewards), log.weights
-    effective_size, total_weight, heaviest = effective_sample_size(weights), float(weights.sum()), int(weights.argmax())
-    if effective_size < _MIN_EFFECTIVE_ROUNDS:
+    total_weight, heaviest_row = float(weights.sum()), int(weights.argmax())
+    if (effective_size := effective_sample_size(weights)) < _MIN_EFFECTIVE_ROUNDS:
         reasons.append(
             f"the effective sample is small: {effective_size:.0f} of {n_rounds} rounds; the interval may be too short, "
             "and a policy closer to the log's would be estimated better"
         )
-    if n_rounds > 1 and total_weight > 0 and weights[heaviest] > _MAX_WEIGHT_FRACTION * total_weight:
-        reasons.append(f"one round (row {heaviest}) has {weights[heaviest] / total_weight:.0%} of all weight")
+    if n_rounds > 1 and total_weight > 0 and weights[heaviest_row] > _MAX_WEIGHT_FRACTION * total_weight:
+        reasons.append(f"one round (row {heaviest_row}) has {weights[heaviest_row] / total_weight:.0%} of all weight")
     usual_reward = float(np.median(log.rewards))
     is_unusual = log.rewards != usual_reward
     n_unusual = int((is_unusual & (weights > 0)).sum())
@@ -329,12 +331,12 @@ def _check_sample(log: WeightedRounds, terms: FloatArray, skewness: float) -> li
             f"only {n_unusual} rounds of the policy's arms have another reward than {usual_reward:g}; the interval may "
             "be too short"
         )
-    squared_deviations = np.square(terms - terms.mean())
-    farthest, sum_of_squares = int(squared_deviations.argmax()), float(squared_deviations.sum())
+    squared_deviations = np.square(round_terms - round_terms.mean())
+    farthest_row, sum_of_squares = int(squared_deviations.argmax()), float(squared_deviations.sum())
     max_fraction = _MAX_SKEWED_FRACTION if abs(skewness) > _MAX_SKEWNESS else _MAX_VARIANCE_FRACTION
-    if sum_of_squares > 0 and squared_deviations[farthest] > max_fraction * sum_of_squares:
+    if sum_of_squares > 0 and squared_deviations[farthest_row] > max_fraction * sum_of_squares:
         reasons.append(
-            f"one reward (row {farthest}: {log.rewards[farthest]:g}) contributes "
-            f"{squared_deviations[farthest] / sum_of_squares:.0%} of the variance; the interval may be too short"
+            f"one reward (row {farthest_row}: {log.rewards[farthest_row]:g}) contributes "
+            f"{squared_deviations[farthest_row] / sum_of_squares:.0%} of the variance; the interval may be too short"
         )
     return reasons

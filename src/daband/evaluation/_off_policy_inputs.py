@@ -32,13 +32,14 @@ def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
 
     The log must have ``n_arms`` arms, as the policy. If ``n_arms`` is None, the log determines the number of arms.
     """
+    arrays: Any = log
     if isinstance(log, LoggedRounds):
-        log = (log.contexts, log.arms, log.rewards, log.propensities, log.offered)
-    if isinstance(log, tuple) and len(log) in (4, 5):
-        n_log_arms = max(as_numpy(log[1], "log arms").max(initial=0), 0) + 1
-        if len(log) == 5 and log[4] is not None:
-            n_log_arms = as_numpy(log[4], "log offered arms").shape[-1]
-        log = ArrayLog(*log, n_arms=int(n_log_arms) if n_arms is None else n_arms, name="log")
+        arrays = (log.contexts, log.arms, log.rewards, log.propensities, log.offered)
+    if isinstance(arrays, tuple) and len(arrays) in (4, 5):
+        n_log_arms = max(as_numpy(arrays[1], "log arms").max(initial=0), 0) + 1
+        if len(arrays) == 5 and arrays[4] is not None:
+            n_log_arms = as_numpy(arrays[4], "log offered arms").shape[-1]
+        log = ArrayLog(*arrays, n_arms=int(n_log_arms) if n_arms is None else n_arms, name="log")
     if not isinstance(log, LoggedDomain):
         raise InvalidInput(
             "log must be a logged domain, e.g. pair.source_test, or a tuple (contexts, arms, rewards, propensities), "
@@ -86,35 +87,37 @@ def compute_arm_probabilities(
         first_row: the row number of the first context in error messages.
         offered: mask of the arms that may be chosen, (n, K); None allows all.
     """
-    blocks: list[FloatArray] = []  # probabilities (B, K) of each batch
+    batch_probabilities: list[FloatArray] = []  # (B, K) each
     for start in range(0, len(contexts), _BATCH_CONTEXTS):
         batch = contexts[start : start + _BATCH_CONTEXTS]
         mask = None if offered is None else offered[start : start + _BATCH_CONTEXTS]
         if isinstance(policy, Policy):
-            blocks.append(policy.probabilities(batch, domain, mask, rule=rule))
+            batch_probabilities.append(policy.probabilities(batch, domain, mask, rule=rule))
         elif isinstance(policy, DeployedPolicy):
             frozen = policy.frozen
             if batch.shape[1:] != frozen.row_shape:
                 raise InvalidInput(f"{name} has contexts of shape {batch.shape[1:]}, expected {frozen.row_shape}")
             mask = None if mask is None and frozen.offered is None else policy.arm_mask(mask, len(batch))
-            blocks.append(frozen.compute_probabilities(*frozen.score(batch), mask, limit=policy.limit_new_arms()))
+            probabilities = frozen.compute_probabilities(*frozen.score(batch), mask, limit=policy.limit_new_arms())
+            batch_probabilities.append(probabilities)
         else:
-            block = as_numpy(policy(batch), "policy's probabilities").astype(np.float64, copy=False)
-            if mask is not None and block.shape == mask.shape:
-                block = block * mask
-                row_sums = block.sum(axis=1, keepdims=True)
+            probabilities = as_numpy(policy(batch), "policy's probabilities").astype(np.float64, copy=False)
+            if mask is not None and probabilities.shape == mask.shape:
+                probabilities = probabilities * mask
+                row_sums = probabilities.sum(axis=1, keepdims=True)
                 if not row_sums.all():
                     row = first_row + start + int(np.argmin(row_sums[:, 0]))
                     raise InvalidInput(f"policy has probability 0 for all arms offered in row {row} of {name}")
-                block /= row_sums
-            blocks.append(block)
+                probabilities /= row_sums
+            batch_probabilities.append(probabilities)
     if isinstance(policy, Policy):
-        return np.concatenate(blocks)
+        return np.concatenate(batch_probabilities)
     if rule is not None:
         raise InvalidInput("rule can only be given for a daband policy, not for an exported policy or a function")
-    if {block.ndim for block in blocks} != {2} or len({block.shape[1] for block in blocks}) != 1:
+    row_shapes = {probabilities.shape[1:] for probabilities in batch_probabilities}
+    if len(row_shapes) != 1 or len(row_shapes.pop()) != 1:
         raise InvalidInput("policy must return probabilities of shape (B, K)")
-    probabilities = np.concatenate(blocks)
+    probabilities = np.concatenate(batch_probabilities)
     if len(probabilities) != len(contexts):
         raise InvalidInput(
             f"policy must return one row per context, got {len(probabilities)} rows for {len(contexts)} {name} contexts"

@@ -19,22 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
 from daband._arrays import BoolArray, FloatArray
 from daband.linear._exploration import Decision
-
-#: Names of the observable terms, as in ``BoundTerms``.
-_TERM_NAMES = (
-    "source_regret",
-    "regression_error",
-    "divergence",
-    "predicted_reward_target",
-    "predicted_reward_source",
-    "exploration",
-)
 
 
 @dataclass(frozen=True)
@@ -67,12 +57,16 @@ class BoundTerms:
         return {**asdict(self), "total": self.total}
 
 
+#: The names of the terms.
+_TERM_NAMES = tuple(field.name for field in fields(BoundTerms) if field.name != "rounds")
+
+
 def compute_bound_terms(
     *,
-    source: Decision,
-    reward: FloatArray,
+    source_decisions: Decision,
+    rewards: FloatArray,
     choice_errors: BoolArray | FloatArray,
-    target: Decision,
+    target_decisions: Decision,
     alpha: float,
     divergence: float | None = None,
     source_regret: float | None = None,
@@ -80,39 +74,40 @@ def compute_bound_terms(
     """Return the terms of the bound for N source rounds with rewards in [0, 1].
 
     Args:
-        source: the decisions in the source.
-        reward: the reward of each chosen arm, (N,).
+        source_decisions: the decisions in the source.
+        rewards: the reward of each chosen arm, (N,).
         choice_errors: 1 for a wrong arm and 0 for a right one, or ``1 - reward`` for graded rewards, (N,).
-        target: decisions on any number M of target contexts; their sums are scaled to N rounds.
+        target_decisions: decisions on any number M of target contexts; their sums are scaled to N rounds.
         alpha: the exploration weight.
         divergence: d, e.g. from ``estimate_divergence``; None if it is not known.
         source_regret: the sum of expected regrets; None if it is not known.
     """
-    n, m = len(source.arm), len(target.arm)
-    errors = np.asarray(choice_errors, np.float64)
-    source_means = _get_chosen_means(source)
-    ratio = n / m  # scales a sum over M target contexts to a sum over N rounds
-    exploration = ratio * float(2 * target.bonus.max(axis=1).sum()) + float(errors @ (2 * source.bonus.max(axis=1)))
+    n_rounds = len(source_decisions.arm)
+    error_weights = np.asarray(choice_errors, np.float64)
+    source_means = _get_chosen_means(source_decisions)
+    target_scale = n_rounds / len(target_decisions.arm)  # scales a sum over M target contexts to a sum over N rounds
+    exploration = target_scale * float(2 * target_decisions.bonus.max(axis=1).sum())
+    exploration += float(error_weights @ (2 * source_decisions.bonus.max(axis=1)))
     return BoundTerms(
-        rounds=n,
+        rounds=n_rounds,
         source_regret=None if source_regret is None or math.isnan(source_regret) else source_regret,
-        regression_error=2 * float(np.abs(reward - source_means).sum()),
-        divergence=None if divergence is None else n * divergence,
-        predicted_reward_target=ratio * float(np.abs(_get_chosen_means(target)).sum()),
-        predicted_reward_source=float(errors @ np.abs(source_means)),
+        regression_error=2 * float(np.abs(rewards - source_means).sum()),
+        divergence=None if divergence is None else n_rounds * divergence,
+        predicted_reward_target=target_scale * float(np.abs(_get_chosen_means(target_decisions)).sum()),
+        predicted_reward_source=float(error_weights @ np.abs(source_means)),
         exploration=alpha * exploration,
     )
 
 
-def add_bound_terms(
+def accumulate_bound_terms(
     last_record: Mapping[str, float] | None,
     *,
     alpha: float,
-    source: Decision,
-    reward: FloatArray,
-    regret: FloatArray,
-    target: Decision,
-    accuracy: float | None,
+    source_decisions: Decision,
+    rewards: FloatArray,
+    regrets: FloatArray,
+    target_decisions: Decision,
+    discriminator_accuracy: float | None,
 ) -> dict[str, float]:
     """Return the fields ``bound_*`` of an episode's record: the terms, summed over all episodes so far.
 
@@ -122,26 +117,26 @@ def add_bound_terms(
     Args:
         last_record: the last record with these fields; None in the first episode.
         alpha: the exploration weight.
-        source: the decisions in the source.
-        reward: the reward in [0, 1] of each chosen arm, (N,).
-        regret: the regret of each chosen arm, (N,); NaN if it is not known.
-        target: decisions on target contexts.
-        accuracy: the discriminator's accuracy; None if there is no discriminator.
+        source_decisions: the decisions in the source.
+        rewards: the reward in [0, 1] of each chosen arm, (N,).
+        regrets: the regret of each chosen arm, (N,); NaN if it is not known.
+        target_decisions: decisions on target contexts.
+        discriminator_accuracy: the discriminator's accuracy; None if there is no discriminator.
     """
     terms = compute_bound_terms(
-        source=source,
-        reward=reward,
-        choice_errors=np.clip(1.0 - reward, 0.0, 1.0),  # rewards may exceed an estimated range
-        target=target,
+        source_decisions=source_decisions,
+        rewards=rewards,
+        choice_errors=np.clip(1.0 - rewards, 0.0, 1.0),  # rewards may exceed an estimated range
+        target_decisions=target_decisions,
         alpha=alpha,
-        divergence=None if accuracy is None else estimate_divergence(accuracy),
-        source_regret=float(regret.sum()),
+        divergence=None if discriminator_accuracy is None else estimate_divergence(discriminator_accuracy),
+        source_regret=float(regrets.sum()),
     )
     if last_record is not None:
         sums = {}
         for name in _TERM_NAMES:
-            previous_sum, term = last_record.get(f"bound_{name}"), getattr(terms, name)
-            sums[name] = None if previous_sum is None or term is None else previous_sum + term
+            old_sum, term = last_record.get(f"bound_{name}"), getattr(terms, name)
+            sums[name] = None if old_sum is None or term is None else old_sum + term
         terms = BoundTerms(rounds=int(last_record["bound_rounds"]) + terms.rounds, **sums)
     return {f"bound_{name}": float(value) for name, value in terms.as_dict().items() if value is not None}
 

@@ -31,40 +31,40 @@ def apply_by_source(
     return gather_rows(source_indices, lambda index, rows: function(contexts[rows], str(names[index])))
 
 
-def sample_round_indices(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, seed: int) -> IntArray:
-    """Return the indices in the domain of the first ``n`` contexts that ``read_rewarded_rounds`` returns."""
+def sample_round_indices(domain: EvaluationDomain | RewardDomain | LoggedDomain, n_rounds: int, seed: int) -> IntArray:
+    """Return the indices in the domain of the first ``n_rounds`` contexts that ``read_rewarded_rounds`` returns."""
     if isinstance(domain, Contexts):
-        return domain.order(0, n, seed=seed)
-    indices = np.concatenate([np.arange(*block) for block in _space_blocks(len(domain), n)])
+        return domain.order(0, n_rounds, seed=seed)
+    indices = np.concatenate([np.arange(*row_range) for row_range in _space_row_ranges(len(domain), n_rounds)])
     return indices[np.random.default_rng(seed).permutation(len(indices))]
 
 
 def read_rewarded_rounds(
-    domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int
+    domain: EvaluationDomain | RewardDomain | LoggedDomain, n_rounds: int, *, seed: int
 ) -> tuple[AnyArray, FloatArray | LoggedRounds]:
-    """Return the contexts (N, *C) and the rewards of about ``n`` rounds.
+    """Return the contexts (N, *C) and the rewards of about ``n_rounds`` rounds.
 
     The rewards of a log are ``LoggedRounds``; those of other domains are an array (N, K) for every arm.
     """
     if not isinstance(domain, EvaluationDomain):
-        rounds = domain.rounds(0, n, seed=seed)
+        rounds = domain.rounds(0, n_rounds, seed=seed)
         return rounds.contexts, rounds if isinstance(domain, LoggedDomain) else rounds.rewards
-    contexts, rewards = sample_evenly(domain, n)
-    order = np.random.default_rng(seed).permutation(len(contexts))  # so that the first rows have all classes
-    return contexts[order], rewards[order]
+    contexts, rewards = sample_evenly(domain, n_rounds)
+    random_order = np.random.default_rng(seed).permutation(len(contexts))  # so that the first rows have all classes
+    return contexts[random_order], rewards[random_order]
 
 
-def sample_evenly(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArray]:
-    """Return about ``n`` contexts, evenly spaced over a domain, and their expected rewards (n, K).
+def sample_evenly(domain: EvaluationDomain, n_contexts: int) -> tuple[AnyArray, FloatArray]:
+    """Return about ``n_contexts`` contexts, evenly spaced over a domain, and their expected rewards (N, K).
 
-    The first ``n`` contexts may have only a few classes, since a domain may be sorted by class.
+    The first ``n_contexts`` contexts may have only a few classes, since a domain may be sorted by class.
     """
-    blocks = _space_blocks(len(domain), min(n, len(domain)))
-    contexts = np.concatenate([domain.read(start, stop) for start, stop in blocks])
-    return contexts, np.concatenate([domain.read_expected(start, stop) for start, stop in blocks])
+    row_ranges = _space_row_ranges(len(domain), min(n_contexts, len(domain)))
+    contexts = np.concatenate([domain.read(start, stop) for start, stop in row_ranges])
+    return contexts, np.concatenate([domain.read_expected(start, stop) for start, stop in row_ranges])
 
 
-def _space_blocks(n_rows: int, n_selected: int) -> list[tuple[int, int]]:
+def _space_row_ranges(n_rows: int, n_selected: int) -> list[tuple[int, int]]:
     """Return row ranges (start, stop) with about ``n_selected`` rows, evenly spaced over ``n_rows`` rows."""
     if n_selected == n_rows:
         return [(0, n_rows)]

@@ -54,20 +54,20 @@ class WeightedRounds(NamedTuple):
 
     #: The reward of each round, (n,).
     rewards: FloatArray
-    #: The policy's probability of the logged arm, divided by its propensity and multiplied by ``ratio``, (n,).
+    #: The policy's probability of the logged arm, divided by its propensity and multiplied by ``density_ratios``, (n,).
     weights: FloatArray
-    #: Predicted rewards of the logged arms, (n,).
-    predicted: FloatArray
-    #: Predicted reward of the policy (the direct method) for the logged contexts, (n,), or the target contexts, (m,).
-    direct: FloatArray
+    #: The predicted reward of each logged arm, (n,).
+    arm_predictions: FloatArray
+    #: The predicted reward of the policy (the direct method) at each logged context, (n,), or target context, (m,).
+    policy_predictions: FloatArray
     #: The policy's probability of every arm, averaged over the contexts of the domain in which it is evaluated, (K,).
-    probabilities: FloatArray
+    mean_probabilities: FloatArray
     #: Number of rounds with each arm in the log, (K,).
     arm_counts: IntArray
     #: The density of target contexts divided by the density of source contexts, at each context of the log, (n,); None
     #: without a target. It is scaled to a mean of 1.
-    ratio: FloatArray | None = None
-    #: The mean of ``ratio`` before scaling. It is below 1 if the target has contexts that the log lacks.
+    density_ratios: FloatArray | None = None
+    #: The mean of ``density_ratios`` before scaling. It is below 1 if the target has contexts that the log lacks.
     mean_ratio: float = 1.0
 
 
@@ -75,30 +75,30 @@ class RoundBatches(Protocol):
     """A log that can be read several times, batch by batch."""
 
     #: Number of rounds.
-    n: int
+    n_rounds: int
     #: Number of arms, K.
     n_arms: int
     #: True if a round has one context per arm.
-    shared: bool
+    is_per_arm: bool
 
     def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
         """Yield every batch with the index of its first row."""
 
-    def sample(self, indices: IntArray) -> AnyArray:
+    def read_contexts(self, indices: IntArray) -> AnyArray:
         """Return the contexts of the rows with these indices."""
 
 
 class MemoryRounds:
     """The rounds of a log in memory, as one batch."""
 
-    def __init__(self, rounds: LoggedRounds, n_arms: int, *, shared: bool) -> None:
-        self.n, self.n_arms, self.shared = len(rounds), n_arms, shared
+    def __init__(self, rounds: LoggedRounds, n_arms: int, *, is_per_arm: bool) -> None:
+        self.n_rounds, self.n_arms, self.is_per_arm = len(rounds), n_arms, is_per_arm
         self.rounds = rounds
 
     def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
         yield 0, self.rounds
 
-    def sample(self, indices: IntArray) -> AnyArray:
+    def read_contexts(self, indices: IntArray) -> AnyArray:
         return self.rounds.contexts[indices]
 
 
@@ -106,9 +106,9 @@ class StreamedRounds:
     """The rounds of a log in Parquet files, read batch by batch in every pass."""
 
     def __init__(self, log: ParquetLog, *, progress: Progress | None = None) -> None:
-        self.log, self.n, self.n_arms, self.shared = log, len(log), log.n_arms, log.shared
+        self.log, self.n_rounds, self.n_arms, self.is_per_arm = log, len(log), log.n_arms, log.shared
         self._progress = progress
-        self._rows, self._pass = 0, 1
+        self._rows_read, self._pass_number = 0, 1
 
     def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
         """Yield every batch with the index of its first row."""
@@ -118,21 +118,21 @@ class StreamedRounds:
                 yield first_row, batch
                 first_row += len(batch.arms)
                 self._report_progress(len(batch.arms))
-        self._rows, self._pass = 0, self._pass + 1
+        self._rows_read, self._pass_number = 0, self._pass_number + 1
 
-    def sample(self, indices: IntArray) -> AnyArray:
+    def read_contexts(self, indices: IntArray) -> AnyArray:
         """Return the contexts of the rows with these indices."""
-        rows = []
+        batch_contexts = []
         for first_row, batch in self.batches():
             batch_indices = indices[(indices >= first_row) & (indices < first_row + len(batch.arms))] - first_row
-            rows.append(batch.contexts[batch_indices])
-        return np.concatenate(rows)
+            batch_contexts.append(batch.contexts[batch_indices])
+        return np.concatenate(batch_contexts)
 
-    def _report_progress(self, rows: int) -> None:
-        """Report the progress after ``rows`` further rows."""
-        self._rows += rows
+    def _report_progress(self, n_rows: int) -> None:
+        """Report the progress after ``n_rows`` further rows."""
+        self._rows_read += n_rows
         if self._progress is not None:
-            self._progress({"pass": self._pass, "rows": self._rows, "rows_total": len(self.log)})
+            self._progress({"pass": self._pass_number, "rows": self._rows_read, "rows_total": len(self.log)})
 
 
 class FoldModels:
@@ -144,24 +144,23 @@ class FoldModels:
     """
 
     def __init__(self, log: RoundBatches, seed: int) -> None:
-        _check_rows(log.n)
-        self._shared, self._seed = log.shared, seed
+        _check_rows(log.n_rounds)
         first_batch = next(iter(log.batches()))[1]
-        self._leading_axes = 2 if log.shared else 1
-        self._context_size = math.prod(first_batch.contexts.shape[self._leading_axes :])
-        samples = []
+        self._n_leading_axes = 2 if log.is_per_arm else 1
+        self._context_size = math.prod(first_batch.contexts.shape[self._n_leading_axes :])
+        context_samples = []
         if needs_components(self._context_size):
-            contexts_per_row = log.n_arms if log.shared else 1
+            contexts_per_row = log.n_arms if log.is_per_arm else 1
             context_bytes = first_batch.contexts[0].nbytes // contexts_per_row
-            rows = np.unique(sample_rows(log.n * contexts_per_row, context_bytes) // contexts_per_row)
-            samples = [log.sample(rows).reshape(-1, self._context_size)]
-        self._feature_map = build_feature_map(self._context_size, samples)
-        sample = self.compute_features(first_batch.contexts[:_SAMPLE_ROWS])
-        sample = sample.reshape(-1, sample.shape[-1])
-        sums = RewardSums(N_FOLDS, 1 if log.shared else log.n_arms, sample, float(first_batch.rewards.mean()))
+            sampled_rows = np.unique(sample_rows(log.n_rounds * contexts_per_row, context_bytes) // contexts_per_row)
+            context_samples = [log.read_contexts(sampled_rows).reshape(-1, self._context_size)]
+        self._feature_map = build_feature_map(self._context_size, context_samples)
+        features = self.compute_features(first_batch.contexts[:_SAMPLE_ROWS])
+        n_models, mean_reward = 1 if log.is_per_arm else log.n_arms, float(first_batch.rewards.mean())
+        sums = RewardSums(N_FOLDS, n_models, features.reshape(-1, features.shape[-1]), mean_reward)
         for first_row, batch in log.batches():
             features, arms = self.compute_features(batch.contexts), batch.arms
-            if log.shared:
+            if log.is_per_arm:
                 features, arms = features[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
             sums.add(features, assign_folds(first_row, len(arms), N_FOLDS, seed), arms, batch.rewards)
         self._models: list[RewardModel] = [sums.fit([fold]) for fold in range(N_FOLDS)]
@@ -169,87 +168,89 @@ class FoldModels:
     def compute_features(self, contexts: AnyArray) -> FloatArray:
         """Return the features of contexts: (n, d), or (n, K, d) if there is one context per arm."""
         features = self._feature_map(contexts.reshape(-1, self._context_size))
-        return features.reshape(*contexts.shape[: self._leading_axes], -1)
+        return features.reshape(*contexts.shape[: self._n_leading_axes], -1)
 
     def predict(self, contexts: AnyArray, folds: IntArray) -> FloatArray:
         """Return predicted rewards of every arm, (n, K), by the models that were fitted without the contexts' folds."""
         features = self.compute_features(contexts)
-        predicted = None
+        predictions = None
         for fold in range(N_FOLDS):
-            held_out = np.flatnonzero(folds == fold)
-            if len(held_out):
-                values = self._models[fold].predict(features[held_out])
-                predicted = np.empty((len(folds), values.shape[1])) if predicted is None else predicted
-                predicted[held_out] = values
-        assert predicted is not None
-        return predicted
+            held_out_rows = np.flatnonzero(folds == fold)
+            if len(held_out_rows):
+                fold_predictions = self._models[fold].predict(features[held_out_rows])
+                predictions = np.empty((len(folds), fold_predictions.shape[1])) if predictions is None else predictions
+                predictions[held_out_rows] = fold_predictions
+        assert predictions is not None
+        return predictions
 
 
-def score_rounds(rounds: LoggedRounds, n_arms: int, *, shared: bool = False, seed: int = 0) -> FloatArray:
+def score_rounds(rounds: LoggedRounds, n_arms: int, *, is_per_arm: bool = False, seed: int = 0) -> FloatArray:
     """Return the doubly robust scores (n, K) of rounds in memory.
 
     With fewer than 10 rounds no models are fitted, and the mean reward is predicted for every arm. The score of an arm
     that was not offered is the logged reward, as if a policy that prefers this arm had to choose the logged arm.
     """
     if len(rounds) < 2 * N_FOLDS:
-        predicted = np.full((len(rounds), n_arms), rounds.rewards.mean())
+        predictions = np.full((len(rounds), n_arms), rounds.rewards.mean())
     else:
-        models = FoldModels(MemoryRounds(rounds, n_arms, shared=shared), seed)
-        predicted = models.predict(rounds.contexts, assign_folds(0, len(rounds), N_FOLDS, seed))
-    scores = doubly_robust_scores(predicted, rounds.arms, rounds.rewards, rounds.propensities)
+        models = FoldModels(MemoryRounds(rounds, n_arms, is_per_arm=is_per_arm), seed)
+        predictions = models.predict(rounds.contexts, assign_folds(0, len(rounds), N_FOLDS, seed))
+    scores = doubly_robust_scores(predictions, rounds.arms, rounds.rewards, rounds.propensities)
     return scores if rounds.offered is None else np.where(rounds.offered, scores, rounds.rewards[:, None])
 
 
 def weigh_log(
-    log: RoundBatches, probabilities: ProbabilityFunction, models: FoldModels | None, seed: int
+    log: RoundBatches, compute_probabilities: ProbabilityFunction, models: FoldModels | None, seed: int
 ) -> WeightedRounds:
     """Return the rewards, weights and predicted rewards of a log. If ``models`` is None, predicted rewards are 0.
 
-    ``probabilities`` computes the policy's probabilities for a batch, and ``seed`` is the seed of ``models``.
+    ``compute_probabilities`` computes the policy's probabilities for a batch, and ``seed`` is the seed of ``models``.
     """
-    rewards, weights, predicted, direct = allocate_array((4, log.n), np.float64)
+    rewards, weights, arm_predictions, policy_predictions = allocate_array((4, log.n_rounds), np.float64)
     probability_sums, arm_counts = np.zeros(log.n_arms), np.zeros(log.n_arms, np.int64)
     for first_row, batch in log.batches():
         rows = slice(first_row, first_row + len(batch))
-        batch_probabilities = probabilities(first_row, batch)
+        batch_probabilities = compute_probabilities(first_row, batch)
         rewards[rows] = batch.rewards
         weights[rows] = _compute_importance_weights(batch_probabilities, batch)
-        predicted[rows] = direct[rows] = 0.0
+        arm_predictions[rows] = policy_predictions[rows] = 0.0
         if models is not None:
-            values = models.predict(batch.contexts, assign_folds(first_row, len(batch), N_FOLDS, seed))
-            predicted[rows] = values[np.arange(len(batch)), batch.arms]
-            direct[rows] = (batch_probabilities * values).sum(axis=1)
+            predictions = models.predict(batch.contexts, assign_folds(first_row, len(batch), N_FOLDS, seed))
+            arm_predictions[rows] = predictions[np.arange(len(batch)), batch.arms]
+            policy_predictions[rows] = (batch_probabilities * predictions).sum(axis=1)
         probability_sums += batch_probabilities.sum(axis=0)
         arm_counts += np.bincount(batch.arms, minlength=log.n_arms)
-    return WeightedRounds(rewards, weights, predicted, direct, probability_sums / log.n, arm_counts)
+    mean_probabilities = probability_sums / log.n_rounds
+    return WeightedRounds(rewards, weights, arm_predictions, policy_predictions, mean_probabilities, arm_counts)
 
 
 def move_to_target(
-    source_rounds: WeightedRounds,
-    contexts: AnyArray,
-    target: AnyArray,
+    weighted_log: WeightedRounds,
+    source_contexts: AnyArray,
+    target_contexts: AnyArray,
     target_probabilities: FloatArray,
     models: FoldModels | None,
     seed: int,
 ) -> WeightedRounds:
     """Return the rounds of a log, weighted for the target.
 
-    Weights are multiplied by the density ratio at the log's ``contexts`` (n, *C). ``direct`` and ``probabilities`` are
-    computed for the ``target`` contexts (m, *C), where the policy's probabilities are ``target_probabilities`` (m, K).
+    Weights are multiplied by the density ratios at the log's ``source_contexts`` (n, *C). The fields
+    ``policy_predictions`` and ``mean_probabilities`` are computed for ``target_contexts`` (m, *C), where the policy's
+    probabilities are ``target_probabilities`` (m, K).
     """
-    _check_rows(min(len(contexts), len(target)))
-    source_folds = assign_folds(0, len(contexts), N_FOLDS, seed)
-    target_folds = assign_folds(0, len(target), N_FOLDS, seed + 1)
-    source_features, target_features = extract_features(contexts, target)
-    ratio, mean_ratio = estimate_density_ratio(source_features, source_folds, target_features, target_folds)
-    direct = np.zeros(len(target))
+    _check_rows(min(len(source_contexts), len(target_contexts)))
+    source_folds = assign_folds(0, len(source_contexts), N_FOLDS, seed)
+    target_folds = assign_folds(0, len(target_contexts), N_FOLDS, seed + 1)
+    source_features, target_features = extract_features(source_contexts, target_contexts)
+    density_ratios, mean_ratio = estimate_density_ratios(source_features, source_folds, target_features, target_folds)
+    policy_predictions = np.zeros(len(target_contexts))
     if models is not None:
-        direct = (target_probabilities * models.predict(target, target_folds)).sum(axis=1)
-    return source_rounds._replace(
-        weights=source_rounds.weights * ratio,
-        direct=direct,
-        probabilities=target_probabilities.mean(axis=0),
-        ratio=ratio,
+        policy_predictions = (target_probabilities * models.predict(target_contexts, target_folds)).sum(axis=1)
+    return weighted_log._replace(
+        weights=weighted_log.weights * density_ratios,
+        policy_predictions=policy_predictions,
+        mean_probabilities=target_probabilities.mean(axis=0),
+        density_ratios=density_ratios,
         mean_ratio=mean_ratio,
     )
 
@@ -268,10 +269,10 @@ def _compute_importance_weights(probabilities: FloatArray, rounds: LoggedRounds)
     return weights
 
 
-def _check_rows(n: int) -> None:
-    """Raise an error if ``n`` rows are too few for cross-fitting."""
-    if n < 2 * N_FOLDS:
-        raise InvalidInput(f"log and target must have at least {2 * N_FOLDS} rows each to fit models, got {n}")
+def _check_rows(n_rows: int) -> None:
+    """Raise an error if ``n_rows`` rows are too few for cross-fitting."""
+    if n_rows < 2 * N_FOLDS:
+        raise InvalidInput(f"log and target must have at least {2 * N_FOLDS} rows each to fit models, got {n_rows}")
 
 
 class DensityRatio:
@@ -282,45 +283,47 @@ class DensityRatio:
     and products are added, because the log ratio of two normal densities is quadratic.
 
     Args:
-        source: features of source contexts, (n, d).
-        target: features of target contexts, (m, d).
+        source_features: features of source contexts, (n, d).
+        target_features: features of target contexts, (m, d).
     """
 
-    def __init__(self, source: FloatArray, target: FloatArray) -> None:
+    def __init__(self, source_features: FloatArray, target_features: FloatArray) -> None:
         # Imported here, because the import takes a second.
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
-        n_features, max_coefficients = source.shape[1], min(len(source), len(target)) // _ROWS_PER_COEFFICIENT
-        steps: list[Any] = [StandardScaler()]
+        n_features = source_features.shape[1]
+        max_coefficients = min(len(source_features), len(target_features)) // _ROWS_PER_COEFFICIENT
+        pipeline_steps: list[Any] = [StandardScaler()]
         if 1 + n_features + n_features * (n_features + 1) // 2 <= max_coefficients:
-            steps.append(PolynomialFeatures(2, include_bias=False))
+            pipeline_steps.append(PolynomialFeatures(2, include_bias=False))
         elif 1 + 2 * n_features <= max_coefficients:
-            steps.append(FunctionTransformer(lambda x: np.concatenate([x, x**2], axis=1)))
-        steps.append(LogisticRegression(solver="newton-cholesky", tol=1e-8, max_iter=_MAX_ITERATIONS))
-        is_target = np.repeat([0, 1], [len(source), len(target)])
-        self._model = make_pipeline(*steps).fit(np.concatenate([source, target]), is_target)
-        self._offset = math.log(len(source) / len(target))
+            pipeline_steps.append(FunctionTransformer(lambda x: np.concatenate([x, x**2], axis=1)))
+        pipeline_steps.append(LogisticRegression(solver="newton-cholesky", tol=1e-8, max_iter=_MAX_ITERATIONS))
+        is_target = np.repeat([0, 1], [len(source_features), len(target_features)])
+        self._model = make_pipeline(*pipeline_steps).fit(np.concatenate([source_features, target_features]), is_target)
+        self._log_size_ratio = math.log(len(source_features) / len(target_features))
 
     def __call__(self, features: FloatArray) -> FloatArray:
         """Return the ratio at contexts with these features, (n,)."""
         logits = np.clip(self._model.decision_function(features), -_MAX_LOGIT, _MAX_LOGIT)
-        return np.exp(logits + self._offset)
+        return np.exp(logits + self._log_size_ratio)
 
 
-def estimate_density_ratio(
-    source: FloatArray, source_folds: IntArray, target: FloatArray, target_folds: IntArray
+def estimate_density_ratios(
+    source_features: FloatArray, source_folds: IntArray, target_features: FloatArray, target_folds: IntArray
 ) -> tuple[FloatArray, float]:
     """Return the density ratio at source contexts (n,), scaled to a mean of 1, and its mean before scaling.
 
     The ratio at a context is estimated from the other folds of both samples. The mean is below 1 if the target has
     contexts that the source lacks.
     """
-    ratio, mean_ratio = np.empty(len(source)), 0.0
+    density_ratios, mean_ratio = np.empty(len(source_features)), 0.0
     for fold in np.unique(source_folds):
-        held_out = source_folds == fold
-        fold_ratio = DensityRatio(source[~held_out], target[target_folds != fold])(source[held_out])
-        ratio[held_out] = fold_ratio / fold_ratio.mean()
-        mean_ratio += float(fold_ratio.sum()) / len(source)
-    return ratio, mean_ratio
+        is_held_out = source_folds == fold
+        density_ratio = DensityRatio(source_features[~is_held_out], target_features[target_folds != fold])
+        fold_ratios = density_ratio(source_features[is_held_out])
+        density_ratios[is_held_out] = fold_ratios / fold_ratios.mean()
+        mean_ratio += float(fold_ratios.sum()) / len(source_features)
+    return density_ratios, mean_ratio

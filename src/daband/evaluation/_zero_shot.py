@@ -106,49 +106,49 @@ def evaluate(
         raise InvalidInput(f"domain has {domain.n_arms} arms, but the policy has {policy.n_arms}")
     if len(domain) == 0:
         raise InvalidInput("domain must have at least one context, got none")
-    arms: list[IntArray] = []
+    chosen_arms: list[IntArray] = []
     chosen_rewards: list[FloatArray] = []
     best_rewards: list[FloatArray] = []
     is_right: list[BoolArray] = []
     # For each arm: the sum of its expected rewards, the contexts whose best arm it is, and right choices among these.
     arm_sums = np.zeros((3, domain.n_arms))
     batches = ((name, *batch) for name, part in domain.by_name.items() for batch in part.batches(batch_size))
-    for name, contexts, expected in batches:
-        decision = policy.decide(contexts, name or as_domain, rule=rule, round_offset=sum(map(len, arms)))
+    for name, contexts, expected_rewards in batches:
+        decision = policy.decide(contexts, name or as_domain, rule=rule, round_offset=sum(map(len, chosen_arms)))
         rows = np.arange(len(decision.arm))
-        is_best = find_best_arms(expected)
-        arms.append(decision.arm)
-        chosen_rewards.append(expected[rows, decision.arm])
-        best_rewards.append(expected.max(axis=1))
+        is_best = find_best_arms(expected_rewards)
+        chosen_arms.append(decision.arm)
+        chosen_rewards.append(expected_rewards[rows, decision.arm])
+        best_rewards.append(expected_rewards.max(axis=1))
         is_right.append(is_best[rows, decision.arm])
-        arm_sums += expected.sum(axis=0), is_best.sum(axis=0), is_best[is_right[-1]].sum(axis=0)
-    values, best_values = np.concatenate(chosen_rewards), np.concatenate(best_rewards)
+        arm_sums += expected_rewards.sum(axis=0), is_best.sum(axis=0), is_best[is_right[-1]].sum(axis=0)
+    chosen_values, best_values = np.concatenate(chosen_rewards), np.concatenate(best_rewards)
     reward_sums, n_best, n_right = arm_sums
-    per_class = [float(hits / total) if total else None for hits, total in zip(n_right, n_best, strict=True)]
+    per_class = [float(n_hits / n_total) if n_total else None for n_hits, n_total in zip(n_right, n_best, strict=True)]
     return Evaluation(
-        value=float(values.mean()),
+        value=float(chosen_values.mean()),
         best_value=float(best_values.mean()),
-        constant_value=float(reward_sums.max() / len(values)),
-        regret=float((best_values - values).sum()),
+        constant_value=float(reward_sums.max() / len(chosen_values)),
+        regret=float((best_values - chosen_values).sum()),
         accuracy=float(np.concatenate(is_right).mean()),
         accuracy_macro=float(np.mean([accuracy for accuracy in per_class if accuracy is not None])),
         per_class=per_class,
-        contexts=len(values),
-        arm_counts=np.bincount(np.concatenate(arms), minlength=domain.n_arms).tolist(),
+        contexts=len(chosen_values),
+        arm_counts=np.bincount(np.concatenate(chosen_arms), minlength=domain.n_arms).tolist(),
         rule=rule,
     )
 
 
-def find_best_arms(expected: FloatArray) -> BoolArray:
+def find_best_arms(expected_rewards: FloatArray) -> BoolArray:
     """Return a mask (B, K) of the best arms by expected rewards (B, K). Arms that differ by rounding only are tied."""
-    highest, lowest = expected.max(axis=1, keepdims=True), expected.min(axis=1, keepdims=True)
+    highest, lowest = expected_rewards.max(axis=1, keepdims=True), expected_rewards.min(axis=1, keepdims=True)
     tolerance = _TIE_FRACTION * (highest - lowest) + _ROUNDING_FRACTION * np.maximum(np.abs(highest), np.abs(lowest))
-    return expected >= highest - tolerance
+    return expected_rewards >= highest - tolerance
 
 
 def count_chosen_arms(policy: Policy, target: Contexts, *, rule: str, seed: int) -> list[int]:
     """Return how often a policy chooses each arm, (K,), on up to 2,000 unlabelled target contexts."""
-    counts, n = np.zeros(policy.n_arms, np.int64), min(_MAX_COUNTED_CONTEXTS, len(target))
-    for name, batch in target.read_by_domain(0, n, seed=seed):
-        counts += np.bincount(policy.decide(batch, name or "target", rule=rule).arm, minlength=policy.n_arms)
-    return counts.tolist()
+    arm_counts, n_contexts = np.zeros(policy.n_arms, np.int64), min(_MAX_COUNTED_CONTEXTS, len(target))
+    for name, batch in target.read_by_domain(0, n_contexts, seed=seed):
+        arm_counts += np.bincount(policy.decide(batch, name or "target", rule=rule).arm, minlength=policy.n_arms)
+    return arm_counts.tolist()

@@ -32,7 +32,7 @@ from daband._files import read_bytes, read_npz, write_npz, write_text
 from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import CheckpointError, InvalidInput
 from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
-from daband.evaluation._regret_bound import add_bound_terms
+from daband.evaluation._regret_bound import accumulate_bound_terms
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._incoming_rounds import weigh_logged_rounds
@@ -352,23 +352,23 @@ class Trainer:
 
 
 def _compute_bound_terms(
-    policy: Policy, decision: RewardedDecision, unlabelled: ByDomain, history: History, metrics: Mapping[str, float]
+    policy: Policy, decision: RewardedDecision, target_batches: ByDomain, history: History, metrics: Mapping[str, float]
 ) -> dict[str, float]:
     """Return the observable terms of the target-regret bound, summed over all episodes up to this one.
 
     The bound is stated for rewards in [0, 1], so rewards, predictions and bonuses are scaled from the user's units.
     """
     previous_record = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
-    target = join_decisions([policy.decide(batch, name or "target", rule="ucb") for name, batch in unlabelled])
+    target_decisions = [policy.decide(batch, name or "target", rule="ucb") for name, batch in target_batches]
     low, high = policy.reward_moments.reward_range
-    return add_bound_terms(
+    return accumulate_bound_terms(
         previous_record,
         alpha=policy.alpha,
-        source=_scale_to_unit(decision, low, high),
-        reward=(decision.reward - low) / (high - low),
-        regret=history.rounds[-1]["regret"][-len(decision.arm) :] / (high - low),
-        target=_scale_to_unit(target, low, high),
-        accuracy=metrics.get("discriminator_accuracy"),
+        source_decisions=_scale_to_unit(decision, low, high),
+        rewards=(decision.reward - low) / (high - low),
+        regrets=history.rounds[-1]["regret"][-len(decision.arm) :] / (high - low),
+        target_decisions=_scale_to_unit(join_decisions(target_decisions), low, high),
+        discriminator_accuracy=metrics.get("discriminator_accuracy"),
     )
 
 

@@ -187,7 +187,7 @@ class SourceRounds:
         if not isinstance(rounds, LoggedRounds):
             return cls(contexts, rounds, origins, None)
         has_arm_axis = contexts.ndim > 1 + len(source.context_shape)
-        return cls(contexts, score_rounds(rounds, source.n_arms, shared=has_arm_axis, seed=seed), origins, rounds)
+        return cls(contexts, score_rounds(rounds, source.n_arms, is_per_arm=has_arm_axis, seed=seed), origins, rounds)
 
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
         """Return a policy's arms (N,) and predicted rewards (N, K) for these rounds."""

@@ -19,7 +19,7 @@ from daband._arguments import check_int
 from daband._arrays import AnyArray
 from daband.domains._contract import EvaluationDomain, LoggedDomain, Pair
 from daband.errors import InvalidInput
-from daband.evaluation._learned_logs import list_entries
+from daband.evaluation._learned_logs import list_log_entries
 from daband.linear._advantages import LogEvidence
 from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._log_policy import MAX_DIMENSIONS, LogPolicy
@@ -482,7 +482,7 @@ def _learn_held_out(policy: LogPolicy, held_out_rounds: EvaluationDomain | Logge
     for name, rounds in held_out_rounds.read_by_domain(0, min(len(held_out_rounds), MAX_STORED_ROUNDS), seed=seed):
         weights = weigh_logged_rounds(policy, rounds.propensities, rounds.offered)
         policy.update(rounds.contexts, rounds.arms, rounds.rewards, name or "source", weights)
-    policy.log_parts |= list_entries(held_out_rounds)
+    policy.log_parts |= list_log_entries(held_out_rounds)
 
 
 def _find_preferred_index(
