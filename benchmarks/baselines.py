@@ -94,7 +94,7 @@ def measure_value(pair: Any, method: str, seed: int, max_episodes: int, hashes: 
     policy = (
         build_aligned(pair, name, seed)
         if name in ("coral", "subspace")
-        else build_policy(name, pair, seed=seed, settings=settings, components=64)
+        else build_policy(name, pair, seed=seed, settings=settings, n_components=64)
     )
     if (recipe := getattr(policy, "recipe", None)) is not None:
         hashes.add(recipe.fingerprint())

@@ -51,9 +51,9 @@ def test_a_wrong_setting_suggests_the_nearest():
 
 
 def test_the_command_line_builds_the_same():
-    by_name = build_policy("linucb", PAIR, seed=1, settings={"ridge": 2.0}, components=8)
+    by_name = build_policy("linucb", PAIR, seed=1, settings={"ridge": 2.0}, n_components=8)
     assert by_name.settings() == daband.LinUCB.for_pair(PAIR, seed=1, ridge=2.0).settings()
-    reduced = build_policy("linucb-p", PAIR, seed=1, settings={}, components=8)
+    reduced = build_policy("linucb-p", PAIR, seed=1, settings={}, n_components=8)
     assert reduced.settings()["alpha"] == pytest.approx(1.0)  # of 8 components and the constant
 
 
@@ -112,5 +112,5 @@ def test_a_class_whose_constructor_hands_settings_on():
         Bold.for_pair(PAIR, boldnes=1.0)
     with temporarily(policies, "bold", Bold):
         assert {"boldness", "ridge", "alpha"} <= set(list_settings("bold"))
-        by_name = build_policy("bold", PAIR, seed=1, settings={"boldness": 5.0, "ridge": 3.0}, components=8)
+        by_name = build_policy("bold", PAIR, seed=1, settings={"boldness": 5.0, "ridge": 3.0}, n_components=8)
         assert (by_name.boldness, by_name.settings()["ridge"]) == (5.0, 3.0)

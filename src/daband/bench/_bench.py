@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from daband._files import locked, make_folder, read_json, write_json
-from daband.bench._executors import Listener, RunEvent, attempt, execute_all
+from daband.bench._executors import Listener, RunEvent, compute_outcome, execute_all
 from daband.bench._records import Record
-from daband.bench._run import CONTINUED_FOLDER, continue_run, find_finished_runs, read_finished, read_spec
+from daband.bench._run import CONTINUED_FOLDER, continue_run, find_finished_runs, read_finished_record, read_spec
 from daband.bench._settings import RunSpec
 from daband.errors import DabandError, DataError, InvalidInput
 
@@ -46,20 +46,20 @@ def bench(
     specs = list({spec.folder_name: spec for spec in specs}.values())
     if not specs:
         raise InvalidInput("there is nothing to run: no method or no seed was given")
-    out, listener = make_folder(out, "out"), on_event or (lambda _: None)
-    write_results = _make_results_writer(out, specs)
+    folder, listener = make_folder(out, "out"), on_event or (lambda _: None)
+    write_results = _make_results_writer(folder, specs)
     records: dict[str, Record] = {}
     failures: list[str] = []
     for spec in specs:
-        if (record := read_finished(spec, out)) is not None:
+        if (record := read_finished_record(spec, folder)) is not None:
             records[spec.folder_name] = record
             listener(RunEvent("found", spec, record))
-    remaining = [spec for spec in specs if spec.folder_name not in records]
-    for spec, result in execute_all(remaining, out, listener, jobs=jobs):
-        outcome = result
-        if isinstance(result, Exception):  # a worker may have died in another run of its group
+    remaining_specs = [spec for spec in specs if spec.folder_name not in records]
+    for spec, reported_outcome in execute_all(remaining_specs, folder, listener, jobs=jobs):
+        outcome = reported_outcome
+        if isinstance(outcome, Exception):  # a worker may have died in another run of its group
             with suppress(DataError):
-                outcome = read_finished(spec, out) or result
+                outcome = read_finished_record(spec, folder) or outcome
         if isinstance(outcome, Exception):
             failures.append(f"{spec.label}: {outcome}")
             listener(RunEvent("failed", spec, {"error": str(outcome)}))
@@ -71,7 +71,7 @@ def bench(
     ordered_records = [records[spec.folder_name] for spec in specs if spec.folder_name in records]
     if failures:
         raise BenchError(
-            f"{len(failures)} of {len(specs)} runs failed; finished runs are in {out}, and the same command "
+            f"{len(failures)} of {len(specs)} runs failed; finished runs are in {folder}, and the same command "
             f"continues. First: {failures[0]}",
             ordered_records,
         )
@@ -84,14 +84,14 @@ def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener
     Each run plays ``rounds`` rounds. Finished continuations are read, not repeated.
     """
     listener = on_event or (lambda _: None)
-    runs = [(read_spec(path), path) for path in find_finished_runs(folder)]
+    runs = [(read_spec(run_folder), run_folder) for run_folder in find_finished_runs(folder)]
     records: list[Record] = []
     failures: list[str] = []
-    for spec, path in runs:
-        event_kind = "found" if (path / CONTINUED_FOLDER / "done").exists() else "finished"
-        outcome = attempt(
+    for spec, run_folder in runs:
+        event_kind = "found" if (run_folder / CONTINUED_FOLDER / "done").exists() else "finished"
+        outcome = compute_outcome(
             continue_run,
-            path,
+            run_folder,
             rounds=rounds,
             progress=lambda record, spec=spec: listener(RunEvent("episode", spec, record)),
         )
@@ -107,8 +107,8 @@ def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener
     return records
 
 
-def _make_results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[str, Record]], None]:
-    """Return a function that writes the ``results.json`` of the folder ``out``. Several processes may work in it.
+def _make_results_writer(folder: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[str, Record]], None]:
+    """Return a function that writes the ``results.json`` of a bench. Several processes may work in its folder.
 
     The file gets the given records, and the records of other finished runs of the same experiment.
     """
@@ -117,13 +117,13 @@ def _make_results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mappi
     folder_names = [spec.folder_name for spec in specs]
 
     @cache
-    def read_comparable(folder: Path) -> Record | None:
+    def read_comparable_record(run_folder: Path) -> Record | None:
         """Return the record of a finished run if it belongs to the same experiment, else None.
 
         The run must have an experiment key of ``specs``, and the same settings if its method is one of ``specs``.
         """
         try:
-            spec, record = read_spec(folder), read_json(folder / "result.json")
+            spec, record = read_spec(run_folder), read_json(run_folder / "result.json")
         except DataError:  # not a run of an experiment
             return None
         run_key = run_key_by_method.get(_get_method_key(spec), spec.key_without_seed)
@@ -132,12 +132,11 @@ def _make_results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mappi
 
     def write_results(records: Mapping[str, Record]) -> None:
         """Write ``results.json`` with the records of finished runs, by folder name."""
-        with locked(out, wait=True, file=".results.lock"):
-            other_folders = sorted(done.parent for done in out.glob("*/done") if done.parent.name not in folder_names)
-            other_records = [record for folder in other_folders if (record := read_comparable(folder)) is not None]
-            write_json(
-                out / "results.json", [*other_records, *(records[name] for name in folder_names if name in records)]
-            )
+        with locked(folder, wait=True, file=".results.lock"):
+            run_folders = sorted(path.parent for path in folder.glob("*/done"))
+            other_records = [read_comparable_record(path) for path in run_folders if path.name not in folder_names]
+            own_records = [records[name] for name in folder_names if name in records]
+            write_json(folder / "results.json", [*filter(None, other_records), *own_records])
 
     return write_results
 

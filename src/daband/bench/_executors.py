@@ -37,7 +37,7 @@ from daband.training._loop import can_train_stacked, train_stacked
 from daband.training._trainer import Run
 
 #: Maximum number of runs that are trained together. More runs take more memory and gain no speed.
-_MAX_STACK = 10
+_MAX_STACKED_RUNS = 10
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,16 @@ Outcome = Record | Exception
 Group = list[RunSpec]
 #: A function that executes a group, like ``execute_group``. It is called with the group, the folder and the keyword
 #: ``progress``, and returns an outcome for each run. For several processes it must be picklable.
-Work = Callable[..., list[Outcome]]
+Executor = Callable[..., list[Outcome]]
 #: A group, and the outcome of each of its runs.
-_Outcomes = tuple[Group, list[Outcome]]
+_GroupOutcomes = tuple[Group, list[Outcome]]
 #: Prepared runs, each with its result or the exception that ended its training, by folder name.
 _TrainedRuns = dict[str, tuple[PreparedRun, Run | Exception]]
 #: The reports of a worker about its group's first run: the record of an episode, or a warning.
 _Reports: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
 
 
-def attempt(function: Callable[..., Record], *arguments: Any, **keywords: Any) -> Outcome:
+def compute_outcome(function: Callable[..., Record], *arguments: Any, **keywords: Any) -> Outcome:
     """Return the record that ``function`` returns, or its exception in a form that can be sent between processes."""
     try:
         return function(*arguments, **keywords)
@@ -88,62 +88,62 @@ def as_daband_error(error: Exception) -> DabandError:
     return DabandError(f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})")
 
 
-def execute_group(group: Group, out: Path, *, progress: Progress | None = None) -> list[Outcome]:
+def execute_group(group: Group, folder: Path, *, progress: Progress | None = None) -> list[Outcome]:
     """Execute the runs of a group, with common gradient steps if they can be stacked. Return an outcome for each."""
-    remaining = [spec for spec in group if not (out / spec.folder_name / "done").exists()]
-    trained_runs = _train_stack(remaining, out, progress) if len(remaining) > 1 else {}
-    if len(remaining) > 1 and not trained_runs:
+    remaining_specs = [spec for spec in group if not (folder / spec.folder_name / "done").exists()]
+    trained_runs = _train_stack(remaining_specs, folder, progress) if len(remaining_specs) > 1 else {}
+    if len(remaining_specs) > 1 and not trained_runs:
         gc.collect()  # policies and their common steps have reference cycles, which keep device memory
 
     def get_record(spec: RunSpec) -> Record:
         """Return the record of a run. Execute the run unless it was trained in the stack."""
-        prepared, run = trained_runs.get(spec.folder_name, (None, None))
-        if prepared is None or run is None or isinstance(run, FolderInUse):
+        prepared_run, run = trained_runs.get(spec.folder_name, (None, None))
+        if prepared_run is None or run is None or isinstance(run, FolderInUse):
             # If another process executes the run, this waits for its record.
-            return execute_run(spec, out, progress=progress)
+            return execute_run(spec, folder, progress=progress)
         if isinstance(run, Exception):
             raise run
-        return finish_run(prepared, run)
+        return finish_run(prepared_run, run)
 
-    return [attempt(get_record, spec) for spec in group]
+    return [compute_outcome(get_record, spec) for spec in group]
 
 
-def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None) -> _TrainedRuns:
+def _train_stack(specs: Sequence[RunSpec], folder: Path, progress: Progress | None) -> _TrainedRuns:
     """Train runs with common gradient steps, and return them by folder name; empty if that is not possible."""
     pair = load(specs[0].pair, **specs[0].pair_options)
-    stack = [prepare_run(spec, out, pair=pair) for spec in specs]
-    if not can_train_stacked([prepared.policy for prepared in stack]):
+    prepared_runs = [prepare_run(spec, folder, pair=pair) for spec in specs]
+    if not can_train_stacked([prepared.policy for prepared in prepared_runs]):
         return {}
-    last_reported = 0
+    last_reported_episode = 0
 
-    def report(record: dict[str, float]) -> None:
+    def report_episode(record: dict[str, float]) -> None:
         """Call ``progress`` with the record of an episode."""
-        nonlocal last_reported
+        nonlocal last_reported_episode
         # Each episode is reported once, for the first run to reach it.
-        if progress is not None and record["episode"] > last_reported:
-            last_reported = int(record["episode"])
+        if progress is not None and record["episode"] > last_reported_episode:
+            last_reported_episode = int(record["episode"])
             progress(record)
 
     try:
-        runs = train_stacked([prepared.build_phase(report) for prepared in stack])
+        runs = train_stacked([prepared.build_phase(report_episode) for prepared in prepared_runs])
     except DeviceOutOfMemory as error:
         # The folders have the progress so far. Runs that are trained one after the other need less memory.
-        message = f"{len(stack)} runs could not be stacked and are trained one after another: {error}"
+        message = f"{len(prepared_runs)} runs could not be stacked and are trained one after another: {error}"
         warnings.warn(message, stacklevel=2)
         return {}
-    return {prepared.spec.folder_name: (prepared, run) for prepared, run in zip(stack, runs, strict=True)}
+    return {prepared.spec.folder_name: (prepared, run) for prepared, run in zip(prepared_runs, runs, strict=True)}
 
 
 def execute_all(
-    remaining: Sequence[RunSpec], out: Path, listener: Listener, *, jobs: int = 1, work: Work = execute_group
+    specs: Sequence[RunSpec], folder: Path, listener: Listener, *, jobs: int = 1, execute: Executor = execute_group
 ) -> Iterator[tuple[RunSpec, Outcome]]:
     """Yield each run with its record, or with the exception that ended it, as soon as it is over.
 
     ``jobs`` groups are executed at a time. A single job runs in this process, several jobs in other processes.
     """
-    groups = group_runs(remaining)
-    run_groups = _execute_in_turn if jobs == 1 or len(groups) <= 1 else partial(_execute_in_processes, jobs=jobs)
-    for group, outcomes in run_groups(groups, partial(work, out=out), listener):
+    groups = group_runs(specs)
+    execute_groups = _execute_in_turn if jobs == 1 or len(groups) <= 1 else partial(_execute_in_processes, jobs=jobs)
+    for group, outcomes in execute_groups(groups, partial(execute, folder=folder), listener):
         yield from zip(group, outcomes, strict=True)
 
 
@@ -151,7 +151,9 @@ def group_runs(specs: Sequence[RunSpec]) -> list[Group]:
     """Return groups of runs that can be trained together; every other run is a group by itself."""
     groups = group_by(specs, lambda spec: spec.key_without_seed if _is_on_gpu(spec) else spec.folder_name)
     return [
-        group[start : start + _MAX_STACK] for group in groups.values() for start in range(0, len(group), _MAX_STACK)
+        group[start : start + _MAX_STACKED_RUNS]
+        for group in groups.values()
+        for start in range(0, len(group), _MAX_STACKED_RUNS)
     ]
 
 
@@ -166,34 +168,36 @@ def _is_on_gpu(spec: RunSpec) -> bool:
     return device.startswith("cuda") or (device == "auto" and find_gpu_name(device) is not None)
 
 
-def _execute_in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_Outcomes]:
+def _execute_in_turn(groups: list[Group], execute: Executor, listener: Listener) -> Iterator[_GroupOutcomes]:
     """Execute one group after the other, in this process."""
     for group in groups:
         with _prefix_warnings(group[0], warnings.showwarning):
             make_event = partial(RunEvent, "episode", group[0])
             try:
-                outcomes = work(group, progress=lambda record, make_event=make_event: listener(make_event(record)))
+                outcomes = execute(group, progress=lambda record, make_event=make_event: listener(make_event(record)))
             except Exception as error:  # the group failed as a whole; other groups continue
                 outcomes = [as_daband_error(error)] * len(group)
         yield group, outcomes
 
 
-def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: int) -> Iterator[_Outcomes]:
+def _execute_in_processes(
+    groups: list[Group], execute: Executor, listener: Listener, *, jobs: int
+) -> Iterator[_GroupOutcomes]:
     """Execute ``jobs`` groups at a time, in processes that share the processors equally."""
-    context = multiprocessing.get_context("spawn")
+    spawn_context = multiprocessing.get_context("spawn")
     n_workers = min(jobs, len(groups))
     # Libraries read these variables when a worker starts; values set by the user are kept.
     threads_per_worker = str(max(1, count_processors() // n_workers))
     variables = {name: os.environ.get(name) or threads_per_worker for name in THREAD_VARIABLES}
     # Every process is a separate pool: if one dies, the others continue.
-    make_pool = partial(ProcessPoolExecutor, 1, mp_context=context, initializer=_exit_with_parent)
+    make_pool = partial(ProcessPoolExecutor, 1, mp_context=spawn_context, initializer=_exit_with_parent)
     pools: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
 
     def execute_next(group: Group) -> list[Outcome]:
         """Execute a group in the next free process."""
         pool = pools.get()
         try:
-            return pool.submit(_execute_in_worker, work, group, reports).result()
+            return pool.submit(_execute_in_worker, execute, group, reports).result()
         except BrokenProcessPool:
             pool = make_pool()
             return [WorkerDied("a worker process died (out of memory?); fewer --jobs need less")] * len(group)
@@ -202,20 +206,20 @@ def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *
         finally:
             pools.put(pool)
 
-    manager = SyncManager(ctx=context)
+    manager = SyncManager(ctx=spawn_context)
     with environment_variables(variables):
         manager.start(initializer=_exit_with_parent)
-    with manager, environment_variables(variables), ThreadPoolExecutor(n_workers) as threads:
+    with manager, environment_variables(variables), ThreadPoolExecutor(n_workers) as thread_pool:
         reports: _Reports = manager.Queue()
         other_processes = set(multiprocessing.active_children())
         for _ in range(n_workers):
             pools.put(make_pool())
         # Expensive runs first, so that no process waits for a long run that another started last.
         groups = sorted(groups, key=lambda group: not get_policy_class(group[0].method).learns_by_gradients)
-        pending = {threads.submit(execute_next, group): group for group in groups}
+        group_by_future = {thread_pool.submit(execute_next, group): group for group in groups}
         try:
-            while pending:
-                done_futures, _ = wait(pending, timeout=0.2, return_when="FIRST_COMPLETED")
+            while group_by_future:
+                done_futures, _ = wait(group_by_future, timeout=0.2, return_when="FIRST_COMPLETED")
                 with contextlib.suppress(queue.Empty):
                     while True:
                         spec, report = reports.get_nowait()
@@ -224,14 +228,14 @@ def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *
                         else:
                             listener(RunEvent("episode", spec, report))
                 for future in done_futures:
-                    yield pending.pop(future), future.result()
+                    yield group_by_future.pop(future), future.result()
         except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
-            while not all(future.done() for future in pending):  # a process may only just be starting
+            thread_pool.shutdown(wait=False, cancel_futures=True)
+            while not all(future.done() for future in group_by_future):  # a process may only just be starting
                 for process in set(multiprocessing.active_children()) - other_processes:
                     process.terminate()  # it first saves its episode and reports it
                     other_processes.add(process)
-                wait(pending, timeout=0.05)
+                wait(group_by_future, timeout=0.05)
             raise
         finally:
             for _ in range(n_workers):  # each returns when its last group is over
@@ -252,25 +256,25 @@ def _exit_with_parent() -> None:
     threading.Thread(target=exit_after_parent, daemon=True).start()
 
 
-def _execute_in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:
+def _execute_in_worker(execute: Executor, group: Group, reports: _Reports) -> list[Outcome]:
     """Execute a group in a worker process."""
     with _prefix_warnings(group[0], lambda warning, *_, **__: reports.put((group[0], warning))):
         try:
-            return work(group, progress=lambda record: reports.put((group[0], record)))
+            return execute(group, progress=lambda record: reports.put((group[0], record)))
         except Exception as error:  # here the traceback is still available
             return [as_daband_error(error)] * len(group)
 
 
 @contextlib.contextmanager
-def _prefix_warnings(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
+def _prefix_warnings(spec: RunSpec, show_warning: Callable[..., None]) -> Iterator[None]:
     """Show warnings with the name of their run, because several runs may be executed at a time."""
 
-    def show_named(message: Warning | str, *location: Any, **keywords: Any) -> None:
-        show(f"{spec.pair}, {spec.label}: {message}", *location, **keywords)
+    def show_prefixed_warning(message: Warning | str, *location: Any, **keywords: Any) -> None:
+        show_warning(f"{spec.pair}, {spec.label}: {message}", *location, **keywords)
 
-    previous = warnings.showwarning
-    warnings.showwarning = show_named
+    previous_function = warnings.showwarning
+    warnings.showwarning = show_prefixed_warning
     try:
         yield
     finally:
-        warnings.showwarning = previous
+        warnings.showwarning = previous_function

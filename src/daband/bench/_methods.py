@@ -52,10 +52,11 @@ def check_policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str
     """
     setting_names = list_settings(method)
     arguments = {name: value for name, value in settings.items() if name in setting_names or name != "alpha"}
-    unknown = sorted(set(arguments) - set(setting_names))
-    if unknown:
-        hint = did_you_mean(unknown[0], [*setting_names, "alpha"])
-        raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (it has {', '.join(setting_names)})")
+    unknown_names = sorted(set(arguments) - set(setting_names))
+    if unknown_names:
+        hint = did_you_mean(unknown_names[0], [*setting_names, "alpha"])
+        known = ", ".join(setting_names)
+        raise InvalidInput(f"method {method!r} has no setting {unknown_names[0]!r}{hint} (it has {known})")
     if arguments.get("recipe") is not None:
         _check_recipe(arguments["recipe"])
     return arguments
@@ -68,23 +69,23 @@ def _check_recipe(recipe: Any) -> None:
     from daband.neural.encoders._encoder import encoders
     from daband.neural.objectives._term import terms
 
-    resolved = resolve_recipe(recipe, context_shape=(8,))  # names do not depend on the shape
-    for name in resolved.weights:
+    resolved_recipe = resolve_recipe(recipe, context_shape=(8,))  # names do not depend on the shape
+    for name in resolved_recipe.weights:
         terms.get(name)
-    if resolved.encoder.name != "auto":
-        encoders.get(str(resolved.encoder.name))
+    if resolved_recipe.encoder.name != "auto":
+        encoders.get(str(resolved_recipe.encoder.name))
 
 
-def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], components: int) -> Policy:
+def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], n_components: int) -> Policy:
     """Return the untrained policy of a method for a pair.
 
-    ``Policy.for_pair`` chooses the arguments that are not in ``settings``. ``components`` is the number of principal
+    ``Policy.for_pair`` chooses the arguments that are not in ``settings``. ``n_components`` is the number of principal
     components if the method's name ends in "-p".
     """
     arguments = check_policy_arguments(check_method(method), settings)
     policy_class = get_policy_class(method)
     if method.endswith(_PCA_SUFFIX):
-        arguments["transform"] = choose_transform(policy_class, pair, components=components)
+        arguments["transform"] = choose_transform(policy_class, pair, components=n_components)
     return policy_class.for_pair(pair, seed=seed, **arguments)
 
 

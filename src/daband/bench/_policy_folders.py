@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class PolicyFolder:
     #: The folder of the run or the choice.
     path: Path
     #: Name of the pair.
-    pair: str
+    pair_name: str
     #: Options of the pair, as in ``daband.domains.load``.
     pair_options: dict[str, Any]
     #: The decision rule of the policy in the target: "ucb" or "greedy".
@@ -60,11 +61,11 @@ class PolicyFolder:
 
     def list_versions(self) -> dict[int, Path]:
         """Return the policies that learned target logs, by version number."""
-        files = {
+        path_by_number = {
             path.stem.removeprefix("policy-"): path
             for path in (self.path / LEARNED_FOLDER).glob("policy-*.safetensors")
         }
-        return {int(number): path for number, path in files.items() if number.isdigit()}
+        return {int(number): path for number, path in path_by_number.items() if number.isdigit()}
 
     def get_next_version(self) -> tuple[int, Path]:
         """Return the number and the file of the next version; the trained policy is version 0."""
@@ -73,7 +74,7 @@ class PolicyFolder:
 
     def load_pair(self) -> Pair:
         """Read the pair again, and return it."""
-        return load(self.pair, **self.pair_options)
+        return load(self.pair_name, **self.pair_options)
 
     @property
     def arm_names(self) -> list[str] | None:
@@ -97,17 +98,18 @@ def find_policy_folder(folder: str | Path) -> PolicyFolder:
     """
     folder = Path(folder)
     if (folder / CHOICE_FILE).is_file():
-        choice = read_json(folder / CHOICE_FILE)
+        choice_fields = read_json(folder / CHOICE_FILE)
         try:
-            policy_folder = PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
+            policy_folder = PolicyFolder(folder, str(choice_fields["pair"]), dict(choice_fields["pair_options"]), "ucb")
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
     else:
-        runs = [folder] if (folder / "policy.safetensors").is_file() else find_finished_runs(folder)
-        if len(runs) > 1:
-            raise InvalidInput(f"{folder} has {len(runs)} finished runs, e.g. {runs[0]}; use the folder of one")
-        spec = read_spec(runs[0])
-        policy_folder = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
+        run_folders = [folder] if (folder / "policy.safetensors").is_file() else find_finished_runs(folder)
+        if len(run_folders) > 1:
+            example = f"e.g. {run_folders[0]}; use the folder of one"
+            raise InvalidInput(f"{folder} has {len(run_folders)} finished runs, {example}")
+        spec = read_spec(run_folders[0])
+        policy_folder = PolicyFolder(run_folders[0], spec.pair, spec.pair_options, spec.rule)
     if not policy_folder.policy_file.is_file():
         raise InvalidInput(f"{folder} has no policy.safetensors; use the folder of one run")
     return policy_folder
@@ -173,8 +175,8 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     ``done``, which marks a finished run, is written last.
     """
     row = next(row for row in choice.table if row["chosen"])
-    run_fields = {"method": row["method"], "policy": dict(row["settings"]), "components": row["components"]}
-    spec = spec.model_copy(update=run_fields)
+    chosen_fields = {"method": row["method"], "policy": dict(row["settings"]), "components": row["components"]}
+    spec = spec.model_copy(update=chosen_fields)
     policy = choice.policy
     policy.save(folder / "policy.safetensors")
     choice.assessment.save(folder / "assessment.json")
@@ -207,6 +209,7 @@ def _read_run(folder: Path) -> Run:
 class AssessedRun:
     """A run and its assessment. If the target has labels, the record has the true value of the policy."""
 
+    #: The folder of the run.
     path: Path
     spec: RunSpec
     record: Record
@@ -228,20 +231,22 @@ def assess_runs(folder: str | Path, *, incumbent: Any = None, unit: str = "") ->
     folder = Path(folder)
     assessed_runs: list[AssessedRun] = []
     errors_by_run: dict[str, InvalidInput | NotFitted] = {}
-    for path in find_finished_runs(folder):
-        spec = read_spec(path)
-        is_choice = (path / CHOICE_FILE).is_file()
+    for run_folder in find_finished_runs(folder):
+        spec = read_spec(run_folder)
+        is_choice = (run_folder / CHOICE_FILE).is_file()
         if not is_choice and spec.method in CONTEXT_FREE_METHODS:
             continue
         try:
-            is_kept = is_choice and incumbent is None
-            assessment = read_assessment(path / "assessment.json") if is_kept else _assess_run(path, spec, incumbent)
+            if is_choice and incumbent is None:
+                assessment = read_assessment(run_folder / "assessment.json")
+            else:
+                assessment = _assess_run(run_folder, spec, incumbent)
         except (InvalidInput, NotFitted) as error:
             errors_by_run[spec.label] = error
             continue
-        assessment = replace(assessment, unit=get_reward_unit(unit or assessment.unit, spec.pair_options))
-        assessment.save(path / "assessment.json")
-        assessed_runs.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
+        assessment = dataclasses.replace(assessment, unit=get_reward_unit(unit or assessment.unit, spec.pair_options))
+        assessment.save(run_folder / "assessment.json")
+        assessed_runs.append(AssessedRun(run_folder, spec, read_json(run_folder / "result.json"), assessment))
     if not assessed_runs:
         for first_error in errors_by_run.values():
             raise first_error
@@ -251,15 +256,15 @@ def assess_runs(folder: str | Path, *, incumbent: Any = None, unit: str = "") ->
     return assessed_runs
 
 
-def _assess_run(path: Path, spec: RunSpec, incumbent: Any) -> Assessment:
+def _assess_run(run_folder: Path, spec: RunSpec, incumbent: Any) -> Assessment:
     """Return the assessment of a run."""
     pair = load(spec.pair, **spec.pair_options)
     if pair.source_test is None:
         raise InvalidInput(f"the pair {pair.name!r} has no held-out source rounds; set source_test=0.1")
-    policy = load_policy(path / "policy.safetensors")
-    if isinstance(policy, LogPolicy) and policy.evidence.personalises and (path / CHOICE_FILE).is_file():
+    policy = load_policy(run_folder / "policy.safetensors")
+    if isinstance(policy, LogPolicy) and policy.evidence.personalises and (run_folder / CHOICE_FILE).is_file():
         # The chosen policy has learned the held-out source rounds, the trained candidate has not.
-        candidate_folder = _find_candidate_folder(path, read_json(path / CHOICE_FILE)["table"], spec.seed)
+        candidate_folder = _find_candidate_folder(run_folder, read_json(run_folder / CHOICE_FILE)["table"], spec.seed)
         policy = load_policy(candidate_folder / "policy.safetensors")
     return assess(
         policy,

@@ -30,6 +30,7 @@ KeyT = TypeVar("KeyT")
 #: * ``target_arm_counts`` counts the chosen arms on ``target_contexts`` target contexts.
 #: * ``class_names`` are the names of the arms, and ``feedback`` is the feedback of the pair.
 Record = dict[str, Any]
+#: The records of several runs.
 Records = list[Record]
 
 
@@ -47,7 +48,9 @@ class Metric:
         return significant if self is TARGET_ACCURACY else count_decimals(*values, significant=significant)
 
 
+#: The fraction of target contexts with the right arm.
 TARGET_ACCURACY = Metric("target_accuracy", "target accuracy")
+#: The mean expected reward of the chosen arms.
 TARGET_VALUE = Metric("target_value", "target value")
 
 
@@ -73,9 +76,9 @@ def group_by(items: Iterable[ItemT], key: Callable[[ItemT], KeyT]) -> dict[KeyT,
     return groups
 
 
-def read_results(out: str | Path) -> list[Record]:
+def read_results(folder: str | Path) -> list[Record]:
     """Return the records in ``results.json`` of a folder of runs."""
-    path = Path(out) / "results.json"
+    path = Path(folder) / "results.json"
     records = read_json(path)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise DataError(f"{path} is not a list of records; run the bench again to write it")
@@ -86,11 +89,11 @@ def read_results(out: str | Path) -> list[Record]:
 class PairedTest:
     """The mean difference ``first - second`` of paired results, with its interval and a test.
 
-    With a single pair the standard deviation is unknown, so ``low``, ``high`` and ``p_value`` are NaN.
+    With a single seed the standard deviation is unknown, so ``low``, ``high`` and ``p_value`` are NaN.
     """
 
-    #: The number of pairs.
-    n: int
+    #: The number of seeds.
+    n_seeds: int
     #: The mean of ``first - second``.
     difference: float
     #: The lower end of the 95% interval of the mean difference (Student's t).
@@ -106,24 +109,25 @@ def compare_paired(first: Sequence[float], second: Sequence[float]) -> PairedTes
 
     If all differences are equal, the interval is this difference. The p-value is then 1 if the difference is 0, else 0.
     """
-    firsts, seconds = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    if firsts.ndim != 1 or firsts.shape != seconds.shape or len(firsts) == 0:
-        raise InvalidInput(f"paired results must be two lists of equal length, got {firsts.shape} and {seconds.shape}")
-    if not (np.isfinite(firsts).all() and np.isfinite(seconds).all()):
+    first_scores, second_scores = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    if first_scores.ndim != 1 or first_scores.shape != second_scores.shape or len(first_scores) == 0:
+        shapes = f"{first_scores.shape} and {second_scores.shape}"
+        raise InvalidInput(f"paired results must be two lists of equal length, got {shapes}")
+    if not (np.isfinite(first_scores).all() and np.isfinite(second_scores).all()):
         raise InvalidInput("paired results must be finite numbers")
-    n_pairs, differences = len(firsts), firsts - seconds
+    n_seeds, differences = len(first_scores), first_scores - second_scores
     mean = float(differences.mean())
-    if n_pairs == 1:
+    if n_seeds == 1:
         return PairedTest(1, mean, math.nan, math.nan, math.nan)
-    rounding_error = 8 * np.finfo(np.float64).eps * max(float(np.abs(firsts).max()), float(np.abs(seconds).max()))
-    standard_error = float(differences.std(ddof=1)) / math.sqrt(n_pairs)
+    rounding_error = 8 * np.finfo(np.float64).eps * float(np.abs([first_scores, second_scores]).max())
+    standard_error = float(differences.std(ddof=1)) / math.sqrt(n_seeds)
     if standard_error <= rounding_error:
-        return PairedTest(n_pairs, mean, mean, mean, 1.0 if abs(mean) <= rounding_error else 0.0)
+        return PairedTest(n_seeds, mean, mean, mean, 1.0 if abs(mean) <= rounding_error else 0.0)
     from scipy.special import stdtr, stdtrit
 
-    half_width = float(stdtrit(n_pairs - 1, 0.975)) * standard_error
-    p_value = 2.0 * float(stdtr(n_pairs - 1, -abs(mean) / standard_error))
-    return PairedTest(n_pairs, mean, mean - half_width, mean + half_width, p_value)
+    half_width = float(stdtrit(n_seeds - 1, 0.975)) * standard_error
+    p_value = 2.0 * float(stdtr(n_seeds - 1, -abs(mean) / standard_error))
+    return PairedTest(n_seeds, mean, mean - half_width, mean + half_width, p_value)
 
 
 def adjust_holm(p_values: Sequence[float]) -> list[float]:
@@ -132,13 +136,13 @@ def adjust_holm(p_values: Sequence[float]) -> list[float]:
     If adjusted values below 0.05 are called significant, the family-wise error is at most 0.05. NaN, which means that
     no test was possible, stays NaN and does not count as a test.
     """
-    values = np.asarray(p_values, np.float64)
-    tested_rows = np.flatnonzero(~np.isnan(values))
-    if ((values[tested_rows] < 0) | (values[tested_rows] > 1)).any():
+    original_values = np.asarray(p_values, np.float64)
+    tested_indices = np.flatnonzero(~np.isnan(original_values))
+    if ((original_values[tested_indices] < 0) | (original_values[tested_indices] > 1)).any():
         raise InvalidInput(f"p-values must be in [0, 1], got {list(p_values)}")
-    adjusted = values.copy()
+    adjusted_values = original_values.copy()
     largest_so_far = 0.0
-    for rank, index in enumerate(tested_rows[np.argsort(values[tested_rows], kind="stable")]):
-        largest_so_far = max(largest_so_far, min(1.0, (len(tested_rows) - rank) * float(values[index])))
-        adjusted[index] = largest_so_far
-    return [float(value) for value in adjusted]
+    for rank, index in enumerate(tested_indices[np.argsort(original_values[tested_indices], kind="stable")]):
+        largest_so_far = max(largest_so_far, min(1.0, (len(tested_indices) - rank) * float(original_values[index])))
+        adjusted_values[index] = largest_so_far
+    return [float(value) for value in adjusted_values]

@@ -34,9 +34,9 @@ CONTINUED_FOLDER = "continued"
 Progress = Callable[[dict[str, float]], None]
 
 
-def read_finished(spec: RunSpec, out: Path) -> Record | None:
-    """Return the record of the run of ``spec`` in a folder below ``out``; None if it is not finished."""
-    folder = out / spec.folder_name
+def read_finished_record(spec: RunSpec, bench_folder: Path) -> Record | None:
+    """Return the record of the run of ``spec`` in a folder below ``bench_folder``; None if it is not finished."""
+    folder = bench_folder / spec.folder_name
     if not (folder / "done").exists():
         return None
     try:
@@ -71,10 +71,9 @@ class PreparedRun:
         """
         spec, source = self.spec, self.pair.source
         n_complete = max(1, source.rounds_available // spec.episode_length)
-        episodes = None if spec.episodes == "auto" else n_complete if spec.episodes == "all" else spec.episodes
-
+        n_episodes = None if spec.episodes == "auto" else n_complete if spec.episodes == "all" else spec.episodes
         settings = TrainSettings(
-            episodes=episodes,
+            episodes=n_episodes,
             episode_length=spec.episode_length,
             seed=spec.seed,
             directory=self.folder,
@@ -85,26 +84,26 @@ class PreparedRun:
         return phase
 
 
-def prepare_run(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> PreparedRun:
-    """Load the pair of a run, unless it is given, and build its policy. The folder is below ``out``."""
+def prepare_run(spec: RunSpec, bench_folder: Path, *, pair: Pair | None = None) -> PreparedRun:
+    """Load the pair of a run, unless it is given, and build its policy. The folder is below ``bench_folder``."""
     pair = load(spec.pair, **spec.pair_options) if pair is None else pair
-    policy = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, components=spec.components)
-    return PreparedRun(spec, pair, policy, out / spec.folder_name)
+    policy = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, n_components=spec.components)
+    return PreparedRun(spec, pair, policy, bench_folder / spec.folder_name)
 
 
-def execute_run(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Record:
-    """Execute or resume the run of ``spec`` in a folder below ``out``. A finished run is read, not repeated.
+def execute_run(spec: RunSpec, bench_folder: Path, *, progress: Progress | None = None) -> Record:
+    """Execute or resume the run of ``spec`` in a folder below ``bench_folder``. A finished run is read, not repeated.
 
     ``progress`` is called after every episode with its record, in which ``of`` is the number of episodes.
     """
-    folder = out / spec.folder_name
+    folder = bench_folder / spec.folder_name
 
     def compute_record() -> Record:
         """Train and evaluate the policy, and return the record."""
-        prepared = prepare_run(spec, out)
-        return finish_run(prepared, run_phase(prepared.build_phase(progress)))
+        prepared_run = prepare_run(spec, bench_folder)
+        return finish_run(prepared_run, run_phase(prepared_run.build_phase(progress)))
 
-    return _run_once(folder, lambda: read_finished(spec, out), compute_record)
+    return _run_once(folder, lambda: read_finished_record(spec, bench_folder), compute_record)
 
 
 def _run_once(folder: Path, read_record: Callable[[], Record | None], compute_record: Callable[[], Record]) -> Record:
@@ -208,7 +207,7 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
                 f"the pair {spec.pair!r} has no target contexts with rewards to continue on; a log of the target is "
                 f"learned by `daband learn {folder} LOG.csv`"
             )
-        episodes = -(-min(rounds, pair.target_labelled.rounds_available) // episode_length)
+        n_episodes = -(-min(rounds, pair.target_labelled.rounds_available) // episode_length)
         run = continue_on_target(
             load_policy(folder / "policy.safetensors"),
             target=pair.target_labelled,
@@ -217,7 +216,7 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
             seed=spec.seed,
             directory=continued_folder,
             config={"continued_from": spec.config_hash, "rounds": rounds},
-            progress=None if progress is None else lambda record: progress({**record, "of": episodes}),
+            progress=None if progress is None else lambda record: progress({**record, "of": n_episodes}),
         )
         trained_record = read_json(folder / "result.json")
         zero_shot_regret = trained_record["target_regret"]
@@ -247,9 +246,10 @@ def find_finished_runs(folder: str | Path) -> list[Path]:
     if (folder / "done").exists():
         return [folder]
     # A bench that was started again with other settings also has old runs, which do not count.
-    has_results = (folder / "results.json").is_file()
-    listed = {str(record.get("folder")) for record in read_results(folder)} if has_results else None
-    run_folders = sorted(path.parent for path in folder.glob("*/done") if listed is None or path.parent.name in listed)
+    run_folders = sorted(path.parent for path in folder.glob("*/done"))
+    if (folder / "results.json").is_file():
+        listed_names = {str(record.get("folder")) for record in read_results(folder)}
+        run_folders = [path for path in run_folders if path.name in listed_names]
     if not run_folders:
         problem = "has no finished run" if folder.exists() else "does not exist"
         raise DataError(f"{folder} {problem}; start a run with `daband choose`, `daband run` or `daband bench`")

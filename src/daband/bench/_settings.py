@@ -24,7 +24,9 @@ from daband.bench._methods import check_method, check_policy_arguments
 from daband.domains._registry import pairs
 from daband.errors import InvalidInput, did_you_mean
 
+#: A positive integer.
 Count = Annotated[int, Field(ge=1, strict=True)]
+#: An integer that is not negative.
 Seed = Annotated[int, Field(ge=0, strict=True)]
 #: The number of episodes. "all" is the largest number of complete episodes that the source's contexts and ``passes``
 #: allow. "auto" is the default of ``train``: 300, with up to five passes over a small source.
@@ -60,8 +62,8 @@ class RunSpec(_StrictSettings):
     @property
     def config_hash(self) -> str:
         """A hash that is equal for two runs only if all their settings are equal."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        settings = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(settings.encode()).hexdigest()[:12]
 
     @property
     def folder_name(self) -> str:
@@ -119,15 +121,16 @@ class Experiment(_StrictSettings):
 
         Unknown methods, settings of methods and options of pairs raise an error here, before the first run.
         """
-        method_list = self.compare if methods is None else methods
-        for method in (*method_list, *self.methods):
-            check_policy_arguments(check_method(method), self.policy_settings(method) if method in method_list else {})
-        options = {pair: pairs.get(pair).resolve_options(self.pair_options) for pair in self.pair_names()}
+        method_names = self.compare if methods is None else methods
+        for method in (*method_names, *self.methods):
+            check_policy_arguments(check_method(method), self.policy_settings(method) if method in method_names else {})
+        options_by_pair = {pair: pairs.get(pair).resolve_options(self.pair_options) for pair in self.pair_names()}
         shared_settings = self.model_dump(include={"components", "episodes", "episode_length", "rule", "selection"})
         runs = []
-        for pair, seed, method in product(options, self.seeds if seeds is None else seeds, method_list):
-            settings = {"pair_options": options[pair], "policy": self.policy_settings(method), **shared_settings}
-            runs.append(RunSpec(pair=pair, method=method, variant="default", seed=seed, **settings))
+        for pair, seed, method in product(options_by_pair, self.seeds if seeds is None else seeds, method_names):
+            policy, options = self.policy_settings(method), options_by_pair[pair]
+            run_settings = {"pair": pair, "pair_options": options, "method": method, "policy": policy, "seed": seed}
+            runs.append(RunSpec(variant="default", **run_settings, **shared_settings))
         return runs
 
     def policy_settings(self, method: str) -> dict[str, Any]:
@@ -153,7 +156,7 @@ class Experiment(_StrictSettings):
 
 def preset_names() -> list[str]:
     """Return the names of presets, which are the preset files of this package and all pairs."""
-    return sorted(_preset_files().keys() | set(pairs.names()))
+    return sorted(_read_preset_files().keys() | set(pairs.names()))
 
 
 def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experiment:
@@ -164,14 +167,14 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
         overrides: texts such as ``methods.linucb.alpha=0.1``. A key may have dots. A value is read as TOML, or as text
             if it is not valid TOML.
     """
-    files = _preset_files()
+    preset_files = _read_preset_files()
     if name_or_file.endswith(".toml"):
         path = check_path(name_or_file, "the file of settings")
         if not path.is_file():
             raise InvalidInput(f"there is no file {path}")
         settings = _parse_toml(read_bytes(path), str(path))
-    elif name_or_file in files:
-        settings = _parse_toml(files[name_or_file], name_or_file)
+    elif name_or_file in preset_files:
+        settings = _parse_toml(preset_files[name_or_file], name_or_file)
     elif name_or_file in pairs:
         settings = {"pair": name_or_file}
     else:
@@ -196,18 +199,19 @@ def _describe_problem(error: ValidationError) -> str:
     # If a setting may have several types, pydantic adds the type to the path; the user did not write it.
     setting = ".".join(str(part) for part in problem["loc"] if part != "constrained-int")
     if problem["type"] == "extra_forbidden":
-        known = list(Experiment.model_fields)
-        return f"unknown setting {setting!r}{did_you_mean(setting, known)} (known: {', '.join(known)})"
+        setting_names = list(Experiment.model_fields)
+        hint = did_you_mean(setting, setting_names)
+        return f"unknown setting {setting!r}{hint} (known: {', '.join(setting_names)})"
     reason = "it must be a list, e.g. [0, 1]" if problem["type"] == "tuple_type" else problem["msg"]
     return f"setting {setting!r}: {reason}, got {problem['input']!r}"
 
 
 def _apply_override(settings: dict[str, Any], override: str) -> None:
     """Change settings by a text ``key=value``. The value is read as TOML, or as text if it is not valid TOML."""
-    key, separator, text = override.partition("=")
+    key, separator, value_text = override.partition("=")
     if not separator or not key:
         raise InvalidInput(f"--set must be key=value, got {override!r}")
-    if text in ("True", "False", "None"):
+    if value_text in ("True", "False", "None"):
         raise InvalidInput(f"--set {override}: write true or false, and omit settings that are None")
     *groups, name = key.split(".")
     group_settings = settings
@@ -216,9 +220,9 @@ def _apply_override(settings: dict[str, Any], override: str) -> None:
         if not isinstance(group_settings, dict):
             raise InvalidInput(f"--set {override}: {group!r} is not a group of settings")
     try:
-        group_settings[name] = tomllib.loads(f"value = {text}")["value"]
+        group_settings[name] = tomllib.loads(f"value = {value_text}")["value"]
     except tomllib.TOMLDecodeError:
-        group_settings[name] = text
+        group_settings[name] = value_text
 
 
 def _parse_toml(content: bytes, name: str) -> dict[str, Any]:
@@ -231,7 +235,7 @@ def _parse_toml(content: bytes, name: str) -> dict[str, Any]:
         raise InvalidInput(f"{name} is not TOML: {error}") from None
 
 
-def _preset_files() -> dict[str, bytes]:
+def _read_preset_files() -> dict[str, bytes]:
     """Return the contents of the preset files, by name."""
-    entries = (resources.files("daband.bench") / "presets").iterdir()
-    return {entry.name.removesuffix(".toml"): entry.read_bytes() for entry in entries if entry.name.endswith(".toml")}
+    files = (resources.files("daband.bench") / "presets").iterdir()
+    return {file.name.removesuffix(".toml"): file.read_bytes() for file in files if file.name.endswith(".toml")}

@@ -30,7 +30,7 @@ class AblationRow:
     #: Letters of the terms that are kept.
     letters: str
     #: The test of this combination minus the full method; None for the full method, or if they have no seed in common.
-    paired: PairedTest | None
+    paired_test: PairedTest | None
     #: The p-value with Holm's correction over the combinations of this base and pair; None without a test.
     p_holm: float | None
 
@@ -57,15 +57,16 @@ def list_ablation_runs(
 
 def _remove_terms(base: str, letters: str, recipe: object) -> dict[str, Any]:
     """Return the base recipe with the experiment's changes, and weight 0 for the terms whose letters are missing."""
-    changes_base = isinstance(recipe, Mapping) and recipe.get("base") == base
-    recipe_changes: dict[str, Any] = dict(recipe) if changes_base and isinstance(recipe, Mapping) else {"base": base}
+    changed_recipe: dict[str, Any] = {"base": base}
+    if isinstance(recipe, Mapping) and recipe.get("base") == base:
+        changed_recipe = dict(recipe)
     zero_weights = {
         term: 0.0
         for letter, letter_terms in ABLATION_BASES[base].items()
         if letter not in letters
         for term in letter_terms
     }
-    return {**recipe_changes, "weights": {**recipe_changes.get("weights", {}), **zero_weights}}
+    return {**changed_recipe, "weights": {**changed_recipe.get("weights", {}), **zero_weights}}
 
 
 def compute_ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
@@ -75,18 +76,19 @@ def compute_ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
     ablation_records = [record for record in records if summaries.get_role(record) == "ablation"]
     groups = group_by(ablation_records, lambda record: (record["pair"], record["variant"].partition(":")[0]))
     for (_, base), base_records in groups.items():
-        summary_of = {row.variant.partition(":")[2]: row for row in summaries.summarise(base_records)}
-        measured = [letters for letters in ABLATION_LETTERS if letters in summary_of]
+        metric = choose_metric(base_records)
+        summary_by_letters = {row.variant.partition(":")[2]: row for row in summaries.summarise(base_records)}
+        run_letters = [letters for letters in ABLATION_LETTERS if letters in summary_by_letters]
         scores = {
-            letters: summaries.score_by_seed(base_records, summary_of[letters].key, choose_metric(base_records))
-            for letters in measured
+            letters: summaries.score_by_seed(base_records, summary_by_letters[letters].key, metric)
+            for letters in run_letters
         }
-        reduced = [letters for letters in measured if letters != all_letters]
-        tests = {letters: summaries.compare_seeds(scores[letters], scores.get(all_letters, {})) for letters in reduced}
-        tested = {letters: test for letters, test in tests.items() if test is not None}
-        p_values = dict(zip(tested, adjust_holm([test.p_value for test in tested.values()]), strict=True))
-        for letters in measured:
+        full_scores = scores.get(all_letters, {})
+        all_tests = {letters: summaries.compare_seeds(scores[letters], full_scores) for letters in run_letters}
+        tests = {letters: test for letters, test in all_tests.items() if letters != all_letters and test is not None}
+        p_values = dict(zip(tests, adjust_holm([test.p_value for test in tests.values()]), strict=True))
+        for letters in run_letters:
             p_value = float(p_values.get(letters, math.nan))
             p_holm = None if math.isnan(p_value) else p_value
-            rows.append(AblationRow(summary_of[letters], base, letters, tests.get(letters), p_holm))
+            rows.append(AblationRow(summary_by_letters[letters], base, letters, tests.get(letters), p_holm))
     return rows

@@ -81,13 +81,13 @@ def test_an_ablation_runs_resumes_and_is_tested_by_seed(small, tmp_path):
     assert {event.kind for event in events} == {"found"}
     rows = {row.letters: row for row in compute_ablation_rows(read_results(tmp_path))}
     assert tuple(rows) == kept
-    assert rows["RPD"].paired is None
+    assert rows["RPD"].paired_test is None
     assert rows["RPD"].summary.metric.field == "target_value"  # the pair pays real numbers
     score = {(record["variant"].partition(":")[2], record["seed"]): record["target_value"] for record in records}
     tests = []
     for letters in kept[:-1]:
         expected = compare_paired(*([score[kind, seed] for seed in (0, 1)] for kind in (letters, "RPD")))
-        assert rows[letters].paired == expected
+        assert rows[letters].paired_test == expected
         tests.append(expected.p_value)
     assert [rows[letters].p_holm for letters in kept[:-1]] == adjust_holm(tests)
 
@@ -106,27 +106,27 @@ def test_the_family_of_the_correction_is_the_base():
     ]
     rows = compute_ablation_rows(records)
     for base in BASES:
-        mine = [row for row in rows if row.base == base and row.paired]
-        assert [row.p_holm for row in mine] == adjust_holm([row.paired.p_value for row in mine])
+        mine = [row for row in rows if row.base == base and row.paired_test]
+        assert [row.p_holm for row in mine] == adjust_holm([row.paired_test.p_value for row in mine])
         assert len(mine) == 7
 
 
 def test_what_is_missing_is_left_out():
     rows = {row.letters: row for row in compute_ablation_rows([record("R", 0, 0.5), record("RPD", 1, 0.7)])}
-    assert rows["R"].paired is None  # no seed in common
+    assert rows["R"].paired_test is None  # no seed in common
     assert rows["R"].p_holm is None
     single = compute_ablation_rows(
         [record("R", 0, 0.5), record("RPD", 0, 0.7), {**record("x", 0, 1.0), "variant": "default"}]
     )
     assert [row.letters for row in single] == ["R", "RPD"]
-    assert math.isnan(single[0].paired.p_value)
+    assert math.isnan(single[0].paired_test.p_value)
     assert single[0].p_holm is None
 
 
 def test_an_ablation_without_target_labels_has_no_score():
     (full, *others) = compute_ablation_rows([record(letters, 0, None) for letters in ("RPD", "R", "none")])
     assert [row.summary.score.value for row in (full, *others)] == [None] * 3
-    assert all(row.paired is None for row in others)
+    assert all(row.paired_test is None for row in others)
 
 
 def test_an_unknown_base(small):

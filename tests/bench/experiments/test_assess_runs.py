@@ -73,7 +73,7 @@ def chosen(tmp_path):
 
 def test_the_folder_of_a_choice_is_a_finished_run(chosen):
     place, choice, _ = chosen
-    assert find_policy_folder(place).pair == "synthetic"
+    assert find_policy_folder(place).pair_name == "synthetic"
     (assessed,) = assess_runs(place)
     assert (assessed.spec.method, assessed.spec.components) == (choice.candidate, 4)
     assert assessed.assessment == choice.assessment

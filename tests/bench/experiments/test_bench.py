@@ -60,8 +60,8 @@ def test_processes_give_the_same_results(small, tmp_path):
     assert {event.detail["of"] for event in events if event.kind == "episode"} == {3}
 
 
-def write_its_name(group, out, progress):
-    with (out / "order").open("a") as file:
+def write_its_name(group, folder, progress):
+    with (folder / "order").open("a") as file:
         file.write(f"{group[0].method}\n")
     return [{}]
 
@@ -69,16 +69,16 @@ def write_its_name(group, out, progress):
 def test_costly_runs_begin_first_in_processes(small, tmp_path):
     todo = small.runs(["random", "linucb", "nlinucb", "daband"], [0])
     groups = [[spec] for spec in todo]
-    work = partial(write_its_name, out=tmp_path)
+    work = partial(write_its_name, folder=tmp_path)
     assert len(list(_execute_in_processes(groups, work, print, jobs=1))) == 4
     assert (tmp_path / "order").read_text().split() == ["nlinucb", "daband", "random", "linucb"]
 
 
-def die_with_seed_0(group, out, progress):
+def die_with_seed_0(group, folder, progress):
     if group[0].seed == 0:
-        (out / "dead").touch()
+        (folder / "dead").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    while not (out / "dead").exists():
+    while not (folder / "dead").exists():
         time.sleep(0.05)
     time.sleep(0.5)
     return [{}]
@@ -87,19 +87,19 @@ def die_with_seed_0(group, out, progress):
 def test_a_worker_that_dies_takes_no_other_run_with_it(small, tmp_path):
     """Before, all runs that were under way or to come failed with it."""
     groups = [[spec] for spec in small.runs(["random"], range(5))]
-    done = list(_execute_in_processes(groups, partial(die_with_seed_0, out=tmp_path), print, jobs=2))
+    done = list(_execute_in_processes(groups, partial(die_with_seed_0, folder=tmp_path), print, jobs=2))
     outcomes = {group[0].seed: outcome for group, (outcome,) in done}
     assert isinstance(outcomes.pop(0), WorkerDied)
     assert outcomes == {seed: {} for seed in range(1, 5)}
 
 
-def fail_as_a_whole(group, out, progress):
+def fail_as_a_whole(group, folder, progress):
     raise KeyError("wage")
 
 
 def test_a_group_that_fails_in_a_process_says_how_and_where(small, tmp_path):
     groups = [[spec] for spec in small.runs(["random"], range(2))]
-    for _, (outcome,) in _execute_in_processes(groups, partial(fail_as_a_whole, out=tmp_path), print, jobs=2):
+    for _, (outcome,) in _execute_in_processes(groups, partial(fail_as_a_whole, folder=tmp_path), print, jobs=2):
         assert re.fullmatch(r"KeyError: 'wage' \(.*test_bench\.py, line \d+\)", str(outcome))
 
 
@@ -315,9 +315,9 @@ class TestSettings:
 
         pair = load("synthetic", tiny=True)
         with pytest.raises(InvalidInput, match="unknown method 'linucbp'"):
-            build_policy("linucbp", pair, seed=0, settings={}, components=2)
+            build_policy("linucbp", pair, seed=0, settings={}, n_components=2)
         with pytest.raises(InvalidInput, match="no setting 'lambda'"):
-            build_policy("linucb", pair, seed=0, settings={"lambda": 1}, components=2)
+            build_policy("linucb", pair, seed=0, settings={"lambda": 1}, n_components=2)
 
 
 class TestWarnings:
@@ -325,17 +325,17 @@ class TestWarnings:
 
     def test_of_runs_in_turn(self, small, tmp_path):
         with pytest.warns(UserWarning, match="synthetic, random, seed 0: something is odd"):
-            list(execute_all(small.runs(["random"], [0]), tmp_path, lambda _: None, work=odd))
+            list(execute_all(small.runs(["random"], [0]), tmp_path, lambda _: None, execute=odd))
 
     def test_of_runs_in_processes_are_sent_to_the_parent(self, small, tmp_path):
         mailbox = queue.Queue()
         (spec,) = small.runs(["random"], [0])
         with warnings.catch_warnings():
             warnings.simplefilter("always")  # here they are errors; in a worker they are not
-            _execute_in_worker(partial(odd, out=tmp_path), [spec], mailbox)
+            _execute_in_worker(partial(odd, folder=tmp_path), [spec], mailbox)
         assert mailbox.get_nowait() == (spec, "synthetic, random, seed 0: something is odd")
 
 
-def odd(group, *, out, progress):
+def odd(group, *, folder, progress):
     warnings.warn("something is odd", stacklevel=1)
     return [{}]

@@ -17,7 +17,7 @@ def test_against_scipy():
         first, second = rng.normal(size=n), rng.normal(0.4, size=n)
         ours, theirs = compare_paired(first, second), stats.ttest_rel(first, second)
         interval = theirs.confidence_interval(0.95)
-        assert (ours.n, ours.p_value) == (n, pytest.approx(theirs.pvalue))
+        assert (ours.n_seeds, ours.p_value) == (n, pytest.approx(theirs.pvalue))
         assert (ours.low, ours.high) == (pytest.approx(interval.low), pytest.approx(interval.high))
         assert ours.difference == pytest.approx((first - second).mean())
 

@@ -23,7 +23,7 @@ def test_the_papers_hyperparameters(name, episodes, alpha, learning_rate):
     pair = load("digit", tiny=True)  # the settings do not depend on the images
     for spec in experiment.runs(seeds=[0]):
         assert spec.method in list_methods()
-        policy = build_policy(spec.method, pair, seed=0, settings=spec.policy, components=4)
+        policy = build_policy(spec.method, pair, seed=0, settings=spec.policy, n_components=4)
         settings = policy.settings()
         if spec.method not in ("random", "constant"):  # which are none of the paper's
             assert settings["alpha"] == alpha, spec.method

@@ -133,11 +133,11 @@ def test_a_group_that_ends_badly_keeps_what_was_finished(mine, tmp_path, monkeyp
     from daband.bench import _bench as bench_module
     from daband.bench._bench import BenchError
 
-    def work(group, out, *, progress=None):
-        module.execute_run(group[0], out)
+    def work(group, folder, *, progress=None):
+        module.execute_run(group[0], folder)
         return [MemoryError("the worker is gone")] * len(group)
 
-    monkeypatch.setattr(bench_module, "execute_all", partial(module.execute_all, work=work))
+    monkeypatch.setattr(bench_module, "execute_all", partial(module.execute_all, execute=work))
     with pytest.raises(BenchError) as caught:
         bench(mine, tmp_path)
     assert [record["seed"] for record in caught.value.records] == [0]

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["frame", "paper_ablation", "write_report"]
 
 #: Functions whose modules take a second to import: matplotlib, polars.
-_MODULE_OF = {"write_report": "_page", "frame": "_run_files"}
+_MODULE_BY_FUNCTION = {"write_report": "_page", "frame": "_run_files"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULE_OF:
-        return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    if name in _MODULE_BY_FUNCTION:
+        return getattr(import_module(f"{__name__}.{_MODULE_BY_FUNCTION[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -169,7 +169,7 @@ def _describe_comparison(family: str, result: MethodComparison, n_pairs: int) ->
     is_equal = abs(paired.difference) < 0.5 * 10.0**-digits
     kind = "equal" if is_equal else "clear" if paired.low > 0 else "not clear"
     values |= {
-        "kind": "one seed" if math.isnan(paired.low) else kind, "rival": label(*result.rival), "paired": paired.n,
+        "kind": "one seed" if math.isnan(paired.low) else kind, "rival": label(*result.rival), "paired": paired.n_seeds,
         "ahead": f"{paired.difference:,.{digits}f}",
         "between": f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}",
     }  # fmt: skip

@@ -309,7 +309,7 @@ def ablation_tables(pair: str, records: Records) -> list[Table]:
         summary_rows = [row.summary for row in rows]
         metric = summary_rows[0].metric
         digits = metric.count_decimals(*(row.score.value for row in summary_rows), significant=4)
-        tests = [row.paired for row in rows]
+        tests = [row.paired_test for row in rows]
         columns = {
             "terms kept": ["none of them" if row.letters == "none" else " + ".join(row.letters) for row in rows],
             metric.name: _show_scores(summary_rows, digits),
