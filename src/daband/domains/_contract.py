@@ -323,9 +323,7 @@ class Pair:
         shown_names = [*self.class_names[:max_names], *(["..."] if len(self.class_names) > max_names else [])]
         arms_text = f"{self.n_arms} arms" + (f" ({', '.join(shown_names)})" if shown_names else "")
         n_held_out = 0 if self.source_test is None else len(self.source_test)
-        labels_text = "no target labels"
-        if self.target_test is not None:
-            labels_text = f"{len(self.target_test):,} for the evaluator"
+        labels_text = "no target labels" if self.target_test is None else f"{len(self.target_test):,} for the evaluator"
         domains_text = f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
         domains_text = "" if len(self.domains) == 2 else domains_text
         return (

@@ -156,10 +156,7 @@ def allocate_array(shape: tuple[int, ...], dtype: Any) -> AnyArray:
 def find_data(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:
     """Return the first of these paths that exists below ``directory``, by default the data directory, or None."""
     root = data_directory() if directory is None else directory
-    for candidate in candidates:
-        if (root / candidate).exists():
-            return root / candidate
-    return None
+    return next((root / candidate for candidate in candidates if (root / candidate).exists()), None)
 
 
 def require_data(candidates: Sequence[str], *, pair: str) -> Path:

@@ -35,12 +35,11 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
     held_out_blocks: list[IntArray] = []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        class_groups = [
-            rows[group_ids[rows] == group_id] for group_id in generator.permutation(np.unique(group_ids[rows]))
-        ]
         halves: tuple[list[IntArray], list[IntArray]] = ([], [])
         half_sizes = [0, 0]
-        for group_rows in class_groups:  # each group goes to the half with fewer rows so far
+        for group_id in generator.permutation(np.unique(group_ids[rows])):
+            group_rows = rows[group_ids[rows] == group_id]
+            # Each group goes to the half with fewer rows so far.
             half = 0 if half_sizes[0] <= half_sizes[1] else 1
             halves[half].append(group_rows)
             half_sizes[half] += len(group_rows)

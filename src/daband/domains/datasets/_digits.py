@@ -105,9 +105,7 @@ def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> An
             continue
         # All possible patches are views of the photograph, so that only the drawn ones are copied.
         patches = np.lib.stride_tricks.sliding_window_view(photograph, (_SIDE, _SIDE), axis=(0, 1))
-        height, width = patches.shape[:2]
-        tops = (corner_fractions[rows, 0] * height).astype(np.int64)
-        lefts = (corner_fractions[rows, 1] * width).astype(np.int64)
+        tops, lefts = (corner_fractions[rows] * patches.shape[:2]).astype(np.int64).T
         images[rows] = patches[tops, lefts]
     is_digit_pixel = digits > 0
     np.copyto(images, 255 - images, where=is_digit_pixel[:, None])  # |patch - 255| = 255 - patch

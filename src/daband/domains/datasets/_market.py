@@ -82,14 +82,8 @@ def _generate_market(
     new_customers = _build_customer_table(rng, new_habits, channel_probabilities=(0.6, 0.1, 0.3), exchange_rate=rate)
     if kind == "inverted":
         new_customers = new_customers.with_columns((11.0 - pl.col("satisfaction", "price_score")).name.keep())
-    columns = Columns(
-        context=tuple(new_customers.columns),
-        categorical=("channel",),
-        rewards=_OFFERS,
-        arm="offer",
-        reward="euros",
-        propensity="propensity",
-    )
+    context = tuple(new_customers.columns)
+    columns = Columns(context, ("channel",), rewards=_OFFERS, arm="offer", reward="euros", propensity="propensity")
     new_customers = new_customers.with_columns(**dict(zip(_OFFERS, new_mean_rewards.T, strict=True)))
     return PairData({"source": old_log, "target": new_customers, "columns": columns}, reader=from_table)
 

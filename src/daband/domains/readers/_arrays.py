@@ -31,10 +31,9 @@ class ArrayContexts(Contexts):
     def __init__(
         self, contexts: ArrayLike, *, passes: int = 1, is_per_arm: bool = False, name: str = "contexts"
     ) -> None:
-        array = _check_contexts(contexts, name, is_per_arm)
-        self._contexts = array
-        self.array_shape = array.shape
-        self.context_shape = array.shape[2:] if is_per_arm else array.shape[1:]
+        self._contexts = _check_contexts(contexts, name, is_per_arm)
+        self.array_shape = self._contexts.shape
+        self.context_shape = self.array_shape[2:] if is_per_arm else self.array_shape[1:]
         self.passes = check_int("passes", passes, minimum=1)
 
     def __len__(self) -> int:

@@ -6,7 +6,6 @@ reports possible mistakes in the values. ``read_catalogue`` reads a table of arm
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import as_numpy
+from daband._arrays import FloatArray, as_numpy
 from daband._lazy_polars import pl
 from daband._table_transform import (
     ROW_COLUMN,
@@ -67,16 +66,16 @@ class Columns:
     encoders: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for name in ("context", "categorical", "rewards", "dates", "id"):
-            if isinstance(getattr(self, name), str):
-                raise InvalidInput(f"columns.{name} must be a sequence of names, got the text {getattr(self, name)!r}")
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for role in ("context", "categorical", "rewards", "dates", "id"):
+            if isinstance(getattr(self, role), str):
+                raise InvalidInput(f"columns.{role} must be a sequence of names, got the text {getattr(self, role)!r}")
+            object.__setattr__(self, role, tuple(getattr(self, role)))
         if not self.context:
             raise InvalidInput("columns.context must name at least one column")
-        for role_name in ("categorical", "dates", "encoders"):
-            unknown = [name for name in getattr(self, role_name) if name not in self.context]
-            if unknown:
-                raise InvalidInput(f"columns.{role_name} names {unknown[0]!r}, which is not one of the context columns")
+        for role in ("categorical", "dates", "encoders"):
+            unknown_name = next((name for name in getattr(self, role) if name not in self.context), None)
+            if unknown_name is not None:
+                raise InvalidInput(f"columns.{role} names {unknown_name!r}, which is not one of the context columns")
         if (self.arm or self.reward or self.propensity) and not (self.arm and self.reward):
             raise InvalidInput("a log needs both columns.arm and columns.reward, and columns.propensity if it has any")
         if (self.label is not None and self.rewards) or not (self.label or self.rewards or self.arm):
@@ -84,12 +83,10 @@ class Columns:
         if self.offered and not self.arm:
             raise InvalidInput("columns.offered is for a log: name columns.arm and columns.reward as well")
         for role in ("label", "rewards", "arm", "reward", "propensity", "offered", "id"):
-            names = getattr(self, role)
-            in_context = [name for name in (names if role in ("rewards", "id") else (names,)) if name in self.context]
-            if in_context:
-                raise InvalidInput(
-                    f"columns.context has {in_context[0]!r}, which columns.{role} names: no policy may see it"
-                )
+            names = getattr(self, role) if role in ("rewards", "id") else (getattr(self, role),)
+            name = next((name for name in names if name in self.context), None)
+            if name is not None:
+                raise InvalidInput(f"columns.context has {name!r}, which columns.{role} names: no policy may see it")
 
 
 #: Regular expression of the usual names of id columns.
@@ -106,9 +103,10 @@ _MIN_ROWS_PER_CATEGORY = 20
 _MIN_ROWS_PER_ARM = 3
 #: Texts are ids if a larger fraction of their values is distinct. Integers also need the usual name of an id column.
 _MAX_UNIQUE_FRACTION = 0.95
-#: Larger differences between the domains are reported: of medians, in standard deviations; and of the binary
-#: logarithms of standard deviations.
-_MAX_SHIFT = 2.0
+#: A larger difference between the medians of the domains, in standard deviations, is reported.
+_MAX_MEDIAN_SHIFT = 2.0
+#: A larger ratio between the standard deviations of the domains is reported.
+_MAX_STD_RATIO = 4.0
 #: A larger fraction of target rows with new categories is reported.
 _MAX_NEW_FRACTION = 0.01
 #: A number farther from the median, in interquartile ranges, is reported.
@@ -194,7 +192,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles
         raise InvalidInput(
             f"arm {roles.arm!r} needs a reward: the column with the reward of the chosen arm (--reward COLUMN)"
         )
-    stated_roles = {
+    role_by_name = {
         **dict.fromkeys(roles.drop, ("ignored", "dropped, as stated")),
         **({roles.domain: ("ignored", "it names the domain, as stated")} if roles.domain else {}),
         **dict.fromkeys(roles.id, ("ignored", "an id, as stated")),
@@ -203,101 +201,101 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles
         **dict.fromkeys(roles.date, ("date", "as stated")),
         **dict.fromkeys(roles.text, ("text", f"read by {roles.encoder}")),
     }
-    outcomes = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity", "offered")}
-    stated_roles |= {name: (role, "as stated") for role, name in outcomes.items() if name is not None}
+    feedback_columns = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity", "offered")}
+    role_by_name |= {name: (role, "as stated") for role, name in feedback_columns.items() if name is not None}
     if roles.arm is not None and roles.propensity is None:
-        candidates = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in stated_roles]
+        candidates = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in role_by_name]
         if len(candidates) == 1 and source[candidates[0]].dtype.is_numeric():
-            outcomes["propensity"] = candidates[0]
+            feedback_columns["propensity"] = candidates[0]
             reason = f"by its name; --number {candidates[0]} makes it a context, --drop ignores it"
-            stated_roles[candidates[0]] = ("propensity", reason)
-    for name in stated_roles:
+            role_by_name[candidates[0]] = ("propensity", reason)
+    for name in role_by_name:
         if name not in source.columns and not (name in roles.id and name in target.columns):
             hint = did_you_mean(name, source.columns)
             raise InvalidInput(f"the source has no column {name!r}{hint} (its columns: {', '.join(source.columns)})")
-    _check_outcomes(source, roles)
+    _check_arms_and_rewards(source, roles)
     for name in roles.number:
         for table_name, frame in (("source", source), ("target", target)):
             if name in frame.columns:
                 read_numbers(frame, name, table_name=table_name)
-    types = []
+    column_roles = []
     for name in (name for name in source.columns if name != ROW_COLUMN):
-        column = _infer_type(name, source, target)
-        if name in stated_roles:
-            column = ColumnRole(name, *stated_roles[name], is_id=name in roles.id)
+        column = _infer_role(name, source, target)
+        if name in role_by_name:
+            column = ColumnRole(name, *role_by_name[name], is_id=name in roles.id)
         elif roles.id:
             column = replace(column, is_id=False)
         if column.role in ("number", "category", "date", "text") and name not in target.columns:
             hint = did_you_mean(name, target.columns)
             column = ColumnRole(name, "ignored", f"the target has no such column{hint}", is_notable=bool(hint))
-        types.append(column)
-    context_roles = ("number", "category", "date", "text")
-    by_role = {role: tuple(column.name for column in types if column.role == role) for role in context_roles}
-    context = tuple(column.name for column in types if column.role in by_role)
-    if not context:
-        raise InvalidInput(f"no column can be used as context: {_list_reasons(types)}")
-    ids = tuple(roles.id) or tuple(column.name for column in types if column.is_id)
-    encoders = dict.fromkeys(by_role["text"], roles.encoder)
-    return Columns(context, by_role["category"], dates=by_role["date"], id=ids, encoders=encoders, **outcomes), types
+        column_roles.append(column)
+    context_columns = [column for column in column_roles if column.role in ("number", "category", "date", "text")]
+    if not context_columns:
+        raise InvalidInput(f"no column can be used as context: {_list_reasons(column_roles)}")
+    categorical, dates, texts = (
+        [column.name for column in context_columns if column.role == role] for role in ("category", "date", "text")
+    )
+    ids = tuple(roles.id) or tuple(column.name for column in column_roles if column.is_id)
+    context, encoders = [column.name for column in context_columns], dict.fromkeys(texts, roles.encoder)
+    return Columns(context, categorical, dates=dates, id=ids, encoders=encoders, **feedback_columns), column_roles
 
 
-def _list_reasons(types: Sequence[ColumnRole]) -> str:
+def _list_reasons(column_roles: Sequence[ColumnRole]) -> str:
     """Return a text with the reason for the role of each column."""
-    return "; ".join(f"{column.name}: {column.reason}" for column in types)
+    return "; ".join(f"{column.name}: {column.reason}" for column in column_roles)
 
 
-def _check_outcomes(source: pl.DataFrame, roles: StatedRoles) -> None:
+def _check_arms_and_rewards(source: pl.DataFrame, roles: StatedRoles) -> None:
     """Raise an error if the column of arms has one value or too many, or if all rewards are equal."""
-    name = roles.label or roles.arm
-    assert name is not None
-    arms = source[name].drop_nulls()
+    column = roles.label or roles.arm
+    assert column is not None
+    arms = source[column].drop_nulls()
     if arms.n_unique() == 1:
-        raise InvalidInput(f"column {name!r} has only one arm, {arms[0]!r}: there is nothing to choose from")
+        raise InvalidInput(f"column {column!r} has only one arm, {arms[0]!r}: there is nothing to choose from")
     if arms.n_unique() > _MAX_CATEGORIES and len(arms) < _MIN_ROWS_PER_ARM * arms.n_unique():
         raise InvalidInput(
-            f"column {name!r} has {arms.n_unique():,} different values in {len(arms):,} rows, such as {arms[0]!r}: "
+            f"column {column!r} has {arms.n_unique():,} different values in {len(arms):,} rows, such as {arms[0]!r}: "
             "these are not arms. For a log, use --arm COLUMN --reward COLUMN"
         )
-    if roles.reward is not None and len(source) > 1 and source[roles.reward].drop_nulls().n_unique() == 1:
-        raise InvalidInput(
-            f"column {roles.reward!r} has the same reward in every row, {source[roles.reward].drop_nulls()[0]!r}: "
-            "no arm is better than another"
-        )
+    rewards = None if roles.reward is None else source[roles.reward].drop_nulls()
+    if rewards is not None and len(source) > 1 and rewards.n_unique() == 1:
+        problem = f"column {roles.reward!r} has the same reward in every row, {rewards[0]!r}"
+        raise InvalidInput(f"{problem}: no arm is better than another")
 
 
-def _infer_type(name: str, source: pl.DataFrame, target: pl.DataFrame) -> ColumnRole:
+def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> ColumnRole:
     """Return the role that the values and the name of a column suggest."""
-    tables = [frame for frame in ((source,) if target is source else (source, target)) if name in frame.columns]
-    series = [column for column in (frame[name].drop_nulls() for frame in tables) if len(column)]
-    n_rows = sum(len(column) for column in series)
+    frames = [frame for frame in ((source,) if target is source else (source, target)) if name in frame.columns]
+    series = [values for values in (frame[name].drop_nulls() for frame in frames) if len(values)]
+    n_rows = sum(len(values) for values in series)
     if not series:
         return ColumnRole(name, "ignored", "it has no value at all")
-    dtypes = [column.dtype for column in series]
-    unsupported = next((dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in _get_readable_types())), None)
-    if unsupported is not None:
-        return ColumnRole(name, "ignored", f"of type {unsupported}, which is not a number, category or date")
-    date_kinds = {_get_date_kind(column) for column in series}
-    is_numeric = [column.dtype.is_numeric() or column.dtype == pl.Boolean for column in series]
-    n_distinct = pl.concat([column.cast(pl.Float64 if all(is_numeric) else pl.String) for column in series]).n_unique()
-    n_missing = sum(frame[name].null_count() for frame in tables)
+    dtypes = [values.dtype for values in series]
+    bad_type = next((dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in _get_readable_dtypes())), None)
+    if bad_type is not None:
+        return ColumnRole(name, "ignored", f"of type {bad_type}, which is not a number, category or date")
+    date_kinds = {_get_date_kind(values) for values in series}
+    are_numeric = [values.dtype.is_numeric() or values.dtype == pl.Boolean for values in series]
+    n_distinct = pl.concat([values.cast(pl.Float64 if all(are_numeric) else pl.String) for values in series]).n_unique()
+    n_missing = sum(frame[name].null_count() for frame in frames)
     description = f"{n_distinct:,} different values" + (f", {n_missing:,} missing" if n_missing else "")
     if n_distinct == 1 and not n_missing:
         return ColumnRole(name, "ignored", "it has the same value in every row")
-    identifies_rows = max(column.n_unique() / len(column) for column in series) > _MAX_UNIQUE_FRACTION
+    identifies_rows = max(values.n_unique() / len(values) for values in series) > _MAX_UNIQUE_FRACTION
     if date_kinds == {"time"}:
         return ColumnRole(name, "date", "time of day, as sine and cosine")
     if date_kinds == {"date", "time"}:
         return ColumnRole(name, "ignored", "dates in one file and times of day in the other", is_notable=True)
     if date_kinds == {"date"}:
-        increases = all(column.is_sorted() and column[0] != column[-1] for column in series)
-        hint = f"; it increases from row to row, use --drop {name} if it is the time of logging" if increases else ""
+        is_sorted = all(values.is_sorted() and values[0] != values[-1] for values in series)
+        hint = f"; it increases from row to row, use --drop {name} if it is the time of logging" if is_sorted else ""
         return ColumnRole(name, "date", f"year, and sine and cosine of month, weekday and time of day{hint}")
-    if all(is_numeric):
-        if all(column.dtype.is_integer() for column in series) and _ID_NAME.search(name) and identifies_rows:
+    if all(are_numeric):
+        if all(values.dtype.is_integer() for values in series) and _ID_NAME.search(name) and identifies_rows:
             reason = f"an id: {n_distinct:,} different integers in {n_rows:,} rows"
             return ColumnRole(name, "ignored", reason, is_id=True)
         return ColumnRole(name, "number", description)
-    remark = "numbers in one file and text in the other, " if any(is_numeric) else _describe_texts(series)
+    remark = "numbers in one file and text in the other, " if any(are_numeric) else _describe_texts(series)
     if identifies_rows and n_distinct > _MAX_CATEGORIES // 2:
         reason = f"{remark or 'an id or free text: '}{n_distinct:,} different values in {n_rows:,} rows"
         return ColumnRole(name, "ignored", reason, is_id=not remark, is_notable=bool(remark))
@@ -307,28 +305,28 @@ def _infer_type(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
     return ColumnRole(name, "category", f"{remark}{description}", is_notable=bool(remark))
 
 
-def _get_readable_types() -> tuple[Any, ...]:
+def _get_readable_dtypes() -> tuple[Any, ...]:
     """Return the column types, other than numbers, that can be contexts."""
     return (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time)
 
 
-def _get_date_kind(column: pl.Series) -> str:
+def _get_date_kind(values: pl.Series) -> str:
     """Return "date" if all values of a column are dates, "time" if all are times of day, and otherwise ""."""
-    if column.dtype != pl.String:
-        return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(column.dtype.base_type(), "")
+    if values.dtype != pl.String:
+        return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(values.dtype.base_type(), "")
     try:
-        are_times = {isinstance(as_date_or_time(value, column.name), time) for value in column}
+        are_times = {isinstance(as_date_or_time(value, values.name), time) for value in values}
     except InvalidInput:
         return ""
     if are_times == {True}:
         return "time"
-    return "date" if are_times == {False} and all(len(value) >= 8 for value in column) else ""
+    return "date" if are_times == {False} and all(len(value) >= 8 for value in values) else ""
 
 
-def _describe_texts(columns: Sequence[pl.Series]) -> str:
+def _describe_texts(series: Sequence[pl.Series]) -> str:
     """Return a phrase about texts that look like numbers or dates but stay texts, or "" for other texts."""
-    example = str(columns[0][0])
-    texts = pl.concat([column.cast(pl.String) for column in columns])
+    example = str(series[0][0])
+    texts = pl.concat([values.cast(pl.String) for values in series])
     is_number = texts.str.contains(r"^[+-]?\d+([.,]\d+)?$")
     if 0.5 * len(texts) < is_number.sum() < len(texts):
         return f"numbers, except for texts such as {texts.filter(~is_number)[0]!r} (leave such cells empty); "
@@ -345,7 +343,7 @@ def _describe_texts(columns: Sequence[pl.Series]) -> str:
 def find_notices(
     source: pl.DataFrame,
     target: pl.DataFrame,
-    types: Sequence[ColumnRole],
+    column_roles: Sequence[ColumnRole],
     *,
     units: Sequence[str] = (),
     domain: str | None = None,
@@ -364,93 +362,98 @@ def find_notices(
     * source rows with the id of an earlier row, of the same domain if ``domain`` names a column of domains.
     """
     notices = []
-    ids = [column.name for column in types if column.is_id and column.name in source.columns]
-    rows_with_id = source.select([*ids, *([domain] if domain and ids else [])]).drop_nulls()
-    n_repeated = len(rows_with_id) - rows_with_id.n_unique() if ids else 0
+    id_columns = [column.name for column in column_roles if column.is_id and column.name in source.columns]
+    rows_with_id = source.select([*id_columns, *([domain] if domain and id_columns else [])]).drop_nulls()
+    n_repeated = len(rows_with_id) - rows_with_id.n_unique() if id_columns else 0
     if n_repeated:
-        text = (
-            f"{n_repeated:,} of {len(source):,} source rows repeat an earlier row's value. Remove rows that are there "
-        )
-        notices.append(Notice(", ".join(ids), f"{text}twice by mistake: they make errors look smaller", True))
-    tables = (source,) if target is source else (source, target)
-    for column in types:
+        problem = f"{n_repeated:,} of {len(source):,} source rows repeat an earlier row's value"
+        remedy = "Remove rows that are there twice by mistake: they make errors look smaller"
+        notices.append(Notice(", ".join(id_columns), f"{problem}. {remedy}", needs_decision=True))
+    frames = (source,) if target is source else (source, target)
+    for column in column_roles:
         name = column.name
         if column.role == "number":
-            numbers = [read_numbers(frame, name) for frame in tables]
-            notices += _find_missing_codes(name, numbers) or _find_outlier(name, np.concatenate(numbers))
+            numbers = np.concatenate([read_numbers(frame, name) for frame in frames])
+            notices += _find_missing_codes(name, numbers) or _find_outlier(name, numbers)
             if name not in units:
                 notices += _find_unit_change(name, read_numbers(source, name), read_numbers(target, name))
         if column.role == "propensity" and (source[name].drop_nulls() == 1).all():
-            text = "it is 1 in every row, although several arms were chosen. If probabilities were not recorded, use "
-            notices.append(Notice(name, f"{text}--drop {name}, and they are estimated"))
+            problem = "it is 1 in every row, although several arms were chosen"
+            remedy = f"If probabilities were not recorded, use --drop {name}, and they are estimated"
+            notices.append(Notice(name, f"{problem}. {remedy}"))
         if column.role not in ("category", "arm", "label"):
             continue
-        texts_by_table = [read_categories(frame, name) for frame in tables if name in frame.columns]
-        counts = [Counter(value for value in texts if value is not None) for texts in texts_by_table]
-        spellings: dict[str, str] = {}
-        for value in sorted(set().union(*counts)):
-            spelling = spellings.setdefault(" ".join(value.casefold().split()), value)
+        texts_by_frame = [read_categories(frame, name) for frame in frames if name in frame.columns]
+        counts_by_frame = [Counter(value for value in texts if value is not None) for texts in texts_by_frame]
+        source_counts, target_counts = counts_by_frame[0], counts_by_frame[-1]
+        first_spellings: dict[str, str] = {}
+        for value in sorted({*source_counts, *target_counts}):
+            spelling = first_spellings.setdefault(" ".join(value.casefold().split()), value)
             if spelling != value:
-                notices.append(
-                    Notice(name, f"{spelling!r} and {value!r} are two values; if they mean the same, use one spelling")
-                )
-        rare = sorted(value for value, count in counts[0].items() if count < _MIN_ROWS_PER_ARM)
-        if column.role != "category" and rare:
-            listed = ", ".join(f"{value!r}: {counts[0][value]}" for value in rare[:3]) + (", ..." if rare[3:] else "")
-            text = f"arms with fewer than {_MIN_ROWS_PER_ARM} rows ({listed}). They may be chosen, although little is "
-            notices.append(Notice(name, f"{text}known about them; drop these rows if they are mistakes"))
-        new_values = [value for value in counts[-1].elements() if value not in counts[0]]
-        if column.role == "category" and len(new_values) > _MAX_NEW_FRACTION * max(1, counts[-1].total()):
+                problem = f"{spelling!r} and {value!r} are two values"
+                notices.append(Notice(name, f"{problem}; if they mean the same, use one spelling"))
+        rare_arms = sorted(value for value, count in source_counts.items() if count < _MIN_ROWS_PER_ARM)
+        if column.role != "category" and rare_arms:
+            examples = ", ".join(f"{arm!r}: {source_counts[arm]}" for arm in rare_arms[:3])
+            problem = f"arms with fewer than {_MIN_ROWS_PER_ARM} rows ({examples}{', ...' if rare_arms[3:] else ''})"
+            remedy = "They may be chosen, although little is known about them; drop these rows if they are mistakes"
+            notices.append(Notice(name, f"{problem}. {remedy}"))
+        new_values = [value for value in target_counts.elements() if value not in source_counts]
+        if column.role == "category" and len(new_values) > _MAX_NEW_FRACTION * max(1, target_counts.total()):
             example = Counter(new_values).most_common(1)[0][0]
-            text = f"{len(new_values) / counts[-1].total():.0%} of target rows have a category that the source lacks"
-            notices.append(Notice(name, f"{text}, such as {example!r}; only target rewards show its effect"))
+            new_fraction = len(new_values) / target_counts.total()
+            problem = f"{new_fraction:.0%} of target rows have a category that the source lacks, such as {example!r}"
+            notices.append(Notice(name, f"{problem}; only target rewards show its effect"))
     return notices
 
 
-def _find_unit_change(name: str, source: Any, target: Any) -> list[Notice]:
+def _find_unit_change(name: str, source_numbers: FloatArray, target_numbers: FloatArray) -> list[Notice]:
     """Return a notice if the medians or standard deviations differ so much that the units may differ."""
-    if np.isnan(source).all() or np.isnan(target).all():
+    if np.isnan(source_numbers).all() or np.isnan(target_numbers).all():
         return []
-    (median, std), (target_median, target_std) = (
-        (middle, (high - low) / 1.349)  # the standard deviation of a normal distribution with the same quartiles
-        for low, middle, high in (np.nanquantile(values, (0.25, 0.5, 0.75)) for values in (source, target))
+    source_low, source_median, source_high = np.nanquantile(source_numbers, (0.25, 0.5, 0.75))
+    target_low, target_median, target_high = np.nanquantile(target_numbers, (0.25, 0.5, 0.75))
+    # These are the standard deviations of normal distributions with the same quartiles.
+    source_std, target_std = (source_high - source_low) / 1.349, (target_high - target_low) / 1.349
+    if not (source_std > 0 and target_std > 0):
+        return []
+    difference = abs(source_median - target_median)
+    std_ratio = max(target_std / source_std, source_std / target_std)
+    if difference <= _MAX_MEDIAN_SHIFT * min(source_std, target_std) and std_ratio <= _MAX_STD_RATIO:
+        return []
+    message = (
+        f"its median is {source_median:.4g} in the source and {target_median:.4g} in the target, its standard "
+        f"deviation {source_std:.3g} and {target_std:.3g}. If its unit differs, use --units {name}, or "
+        f"units=[{name!r}] in Python"
     )
-    if not (std > 0 and target_std > 0):
-        return []
-    difference = abs(median - target_median)
-    if difference <= _MAX_SHIFT * min(std, target_std) and abs(math.log2(target_std / std)) <= _MAX_SHIFT:
-        return []
-    text = (
-        f"its median is {median:.4g} in the source and {target_median:.4g} in the target, its standard deviation "
-        f"{std:.3g} and {target_std:.3g}. If its unit differs, use --units {name}, or units=[{name!r}] in Python"
-    )
-    return [Notice(name, text, needs_decision=True)]
+    return [Notice(name, message, needs_decision=True)]
 
 
-def _find_missing_codes(name: str, columns: Sequence[Any]) -> list[Notice]:
+def _find_missing_codes(name: str, numbers: FloatArray) -> list[Notice]:
     """Return notices about numbers that may mean a missing value: far from all others, or the only one below 0."""
-    values = np.concatenate(columns)
     notices = []
     for code in _MISSING_CODES:
-        others = values[(values != code) & ~np.isnan(values)]
-        count = np.count_nonzero(values == code)
+        others = numbers[(numbers != code) & ~np.isnan(numbers)]
+        count = np.count_nonzero(numbers == code)
         if count < 2 or not len(others) or others.min() <= code <= others.max():
             continue
         is_far = max(others.min() - code, code - others.max()) > others.max() - others.min()
         if is_far or code < 0 <= others.min():
-            text = f"{code:g} is in {count:,} rows, all others are between {others.min():g} and {others.max():g}. "
-            notices.append(Notice(name, f"{text}If it means a missing value, leave these cells empty", True))
+            message = f"{code:g} is in {count:,} rows, all others are between {others.min():g} and {others.max():g}. "
+            notices.append(
+                Notice(name, f"{message}If it means a missing value, leave these cells empty", needs_decision=True)
+            )
     return notices
 
 
-def _find_outlier(name: str, values: Any) -> list[Notice]:
+def _find_outlier(name: str, numbers: FloatArray) -> list[Notice]:
     """Return a notice for the number that is farthest from the median, if it is extremely far."""
-    low, median, high = np.nanquantile(values, (0.25, 0.5, 0.75)) if not np.isnan(values).all() else (0.0, 0.0, 0.0)
-    distances = np.nan_to_num(np.abs(values - median))
+    low, median, high = np.nanquantile(numbers, (0.25, 0.5, 0.75)) if not np.isnan(numbers).all() else (0.0, 0.0, 0.0)
+    distances = np.nan_to_num(np.abs(numbers - median))
     if high == low or distances.max() <= _MAX_OUTLIER_RANGES * (high - low):
         return []
-    text = f"{values[distances.argmax()]:g} is extremely far from its median, {median:g}; in training it is clipped"
-    return [Notice(name, f"{text}. Leave the cell empty if it is a mistake", True)]
+    message = f"{numbers[distances.argmax()]:g} is extremely far from its median, {median:g}; in training it is clipped"
+    return [Notice(name, f"{message}. Leave the cell empty if it is a mistake", needs_decision=True)]
 
 
 def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = None) -> Catalogue:
@@ -466,42 +469,46 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
     if isinstance(arms, Catalogue):
         return arms
     if isinstance(arms, np.ndarray):
-        features = as_numpy(arms, "arms").astype(np.float64)
-        if features.ndim != 2 or not np.isfinite(features).all():
-            raise InvalidInput(f"arms must be finite numbers (K, m), or a table, got shape {features.shape}")
-        return Catalogue.fit(names or [str(index) for index in range(len(features))], features)
+        feature_array = as_numpy(arms, "arms").astype(np.float64)
+        if feature_array.ndim != 2 or not np.isfinite(feature_array).all():
+            raise InvalidInput(f"arms must be finite numbers (K, m), or a table, got shape {feature_array.shape}")
+        return Catalogue.fit(names or [str(index) for index in range(len(feature_array))], feature_array)
     if isinstance(arms, Mapping) and set(arms) != {"source", "target"}:
         raise InvalidInput(f'arms must be a table, or {{"source": table, "target": table}}, got {list(arms)}')
-    tables_or_paths = [arms["source"], arms["target"]] if isinstance(arms, Mapping) else [arms]
-    tables = [read_table(table) for table in tables_or_paths]
-    ids_by_table = []
-    for index, frame in enumerate(tables):
-        column = next((column for column in ("id", arm_column) if column in frame.columns), frame.columns[0])
-        row_names = [None if value is None else format_value(value) for value in frame[column].to_list()]
-        if None in row_names or len(set(row_names)) < len(row_names) or not row_names:
-            raise DataError(f"arms: column {column!r} must have a different name in every row")
-        tables[index] = frame.drop(column)
-        ids_by_table.append([str(name) for name in row_names])
-    source_ids = set(ids_by_table[0])
-    new_rows = [index for index, name in enumerate(ids_by_table[-1]) if name not in source_ids]
-    all_ids = [*ids_by_table[0], *(ids_by_table[-1][index] for index in new_rows)]
-    shared = [name for name in tables[0].columns if name in tables[-1].columns]
-    frame = pl.concat([tables[0].select(shared), tables[-1].select(shared)[new_rows]], how="vertical_relaxed")
-    types = [_infer_type(name, frame, frame) for name in shared]
-    roles = {role: [column.name for column in types if column.role == role] for role in ("number", "category", "date")}
-    words = [
-        column.name for column in types if column.role in ("category", "ignored") and _has_words(column.name, frame)
+    tables = [arms["source"], arms["target"]] if isinstance(arms, Mapping) else [arms]
+    frames, ids_by_frame = [], []
+    for frame in map(read_table, tables):
+        id_column = next((name for name in ("id", arm_column) if name in frame.columns), frame.columns[0])
+        ids = [None if value is None else format_value(value) for value in frame[id_column].to_list()]
+        if None in ids or len(set(ids)) < len(ids) or not ids:
+            raise DataError(f"arms: column {id_column!r} must have a different name in every row")
+        frames.append(frame.drop(id_column))
+        ids_by_frame.append([str(arm_id) for arm_id in ids])
+    source_ids, target_ids = ids_by_frame[0], ids_by_frame[-1]
+    known_ids = set(source_ids)
+    new_rows = [row for row, arm_id in enumerate(target_ids) if arm_id not in known_ids]
+    all_ids = [*source_ids, *(target_ids[row] for row in new_rows)]
+    common_columns = [name for name in frames[0].columns if name in frames[-1].columns]
+    source_frame, target_frame = frames[0].select(common_columns), frames[-1].select(common_columns)
+    all_arms = pl.concat([source_frame, target_frame[new_rows]], how="vertical_relaxed")
+    column_roles = [_infer_role(name, all_arms, all_arms) for name in common_columns]
+    word_columns = [
+        column.name
+        for column in column_roles
+        if column.role in ("category", "ignored") and _has_words(column.name, all_arms)
     ]
-    context = [column.name for column in types if column.role in roles and column.name not in words]
-    unique_columns = [name for name in roles["category"] if not frame[name].drop_nulls().is_duplicated().any()]
-    context = [name for name in context if name not in unique_columns]
-    context += words
-    if not context:
-        raise InvalidInput(f"arms has no column that can be used as a feature: {_list_reasons(types)}")
-    typed = {role: [name for name in roles[role] if name in context and name not in words] for role in roles}
-    table = TableTransform.fit(frame, context=context, categorical=typed["category"], dates=typed["date"], words=words)
-    offered = np.stack([np.isin(all_ids, domain_ids) for domain_ids in (ids_by_table[0], ids_by_table[-1])])
-    return Catalogue.fit(all_ids, table.apply(frame), table=table, offered=offered)
+    numbers, dates, categories = (
+        [column.name for column in column_roles if column.role == role and column.name not in word_columns]
+        for role in ("number", "date", "category")
+    )
+    # A category that no two arms share is uninformative about other arms.
+    categories = [name for name in categories if all_arms[name].drop_nulls().is_duplicated().any()]
+    features = [name for name in common_columns if name in {*numbers, *dates, *categories}] + word_columns
+    if not features:
+        raise InvalidInput(f"arms has no column that can be used as a feature: {_list_reasons(column_roles)}")
+    transform = TableTransform.fit(all_arms, context=features, categorical=categories, dates=dates, words=word_columns)
+    offered = np.stack([np.isin(all_ids, source_ids), np.isin(all_ids, target_ids)])
+    return Catalogue.fit(all_ids, transform.apply(all_arms), table=transform, offered=offered)
 
 
 def _has_words(name: str, frame: pl.DataFrame) -> bool:

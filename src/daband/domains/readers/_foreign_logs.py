@@ -88,32 +88,32 @@ def _build_frame(rows: list[dict[str, Any]], *, is_sparse: bool) -> Any:
         else:
             numbers = [float(value) if value is not None else 0.0 if is_sparse else None for value in values]
             columns[name] = pl.Series(name, numbers, pl.Float64)
-    roles = [name for name in _ROLE_COLUMNS if name in columns]
-    return pl.DataFrame(columns).select(pl.exclude(roles), *roles)
+    role_columns = [name for name in _ROLE_COLUMNS if name in columns]
+    return pl.DataFrame(columns).select(pl.exclude(role_columns), *role_columns)
 
 
 def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
     """Yield the labelled events of a log in the format of Vowpal Wabbit."""
     event_lines: list[tuple[int, str]] = []
-    for number, line in enumerate([*lines, ""], start=1):
+    for index, line in enumerate([*lines, ""]):
         if line.strip():
-            event_lines.append((number, line.strip()))
+            event_lines.append((index + 1, line.strip()))
             continue
         context: dict[str, Any] = {}
         actions: dict[str, dict[str, Any]] = {}
         outcome = None
         for line_number, event_line in event_lines:
-            label_and_tag, bar, features = event_line.partition("|")
-            if not bar:
+            label_and_tag, separator, sections = event_line.partition("|")
+            if not separator:
                 raise DataError(f"line {line_number} must have a | before the features, got {event_line[:60]!r}")
             words = label_and_tag.split()
             if words and words[0] == "shared":
-                context = _parse_vw_features("|" + features, line_number)
+                context = _parse_vw_features(sections, line_number)
                 continue
             label = next((word for word in words if word.count(":") == 2), None)
             tags = [word.lstrip("'") for word in words if word != label and ":" not in word]
-            name = tags[-1] if tags else " ".join(features.replace("|", " ").split())
-            actions[name] = _parse_vw_features("|" + features, line_number)
+            name = tags[-1] if tags else " ".join(sections.replace("|", " ").split())
+            actions[name] = _parse_vw_features(sections, line_number)
             if label is not None:
                 try:
                     _, cost, probability = label.split(":")
@@ -126,16 +126,16 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
 
 
 def _parse_vw_features(sections: str, line_number: int) -> dict[str, Any]:
-    """Return the features of all namespaces in ``sections``, the text of a line from its first | on."""
+    """Return the features of all namespaces in ``sections``, the text of a line after its first |."""
     features: dict[str, Any] = {}
-    for namespace in sections.split("|")[1:]:
-        words, prefix, scale = namespace.split(), "", 1.0
-        if words and not namespace[:1].isspace():
-            name, _, factor = words.pop(0).partition(":")
+    for section in sections.split("|"):
+        words, prefix, scale = section.split(), "", 1.0
+        if words and not section[:1].isspace():
+            namespace, _, factor = words.pop(0).partition(":")
             try:
-                prefix, scale = f"{name}.", float(factor or 1.0)
+                prefix, scale = f"{namespace}.", float(factor or 1.0)
             except ValueError:
-                raise DataError(f"line {line_number}: {factor!r}, the factor of {name}, is not a number") from None
+                raise DataError(f"line {line_number}: {factor!r}, the factor of {namespace}, is not a number") from None
         for word in words:
             name, colon, value = word.rpartition(":") if ":" in word else (word, "", "")
             try:
@@ -154,12 +154,12 @@ def _read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]
     for line_number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                value = json.loads(line)
+                json_object = json.loads(line)
             except ValueError as error:
                 raise DataError(f"line {line_number} is not a JSON object: {error}") from None
-            if not isinstance(value, dict):
+            if not isinstance(json_object, dict):
                 raise DataError(f"line {line_number} is not a JSON object: {line[:60]!r}")
-            yield line_number, value
+            yield line_number, json_object
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -172,24 +172,25 @@ def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix: "|".join(map(str, value))} if value else {}
     else:
         return {} if value is None else {prefix: value}
-    return {name: feature for key, item in items for name, feature in _flatten(item, key).items()}
+    return {name: feature for item_name, item in items for name, feature in _flatten(item, item_name).items()}
 
 
 def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
     """Yield the labelled events of a dsjson file."""
-    for number, event in _read_json_lines(lines):
+    for line_number, event in _read_json_lines(lines):
         if "_label_cost" not in event or event.get("_skipLearn"):
             continue
         try:
-            shared_object, action_objects = {**event["c"]}, event["c"]["_multi"]
-            names = [str(item.get("_tag") or json.dumps(_flatten(item), sort_keys=True)) for item in action_objects]
-            actions = dict(zip(names, map(_flatten, action_objects), strict=True))
-            index = event["_labelIndex"] if "_labelIndex" in event else event["_label_Action"] - 1
+            shared_dict, action_dicts = {**event["c"]}, event["c"]["_multi"]
+            names = [str(action.get("_tag") or json.dumps(_flatten(action), sort_keys=True)) for action in action_dicts]
+            actions = dict(zip(names, map(_flatten, action_dicts), strict=True))
+            arm_index = event["_labelIndex"] if "_labelIndex" in event else event["_label_Action"] - 1
             propensity = float(event["_label_probability"])
-            context, reward = _flatten(shared_object | {"_multi": None}), 0.0 - float(event["_label_cost"])
-            yield _Event(context, actions, names[index], reward, propensity)
+            context, reward = _flatten(shared_dict | {"_multi": None}), 0.0 - float(event["_label_cost"])
+            yield _Event(context, actions, names[arm_index], reward, propensity)
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise DataError(f"line {number} is not an event of dsjson with c, _multi and a label: {error!r}") from None
+            problem = f"line {line_number} is not an event of dsjson with c, _multi and a label"
+            raise DataError(f"{problem}: {error!r}") from None
 
 
 def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
@@ -204,9 +205,9 @@ def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
             continue
         try:
             excluded_ids = event.get("excludedActions") or []
-            allowed_actions = [item for item in event["actions"] if item["id"] not in excluded_ids]
-            actions = {item["id"]: _flatten(item.get("features") or []) for item in allowed_actions}
-            probabilities = {item["id"]: float(item["probability"]) for item in event["ranking"]}
+            allowed_actions = [action for action in event["actions"] if action["id"] not in excluded_ids]
+            actions = {action["id"]: _flatten(action.get("features") or []) for action in allowed_actions}
+            probabilities = {action["id"]: float(action["probability"]) for action in event["ranking"]}
             arm, context = event["rewardActionId"], _flatten(event.get("contextFeatures") or [])
             yield _Event(context, actions, arm, float(event.get("value", 0.0)), probabilities[arm])
         except (KeyError, TypeError, ValueError) as error:

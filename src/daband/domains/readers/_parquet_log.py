@@ -45,13 +45,13 @@ BATCH_ROWS = 65536
 #: Maximum number of rows of a part.
 _MAX_PART_ROWS = 4_194_304
 #: The roles of columns that every log has.
-_ROLES = ("arm", "reward", "propensity")
+_LOG_ROLES = ("arm", "reward", "propensity")
 #: The default name of the column that lists the offered arms.
 _OFFERED_COLUMN = "offered"
 #: The log column with image paths, relative to the current folder or absolute.
 FILE_COLUMN = "file"
 #: The number of rows that are read at a time if an encoder reads images, which may be large.
-_ENCODED_ROWS = 256
+_ENCODED_BATCH_ROWS = 256
 #: Maximum number of bytes of images read at a time.
 _MAX_BATCH_BYTES = 1 << 27
 #: The end of error messages about context columns.
@@ -72,7 +72,7 @@ class LogFile:
     #: Path of the file.
     path: str
     #: The number of rounds.
-    rows: int
+    n_rows: int
     #: The query that reads the rounds. If rows were dropped, the column ``ROW_COLUMN`` has the row numbers in the file.
     query: pl.LazyFrame
 
@@ -104,7 +104,7 @@ class ParquetLog(LoggedDomain):
         *,
         n_arms: int,
         columns: Columns | None = None,
-        transform: TableTransform | ImagePaths | None = None,
+        transform: TableTransform | ImagePathTransform | None = None,
         context_shape: Sequence[int] | None = None,
         shared: bool = False,
         passes: int = 1,
@@ -131,23 +131,24 @@ class ParquetLog(LoggedDomain):
                 self._check_schema(path, schema, columns_by_role, is_default=columns is None)
                 if not self.schema:
                     self.schema, self.columns = schema, columns_by_role
-                    self._log_columns = [str(getattr(columns_by_role, role)) for role in _ROLES]
+                    self._log_columns = [str(getattr(columns_by_role, role)) for role in _LOG_ROLES]
                     n_features = self._count_features(query, path)
                 self.files.append(self._open_file(query, path))
-        if not sum(file.rows for file in self.files):
+        parts = [LogPart(file.path, 0, file.n_rows) for file in self.files]
+        if not any(map(len, parts)):
             raise DataError(f"the log {path} has no rows")
         n_context_features, remainder = divmod(n_features, self.n_arms) if shared else (n_features, 0)
         self.context_shape = (n_context_features,) if context_shape is None else tuple(context_shape)
         if remainder or math.prod(self.context_shape) != n_context_features:
-            per_arm = f" for each of {self.n_arms} arms" if shared else ""
+            arms_text = f" for each of {self.n_arms} arms" if shared else ""
             raise InvalidInput(
                 f"log: a row of {self.files[0].path} has {n_features} context features, expected contexts of "
-                f"shape {self.context_shape}{per_arm}{_CONTEXT_REMEDY}"
+                f"shape {self.context_shape}{arms_text}{_CONTEXT_REMEDY}"
             )
         self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
-        rows_per_block = min(_MAX_BLOCK_ROWS, math.ceil(sum(file.rows for file in self.files) / 64))
-        self._set_blocks([part for file in self.files for part in _split_rows(file.path, 0, file.rows, rows_per_block)])
-        self._cached_block = lru_cache(maxsize=2)(self._read_block)
+        rows_per_block = min(_MAX_BLOCK_ROWS, math.ceil(sum(map(len, parts)) / 64))
+        self._set_blocks([block for part in parts for block in _split_part(part, rows_per_block)])
+        self._read_cached_block = lru_cache(maxsize=2)(self._read_block)
 
     def _open_file(self, query: pl.LazyFrame, path: Path) -> LogFile:
         """Return the file with arm indices instead of names, and without unrewarded rounds if they are skipped."""
@@ -169,10 +170,10 @@ class ParquetLog(LoggedDomain):
     def _set_blocks(self, blocks: list[LogPart]) -> None:
         """Set the blocks of rows that this log consists of."""
         self._blocks = blocks
-        self._ends = np.cumsum([len(block) for block in blocks])
+        self._block_ends = np.cumsum([len(block) for block in blocks])
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self._block_ends[-1])
 
     def hold_out(self, fraction: float | None, *, name: str) -> tuple[ParquetLog, ParquetLog | None]:
         """Return the log without ``fraction`` of its blocks, and a log of these blocks, or None if there are none.
@@ -186,48 +187,48 @@ class ParquetLog(LoggedDomain):
             return self, None
         generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
         held_out_indices = set(generator.permutation(len(self._blocks))[:n_held_out].tolist())
-        training, held_out = copy.copy(self), copy.copy(self)
-        training._set_blocks([block for index, block in enumerate(self._blocks) if index not in held_out_indices])
-        held_out._set_blocks([block for index, block in enumerate(self._blocks) if index in held_out_indices])
-        held_out.passes = 1
-        return training, held_out
+        training_log, held_out_log = copy.copy(self), copy.copy(self)
+        training_log._set_blocks([block for index, block in enumerate(self._blocks) if index not in held_out_indices])
+        held_out_log._set_blocks([block for index, block in enumerate(self._blocks) if index in held_out_indices])
+        held_out_log.passes = 1
+        return training_log, held_out_log
 
     # Reading the log in order, part by part.
 
-    def parts(self, rows: int = _MAX_PART_ROWS) -> list[LogPart]:
-        """Return the parts of the log in order: files, split into ranges of at most ``rows`` rows."""
-        ranges: list[LogPart] = []
+    def parts(self, max_rows: int = _MAX_PART_ROWS) -> list[LogPart]:
+        """Return the parts of the log in order: files, split into ranges of at most ``max_rows`` rows."""
+        merged_blocks: list[LogPart] = []
         for block in self._blocks:
-            if ranges and (ranges[-1].path, ranges[-1].stop) == (block.path, block.start):
-                ranges[-1] = LogPart(block.path, ranges[-1].start, block.stop)
+            if merged_blocks and (merged_blocks[-1].path, merged_blocks[-1].stop) == (block.path, block.start):
+                merged_blocks[-1] = LogPart(block.path, merged_blocks[-1].start, block.stop)
             else:
-                ranges.append(block)
-        return [part for span in ranges for part in _split_rows(span.path, span.start, span.stop, rows)]
+                merged_blocks.append(block)
+        return [part for merged_block in merged_blocks for part in _split_part(merged_block, max_rows)]
 
-    def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
-        """Yield the rounds of a part, at most ``rows`` at a time. Raise a ``DataError`` if the file cannot be read."""
+    def batches(self, part: LogPart, max_rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
+        """Yield the rounds of a part, at most ``max_rows`` at a time. Raise a ``DataError`` if the file is damaged."""
         n_read = 0
-        if isinstance(self._transform, ImagePaths):
-            rows = min(rows, max(1, _MAX_BATCH_BYTES // math.prod(self._row_shape)))
+        if isinstance(self._transform, ImagePathTransform):
+            max_rows = min(max_rows, max(1, _MAX_BATCH_BYTES // math.prod(self._row_shape)))
         elif self._transform is not None and self._transform.row_reader.encoded:
-            rows = min(rows, _ENCODED_ROWS)
-        offered = [] if self.columns.offered is None else [self.columns.offered]
-        for frame in self.read_frames(part, [*self.columns.context, *self._log_columns, *offered], rows):
+            max_rows = min(max_rows, _ENCODED_BATCH_ROWS)
+        offered_columns = [] if self.columns.offered is None else [self.columns.offered]
+        for frame in self.read_frames(part, [*self.columns.context, *self._log_columns, *offered_columns], max_rows):
             yield self._convert_rounds(frame, part.path)
             n_read += len(frame)
         if n_read != len(part):
             raise DataError(f"{part.path} is damaged: {part.start + n_read} rows, at least {part.stop} by its footer")
 
-    def read_frames(self, part: LogPart, names: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[pl.DataFrame]:
-        """Yield columns of a part in frames of at most ``rows`` rows. ``ROW_COLUMN`` has their row numbers."""
+    def read_frames(self, part: LogPart, names: Sequence[str], max_rows: int = BATCH_ROWS) -> Iterator[pl.DataFrame]:
+        """Yield columns of a part in frames of at most ``max_rows`` rows. ``ROW_COLUMN`` has their row numbers."""
         query = next(file.query for file in self.files if file.path == part.path)
         row_columns = [ROW_COLUMN] if ROW_COLUMN in query.collect_schema() else []
         with convert_polars_errors(f"{part.path} is damaged"):
             first_row = part.start
             query = query.select(list(dict.fromkeys([*row_columns, *names]))).slice(part.start, len(part))
-            for batch in query.collect_batches(chunk_size=rows, maintain_order=True):
-                for start in range(0, len(batch), rows):
-                    frame = batch[start : start + rows]
+            for batch in query.collect_batches(chunk_size=max_rows, maintain_order=True):
+                for start in range(0, len(batch), max_rows):
+                    frame = batch[start : start + max_rows]
                     yield frame if row_columns else frame.with_row_index(ROW_COLUMN, offset=first_row)
                     first_row += len(frame)
 
@@ -237,28 +238,28 @@ class ParquetLog(LoggedDomain):
             check_no_nulls(frame, [str(column)], part.path)
             yield from frame[str(column)].to_list()
 
-    def sample_contexts(self, rows: int) -> AnyArray:
-        """Return about ``rows`` contexts from the first rows of up to 16 files, evenly spaced over the log."""
-        files = [self.files[i] for i in np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))]
-        files = [file for file in files if file.rows]
-        rows_per_file = math.ceil(rows / max(1, len(files)))
-        parts = [LogPart(file.path, 0, min(rows_per_file, file.rows)) for file in files]
+    def sample_contexts(self, n_rows: int) -> AnyArray:
+        """Return about ``n_rows`` contexts from the first rows of up to 16 files, evenly spaced over the log."""
+        files = [self.files[index] for index in np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))]
+        files = [file for file in files if file.n_rows]
+        rows_per_file = math.ceil(n_rows / max(1, len(files)))
+        parts = [LogPart(file.path, 0, min(rows_per_file, file.n_rows)) for file in files]
         return np.concatenate([batch.contexts for part in parts for batch in self.batches(part)])
 
     # Reading the log as a domain, by index.
 
     def order_of_pass(self, pass_number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Return the indices of rounds ``start`` to ``stop - 1`` of a pass: blocks and their rows in random order."""
-        key = [seed, pass_number, len(self), self._order_seed]
-        lengths = np.diff(self._ends, prepend=0)
-        blocks = np.random.default_rng(key).permutation(len(lengths))
-        starts = np.cumsum(lengths[blocks]) - lengths[blocks]
-        indices = []
-        for block, first in zip(blocks.tolist(), starts.tolist(), strict=True):
-            if first < stop and first + lengths[block] > start:
-                order = np.random.default_rng([*key, block]).permutation(int(lengths[block]))
-                indices.append(self._ends[block] - lengths[block] + order[max(0, start - first) : stop - first])
-        return np.concatenate(indices)
+        entropy = [seed, pass_number, len(self), self._order_seed]
+        block_lengths = np.diff(self._block_ends, prepend=0)
+        block_numbers = np.random.default_rng(entropy).permutation(len(block_lengths))
+        first_rounds = np.cumsum(block_lengths[block_numbers]) - block_lengths[block_numbers]
+        first_indices, index_blocks = self._block_ends - block_lengths, []
+        for number, first_round in zip(block_numbers.tolist(), first_rounds.tolist(), strict=True):
+            if first_round < stop and first_round + block_lengths[number] > start:
+                order = np.random.default_rng([*entropy, number]).permutation(int(block_lengths[number]))
+                index_blocks.append(first_indices[number] + order[max(0, start - first_round) : stop - first_round])
+        return np.concatenate(index_blocks)
 
     def read(self, indices: IntArray) -> AnyArray:
         return self._gather(indices).contexts
@@ -272,10 +273,14 @@ class ParquetLog(LoggedDomain):
 
     def _gather(self, indices: IntArray) -> LoggedRounds:
         """Return the rounds at these indices."""
-        blocks = np.searchsorted(self._ends, indices, side="right")
-        offsets = indices - np.concatenate([[0], self._ends])[blocks]
-        read = lambda block, rows: [column[offsets[rows]] for column in self._cached_block(self._blocks[block])]  # noqa: E731
-        return LoggedRounds(*gather_rows(blocks, read))
+        block_numbers = np.searchsorted(self._block_ends, indices, side="right")
+        offsets = indices - np.concatenate([[0], self._block_ends])[block_numbers]
+
+        def read_rows(number: int, rows: IntArray) -> list[AnyArray]:
+            """Return the arrays of a block at the offsets of these rows of the result."""
+            return [array[offsets[rows]] for array in self._read_cached_block(self._blocks[number])]
+
+        return LoggedRounds(*gather_rows(block_numbers, read_rows))
 
     def _read_block(self, block: LogPart) -> list[AnyArray]:
         """Return the contexts, arms, rewards and propensities of a block, and the offered arms if the log has them."""
@@ -284,11 +289,11 @@ class ParquetLog(LoggedDomain):
         return [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_cached_block"}
+        return {name: value for name, value in self.__dict__.items() if name != "_read_cached_block"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._cached_block = lru_cache(maxsize=2)(self._read_block)
+        self._read_cached_block = lru_cache(maxsize=2)(self._read_block)
 
     # Converting frames to rounds.
 
@@ -297,40 +302,40 @@ class ParquetLog(LoggedDomain):
 
         ``schema`` has the types by column. ``is_default`` is True if the user did not name the context columns.
         """
-        types = self.schema or schema
-        role_columns = [str(getattr(columns, role)) for role in _ROLES]
+        first_schema = self.schema or schema
+        role_columns = [str(getattr(columns, role)) for role in _LOG_ROLES]
         for name in (*columns.context, *role_columns, *([columns.offered] if columns.offered else [])):
             if name not in schema:
                 remedy = _NAME_REMEDY if is_default and name in role_columns else ""
-                raise DataError(f"{_describe_missing(path, name, schema)}{remedy}")
+                raise DataError(f"{_describe_missing_column(path, name, schema)}{remedy}")
             if name in role_columns or name == columns.offered or self._transform is not None:
                 continue  # columns of any type can be read
-            type_class, first_class = _classify_type(schema[name]), _classify_type(types[name])
+            type_class, first_class = _classify_type(schema[name]), _classify_type(first_schema[name])
+            problem = f"{path} has {schema[name]} in column {name!r}"
             if type_class != first_class and not {type_class, first_class} <= {"integer", "float"}:
-                raise DataError(f"{path} has {schema[name]} in column {name!r}, but the first file has {types[name]}")
+                raise DataError(f"{problem}, but the first file has {first_schema[name]}")
             if is_default and type_class not in ("integer", "float", "list"):
-                problem = f"{path} has {schema[name]} in column {name!r}, which is not a number"
-                raise DataError(f"{problem}{_CONTEXT_REMEDY}")
-        extra_columns = [name for name in schema if name not in types]
+                raise DataError(f"{problem}, which is not a number{_CONTEXT_REMEDY}")
+        extra_columns = [name for name in schema if name not in first_schema]
         if is_default and extra_columns and self._transform is None:
             raise DataError(f"{path} has a column {extra_columns[0]!r} that the first file lacks{_CONTEXT_REMEDY}")
 
     def _count_features(self, query: pl.LazyFrame, path: Path) -> int:
         """Return the number of context features per row."""
-        context = self.columns.context
+        context_columns = self.columns.context
         if self._transform is not None:
             return len(self._transform.feature_names)
-        if len(context) > 1 or not _is_list(self.schema[context[0]]):
-            return len(context)
-        first_list = query.select(context[0]).head(1).collect()[context[0]].to_list()
+        if len(context_columns) > 1 or not _is_list_type(self.schema[context_columns[0]]):
+            return len(context_columns)
+        first_list = query.select(context_columns[0]).head(1).collect()[context_columns[0]].to_list()
         if not first_list:
             raise DataError(f"{path} has no row, so the length of its lists is not known")
         return len(first_list[0] or ())
 
     def _convert_rounds(self, frame: pl.DataFrame, path: str) -> LoggedRounds:
         """Return the rounds in a frame of the file ``path``. Raise an error for an invalid value."""
-        log_columns, context = self._log_columns, self.columns.context
-        check_no_nulls(frame, log_columns if self._transform is not None else [*context, *log_columns], path)
+        log_columns, context_columns = self._log_columns, self.columns.context
+        check_no_nulls(frame, log_columns if self._transform is not None else [*context_columns, *log_columns], path)
         try:
             arms, rewards, propensities = (read_numbers(frame, name, is_context=False) for name in log_columns)
             contexts = self._convert_contexts(frame)
@@ -353,26 +358,26 @@ class ParquetLog(LoggedDomain):
 
     def _convert_contexts(self, frame: pl.DataFrame) -> AnyArray:
         """Return the contexts in a frame, (n, *C). Raise an error for a value that is not finite."""
-        context = self.columns.context
+        context_columns = self.columns.context
         if self._transform is not None:
-            rows = self._transform.apply(frame)
-        elif len(context) == 1 and _is_list(frame.schema[context[0]]):
-            rows = _stack_lists(frame, context[0], math.prod(self._row_shape))
+            features = self._transform.apply(frame)
+        elif len(context_columns) == 1 and _is_list_type(frame.schema[context_columns[0]]):
+            features = _stack_lists(frame, context_columns[0], math.prod(self._row_shape))
         else:
-            rows = frame.select(context).to_numpy()
-        values = rows.ravel(order="K")
-        if rows.dtype.kind == "f" and not np.isfinite(np.dot(values, values)):  # also true if a square overflows
-            is_invalid = ~np.isfinite(rows)
+            features = frame.select(context_columns).to_numpy()
+        vector = features.ravel(order="K")
+        if features.dtype.kind == "f" and not np.isfinite(np.dot(vector, vector)):  # also true if a square overflows
+            is_invalid = ~np.isfinite(features)
             if is_invalid.any():
                 row, column = (int(index) for index in np.argwhere(is_invalid)[0])
-                name = context[column] if len(context) == rows.shape[1] else context[0]
+                name = context_columns[column] if len(context_columns) == features.shape[1] else context_columns[0]
                 raise DataError(
-                    f"{rows[row, column]} in row {row_number(frame, row)} of {name!r}; drop or fill such rows"
+                    f"{features[row, column]} in row {row_number(frame, row)} of {name!r}; drop or fill such rows"
                 )
-        return rows.reshape(len(frame), *self._row_shape)
+        return features.reshape(len(frame), *self._row_shape)
 
 
-def _describe_missing(path: Path, name: str, schema: Iterable[str]) -> str:
+def _describe_missing_column(path: Path, name: str, schema: Iterable[str]) -> str:
     """Return a message about a column that a file lacks."""
     return f"{path} has no column {name!r}{did_you_mean(name, schema)} (its columns: {', '.join(schema)})"
 
@@ -380,7 +385,7 @@ def _describe_missing(path: Path, name: str, schema: Iterable[str]) -> str:
 def _check_roles(roles: Mapping[str, str], schema: Mapping[str, Any], path: str | Path) -> None:
     """Raise an error if a file lacks the column of a role other than arm, reward and propensity."""
     for role, column in roles.items():
-        if role not in _ROLES and column not in schema:
+        if role not in _LOG_ROLES and column not in schema:
             hint = did_you_mean(column, schema)
             raise InvalidInput(f"{role} names the column {column!r}, which {path} does not have{hint}")
 
@@ -389,7 +394,7 @@ def _resolve_columns(
     columns: Columns | None,
     schema: dict[str, Any],
     path: Path,
-    transform: TableTransform | ImagePaths | None,
+    transform: TableTransform | ImagePathTransform | None,
     roles: Mapping[str, str],
 ) -> Columns:
     """Return the columns by role: ``columns``, or by default every column without a role as a context."""
@@ -402,30 +407,32 @@ def _resolve_columns(
         if transform is not None and set(columns.context) != set(transform.names):
             raise InvalidInput(f"the context must be the policy's columns: {', '.join(transform.names)}")
         return columns
-    by_role: dict[str, Any] = {role: roles.get(role, role) for role in _ROLES}
-    missing_column = next((name for name in by_role.values() if name not in schema), None)
+    column_by_role: dict[str, Any] = {role: roles.get(role, role) for role in _LOG_ROLES}
+    missing_column = next((name for name in column_by_role.values() if name not in schema), None)
     if missing_column is not None:
-        raise DataError(f"{_describe_missing(path, missing_column, schema)}{_NAME_REMEDY}")
-    offered = roles.get("offered", _OFFERED_COLUMN)
-    lists_arms = offered in schema and (schema[offered] == pl.String or _is_list(schema[offered]))
-    by_role["offered"] = offered if lists_arms and (transform is None or offered not in transform.names) else None
-    other_columns = {*_ROLES, *by_role.values(), *roles.values()}
+        raise DataError(f"{_describe_missing_column(path, missing_column, schema)}{_NAME_REMEDY}")
+    offered_column = roles.get("offered", _OFFERED_COLUMN)
+    offered_type = schema.get(offered_column)
+    lists_arms = offered_type == pl.String or _is_list_type(offered_type)
+    is_context = transform is not None and offered_column in transform.names
+    column_by_role["offered"] = offered_column if lists_arms and not is_context else None
+    other_columns = {*_LOG_ROLES, *column_by_role.values(), *roles.values()}
     context = transform.names if transform is not None else tuple(name for name in schema if name not in other_columns)
     if not context:
         raise DataError(f"{path} has only the columns {', '.join(schema)}, and none for the context")
-    return Columns(context, **by_role)
+    return Columns(context, **column_by_role)
 
 
 def _classify_type(dtype: Any) -> str:
     """Return "list", "integer", "float", or the name of another type. Integers and floats may have any size."""
-    if _is_list(dtype):
+    if _is_list_type(dtype):
         return "list"
     if dtype.is_integer() or dtype == pl.Boolean:
         return "integer"
     return "float" if dtype.is_numeric() else str(dtype)
 
 
-def _is_list(dtype: Any) -> bool:
+def _is_list_type(dtype: Any) -> bool:
     """Return True for the type of a column of lists."""
     return isinstance(dtype, pl.List | pl.Array)
 
@@ -440,11 +447,11 @@ def _stack_lists(frame: pl.DataFrame, name: str, length: int) -> AnyArray:
             raise DataError(
                 f"{len(column[row])} numbers in row {row_number(frame, row)} of {name!r}, but {length} are expected"
             )
-    values = column.explode()
-    if values.null_count():
-        row = row_number(frame, int(values.is_null().arg_max() or 0) // length)
+    numbers = column.explode()
+    if numbers.null_count():
+        row = row_number(frame, int(numbers.is_null().arg_max() or 0) // length)
         raise DataError(f"no value in row {row} of {name!r}; drop or fill such rows")
-    return values.to_numpy().reshape(len(column), length)
+    return numbers.to_numpy().reshape(len(column), length)
 
 
 def check_no_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None:
@@ -455,9 +462,10 @@ def check_no_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None
             raise DataError(f"{path} has no value in row {row} of {name!r}; drop or fill such rows")
 
 
-def _split_rows(path: str, start: int, stop: int, rows: int) -> list[LogPart]:
-    """Return rows ``start`` to ``stop - 1`` of a file as parts of at most ``rows`` rows."""
-    return [LogPart(path, first_row, min(first_row + rows, stop)) for first_row in range(start, stop, rows)]
+def _split_part(part: LogPart, max_rows: int) -> list[LogPart]:
+    """Return the rows of a part as parts of at most ``max_rows`` rows."""
+    first_rows = range(part.start, part.stop, max_rows)
+    return [LogPart(part.path, first_row, min(first_row + max_rows, part.stop)) for first_row in first_rows]
 
 
 def open_log(
@@ -478,21 +486,13 @@ def open_log(
         roles: as in ``ParquetLog``.
         skip_unrewarded: as in ``ParquetLog``.
     """
-    frozen = policy.frozen if isinstance(policy, DeployedPolicy) else policy
-    shared = frozen.arms == "shared"
+    frozen_policy = policy.frozen if isinstance(policy, DeployedPolicy) else policy
+    shared = frozen_policy.arms == "shared"
     if not isinstance(log, ParquetLog):
-        transform = frozen.table or (_find_image_paths(log, policy) if columns is None else None)
-        return ParquetLog(
-            log,
-            n_arms=policy.n_arms,
-            columns=columns,
-            transform=transform,
-            context_shape=policy.context_shape,
-            shared=shared,
-            roles=roles,
-            arm_names=policy.arm_names,
-            skip_unrewarded=skip_unrewarded,
-        )
+        transform = frozen_policy.table or (_build_image_transform(log, policy) if columns is None else None)
+        options = {name: getattr(policy, name) for name in ("n_arms", "arm_names", "context_shape")}
+        options |= {"shared": shared, "columns": columns, "transform": transform}
+        return ParquetLog(log, roles=roles, skip_unrewarded=skip_unrewarded, **options)
     if columns is not None:
         raise InvalidInput("columns cannot be given with an open ParquetLog, which has columns already")
     _check_roles(roles or {}, log.schema, log.files[0].path)
@@ -504,7 +504,7 @@ def open_log(
     return log
 
 
-class ImagePaths:
+class ImagePathTransform:
     """A transform from rows with image paths to contexts, which reads images as deployed policies do.
 
     Args:
@@ -521,20 +521,20 @@ class ImagePaths:
     def apply(self, frame: pl.DataFrame) -> AnyArray:
         """Return the contexts of rows as vectors, (n, d)."""
         contexts = []
-        for row, name in enumerate(frame[FILE_COLUMN].to_list()):
+        for row, path in enumerate(frame[FILE_COLUMN].to_list()):
             row_name = f"row {row_number(frame, row)} of {FILE_COLUMN!r}"
-            if not isinstance(name, str) or not name:
+            if not isinstance(path, str) or not path:
                 raise DataError(f"{row_name} has no image path")
-            if not Path(name).is_file():
-                raise DataError(f"{row_name} names {name}, which does not exist; paths are relative to {Path.cwd()}")
+            if not Path(path).is_file():
+                raise DataError(f"{row_name} names {path}, which does not exist; paths are relative to {Path.cwd()}")
             try:
-                contexts.append(self._reader.read(name).contexts.reshape(1, -1))
+                contexts.append(self._reader.read(path).contexts.reshape(1, -1))
             except InvalidInput as error:
                 raise DataError(f"{row_name}: {error}") from None
         return np.concatenate(contexts)
 
 
-def _find_image_paths(log: str | Path | Sequence[str | Path], policy: Any) -> ImagePaths | None:
+def _build_image_transform(log: str | Path | Sequence[str | Path], policy: Any) -> ImagePathTransform | None:
     """Return the transform for a log with a column of image paths if the policy takes images, else None."""
     layout = image_layout(policy.context_shape)
     if layout is None or (policy.per_arm if isinstance(policy, DeployedPolicy) else policy.arms == "shared"):
@@ -545,5 +545,5 @@ def _find_image_paths(log: str | Path | Sequence[str | Path], policy: Any) -> Im
     except DataError:  # opening the log raises the same error with more details
         return None
     if isinstance(policy, DeployedPolicy):
-        return ImagePaths(policy.context_shape, policy.reader.image_rule or ImageRule(layout))
-    return ImagePaths(policy.context_shape, ImageRule(layout, *(policy.framing or ())))
+        return ImagePathTransform(policy.context_shape, policy.reader.image_rule or ImageRule(layout))
+    return ImagePathTransform(policy.context_shape, ImageRule(layout, *(policy.framing or ())))
