@@ -3,9 +3,9 @@
     python benchmarks/members.py --record benchmarks/records/members.json --seeds 20 30
     python benchmarks/members.py --pairs digit signs --kinds single neural --seeds 0 1 2 --record runs/members.json
 
-A record has the accuracies of greedy choices on the target's test contexts. In the kinds ``thinned``, every other arm
-keeps a tenth of its target contexts; ``thinned-labels`` also has ``shift="style,labels"``. ``emoji`` and ``signs`` may
-be npz files in the data directory (xs, ys, xt, xe, ye). With ``--workers`` pairs and seeds share a GPU.
+A record has accuracies of greedy choices on the target's test contexts. In ``thinned`` kinds, every other arm keeps a
+tenth of its target contexts, in ``imbalanced`` kinds also of its source rounds. Kinds with ``labels`` have
+``shift="style,labels"``. ``emoji`` and ``signs`` may be npz files in the data directory (xs, ys, xt, xe, ye).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from daband.domains._registry import data_directory
 
 HANDWRITTEN = ("mnist", "usps", "semeion")
 PAIRS = ["digit", "signs", "emoji", *(f"{a}-{b}" for a in HANDWRITTEN for b in HANDWRITTEN if a != b)]
-KINDS = ("members", "single", "neural", "thinned", "thinned-labels", "thinned-neural")
-MEMBERS = 5
+THINNED = ("thinned", "thinned-labels", "thinned-neural", "imbalanced", "imbalanced-labels", "imbalanced-neural")
+KINDS = ("members", "single", "neural", *THINNED)
 
 
 def load(name: str) -> Any:
@@ -46,23 +46,27 @@ def load(name: str) -> Any:
 
 def accuracy(policy: Any, pair: Any) -> float:
     """Return the fraction of target test contexts for which the largest prediction is that of the right arm."""
-    right, size = 0, len(pair.target_test)
-    for start in range(0, size, 2000):
-        stop = min(start + 2000, size)
-        means = policy.decide(pair.target_test.read(start, stop), "target").mean
-        right += int((means.argmax(axis=1) == pair.target_test.read_expected(start, stop).argmax(axis=1)).sum())
-    return round(right / size, 4)
+    size, step = len(pair.target_test), 2000
+    batches = [pair.target_test.read(start, min(start + step, size)) for start in range(0, size, step)]
+    chosen = np.concatenate([policy.decide(batch, "target").mean.argmax(axis=1) for batch in batches])
+    return round(float((chosen == pair.target_test.read_expected(0, size).argmax(axis=1)).mean()), 4)
 
 
-def thin_target(pair: Any, shift: str) -> Any:
-    """Return a pair whose target has a tenth of the contexts of arms 0, 2, 4, ...: half of the test contexts each."""
-    rng, n = np.random.default_rng(0), len(pair.target_test)
-    labels = pair.target_test.read_expected(0, n).argmax(axis=1)
-    rows = rng.permutation(n)
-    rows = rows[(labels[rows] % 2 == 1) | (rng.random(n) < 0.1)]
-    contexts, labels = pair.target_test.read(0, n)[rows], labels[rows]
-    half, source_rows = len(rows) // 2, np.arange(len(pair.source))
-    source = (pair.source.read(source_rows), pair.source.read_rewards(source_rows)[0].argmax(axis=1))
+def thin(contexts: Any, labels: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Return the contexts and labels in random order, with a tenth of the contexts of arms 0, 2, 4, ..."""
+    rows = rng.permutation(len(labels))
+    rows = rows[(labels[rows] % 2 == 1) | (rng.random(len(rows)) < 0.1)]
+    return contexts[rows], labels[rows]
+
+
+def thin_pair(pair: Any, kind: str) -> Any:
+    """Return a pair with a thinned target: half of the thinned test contexts each for learning and for the test."""
+    rng, n, rows = np.random.default_rng(0), len(pair.target_test), np.arange(len(pair.source))
+    contexts, labels = thin(pair.target_test.read(0, n), pair.target_test.read_expected(0, n).argmax(axis=1), rng)
+    source = (pair.source.read(rows), pair.source.read_rewards(rows)[0].argmax(axis=1))
+    if kind.startswith("imbalanced"):
+        source = thin(*source, rng)
+    half, shift = len(labels) // 2, "style,labels" if kind.endswith("labels") else "style"
     test = (contexts[half:], labels[half:])
     return daband.domains.from_arrays(source=source, target=contexts[:half], target_test=test, shift=shift)
 
@@ -70,10 +74,10 @@ def thin_target(pair: Any, shift: str) -> Any:
 def run(name: str, kind: str, seed: int) -> dict[str, Any]:
     """Train a policy of this kind, and return its accuracies."""
     pair = load(name)
-    if kind.startswith("thinned"):
-        pair = thin_target(pair, "style,labels" if kind == "thinned-labels" else "style")
+    if kind in THINNED:
+        pair = thin_pair(pair, kind)
     policy_class = daband.NeuralLinUCB if kind.endswith("neural") else daband.DABand
-    policy = policy_class.for_pair(pair, seed=seed, members=1 if kind == "single" else MEMBERS)
+    policy = policy_class.for_pair(pair, seed=seed, members=1 if kind == "single" else 5)
     seconds = daband.train(policy, source=pair.source, target=pair.target).seconds
     row: dict[str, Any] = {"pair": name, "kind": kind, "seed": seed, "accuracy": accuracy(policy, pair)}
     if kind != "single":
@@ -90,7 +94,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["members"])
     parser.add_argument("--seeds", nargs="*", type=int, default=[0], help="seeds, or first seeds of members")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--record", type=Path)
+    parser.add_argument("--record", type=Path, default=Path("members.json"))
     parser.add_argument("--commit", help="the commit, where the tree is no checkout")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -106,9 +110,8 @@ def main() -> None:
         print(job, done.stdout.strip() or done.stderr.strip()[-500:], flush=True)
         if done.returncode == 0:
             rows.append({**json.loads(done.stdout.splitlines()[-1]), "commit": args.commit or commit()})
-            if args.record is not None:
-                rows.sort(key=lambda row: (PAIRS.index(row["pair"]), row["kind"], row["seed"]))
-                args.record.write_text(json.dumps(rows, indent=1) + "\n")
+            rows.sort(key=lambda row: (PAIRS.index(row["pair"]), row["kind"], row["seed"]))
+            args.record.write_text(json.dumps(rows, indent=1) + "\n")
 
     with ThreadPoolExecutor(args.workers) as pool:
         list(pool.map(work, jobs))
