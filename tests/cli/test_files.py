@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import json
+import shlex
 import sys
 import tomllib
 import warnings
@@ -81,6 +82,20 @@ def test_a_policy_from_two_files_and_the_settings_serve_later_commands(market):
     again = daband("run", str(settings), "--set", "episodes=2", "--out", "runs/old-to-new", cwd=market)
     assert "files-linucb-seed0" in again
     assert "assessment.json" in daband("assess", str(config.parent), cwd=market)
+
+
+def test_the_command_that_repeats_a_call_has_all_its_options(market):
+    """Before, the printed command lacked the incumbent and the folder of the first call."""
+    words = ("--incumbent", "mail", "--quick"), ("--set", "episodes=2", "--set", "episode_length=16")
+    told = daband("choose", *FILES, "--propensity", "p", *words[0], "--out", "my choice", *words[1], cwd=market)
+    *_, command = told.partition("edit the file and call `")[2].partition("`)")[0].partition("daband ")
+    again = shlex.split(command)
+    assert again == ["choose", "my choice/daband.toml", *words[0], "--out", "my choice-2", *words[1]]
+    settings = market / "my choice" / "daband.toml"
+    settings.write_text(settings.read_text().replace('"customer"', '"customer", "city"'))
+    assert "over always mail" in daband(*again, cwd=market)
+    choices = [json.loads((market / folder / "choice.json").read_text()) for folder in ("my choice", "my choice-2")]
+    assert [choice["pair_options"]["id"] for choice in choices] == [["customer"], ["customer", "city"]]
 
 
 def test_choose_takes_files_and_says_that_propensities_are_estimated(market):

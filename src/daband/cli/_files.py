@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ import numpy as np
 import typer
 from rich.markup import escape
 from rich.table import Table
+from typer.models import ArgumentInfo
 
 from daband._files import make_folder, write_text
 from daband.cli._shared import console, print_line
@@ -101,8 +102,11 @@ def accept_files(command: Callable[..., None]) -> Callable[..., None]:
         out = arguments.get("out") or Path("runs") / _get_run_name(file_options["source"], file_options["target"])
         if "out" in command_parameters:
             arguments["out"] = out
-        settings_file, open_questions = _write_settings(file_options, out, command.__name__.removesuffix("_command"))
-        command(**{**arguments, "name": str(settings_file)})
+        settings_file, open_questions = _write_settings(file_options, out)
+        arguments["name"] = str(settings_file)
+        repeated_command = _format_command(command, command_parameters, {**arguments, "out": f"{out}-2"})
+        print_line(f"Settings: {settings_file} (to change them, edit the file and call `{repeated_command}`)")
+        command(**arguments)
         for line in open_questions:  # printed again, because training prints much
             print_line(f"Please check: {line}", style="yellow")
 
@@ -114,6 +118,22 @@ def accept_files(command: Callable[..., None]) -> Callable[..., None]:
     with_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_files.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_files
+
+
+def _format_command(
+    command: Callable[..., None], parameters: Mapping[str, inspect.Parameter], arguments: Mapping[str, Any]
+) -> str:
+    """Return the command line that calls a command with these arguments, without options that have their default."""
+    words = ["daband", command.__name__.removesuffix("_command")]
+    for name, parameter in parameters.items():
+        value, (declaration, *_) = arguments[name], parameter.annotation.__metadata__
+        if isinstance(declaration, ArgumentInfo):
+            words.append(str(value))
+        elif value != parameter.default:
+            option = declaration.default if isinstance(declaration.default, str) else f"--{name.replace('_', '-')}"
+            values = value if isinstance(value, list) else [value]
+            words += [option] if value is True else [word for item in values for word in (option, str(item))]
+    return shlex.join(words)
 
 
 def write_table_as_log(table_path: str, log_path: Path, roles: dict[str, Any]) -> tuple[Pair, Columns]:
@@ -137,7 +157,7 @@ def _get_run_name(source: str, target: str) -> str:
     return "-to-".join(Path(path).name.partition(".")[0] or "files" for path in (source, target))
 
 
-def _write_settings(file_options: dict[str, Any], out: Path, command: str) -> tuple[Path, list[str]]:
+def _write_settings(file_options: dict[str, Any], out: Path) -> tuple[Path, list[str]]:
     """Print the roles of columns, and write the options to a TOML file.
 
     Return the path of this file, and the notices on which the user must decide.
@@ -190,9 +210,6 @@ def _write_settings(file_options: dict[str, Any], out: Path, command: str) -> tu
             "remove the folder"
         )
     write_text(settings_path, text)
-    quoted_path = shlex.quote(str(settings_path))
-    next_command = f"assess POLICY --on {quoted_path}" if command == "assess" else f"{command} {quoted_path}"
-    print_line(f"Settings: {settings_path} (edit the file and continue with `daband {next_command}`)")
     return Path(settings_path), open_questions
 
 
