@@ -31,7 +31,7 @@ import numpy as np
 import polars as pl
 
 import daband
-from daband._arrays import one_blas_thread
+from daband._arrays import use_one_blas_thread
 from daband.linear._primal_ridge import PrimalRidge
 
 N_FILES, N_FEATURES, N_ARMS = 64, 32, 10
@@ -118,7 +118,7 @@ def run_child(what: str, folder: Path) -> None:
     theta, killed = None, 0
     start, cpu_before = time.perf_counter(), _cpu_seconds()
     if what.startswith("product"):
-        with one_blas_thread():  # as fit_log: several threads take longer for products of this size
+        with use_one_blas_thread():  # as fit_log: several threads take longer for products of this size
             compute_product(folder, np.float32 if what == "product float32" else np.float64)
     else:
         theta, killed = fit(folder, "ray" if "ray" in what else "local", kill="killed" in what)

@@ -14,7 +14,7 @@ import pytest
 
 import daband
 from daband import _files as files
-from daband._files import finish_folder, locked, make_folder, read_bytes, read_npz, write_bytes, write_text
+from daband._files import finish_folder, lock_folder, make_folder, read_bytes, read_npz, write_bytes, write_text
 from daband.errors import DataError, InvalidInput
 
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_written_says_what_to_do(tmp_path, monkeypatch, number, r
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(files.os, "open", refuse)
     expected = rf"cannot be written: {os.strerror(number)}; {remedy}"
-    with pytest.raises(DataError, match=expected), locked(tmp_path, wait=False):
+    with pytest.raises(DataError, match=expected), lock_folder(tmp_path, wait=False):
         pass
     monkeypatch.setattr(files.Path, "mkdir", refuse)
     with pytest.raises(DataError, match=rf"cannot be created: {os.strerror(number)}; {remedy}"):

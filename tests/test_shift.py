@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 import daband
-from daband._shift import Shift, as_shift, default_shift
+from daband._shift import Shift, as_shift, get_default_shift
 
 
 def test_images_default_to_style_and_vectors_to_covariate_and_neither_is_stated():
-    assert default_shift((3, 28, 28)) == Shift(("style",))
-    assert default_shift((28, 28)).aligns_features
-    assert default_shift((7,)) == Shift(("covariate",))
-    assert not default_shift((7,)).stated
-    assert default_shift((1280,)).aligns_features  # features of a pretrained network
-    assert default_shift((1280,), is_table=True) == Shift(("covariate",))  # categories, one-hot
+    assert get_default_shift((3, 28, 28)) == Shift(("style",))
+    assert get_default_shift((28, 28)).aligns_features
+    assert get_default_shift((7,)) == Shift(("covariate",))
+    assert not get_default_shift((7,)).stated
+    assert get_default_shift((1280,)).aligns_features  # features of a pretrained network
+    assert get_default_shift((1280,), is_table=True) == Shift(("covariate",))  # categories, one-hot
     named = [f"city = {place}" for place in range(600)]
     assert as_shift(None, context_shape=(600,), feature_names=named) == Shift(("covariate",))
-    assert as_shift(None, context_shape=(7,)) == default_shift((7,))
+    assert as_shift(None, context_shape=(7,)) == get_default_shift((7,))
 
 
 @pytest.mark.parametrize("given", ["units, labels", "labels+units", ["labels", "units"], Shift.of("units", "labels")])
@@ -28,20 +28,21 @@ def test_several_kinds_are_read_alike_in_any_order(given):
 
 
 def test_own_statistics_by_kind_and_column():
-    assert as_shift("covariate", context_shape=(3,)).own_statistics(3) == (False, False, False)
-    assert as_shift("labels", context_shape=(3,)).own_statistics(3) == (False, False, False)
-    assert as_shift("style", context_shape=(3,)).own_statistics(3) == (True, True, True)
-    assert as_shift("units", context_shape=(3,)).own_statistics(3) == (True, True, True)
+    assert as_shift("covariate", context_shape=(3,)).mark_separate(3) == (False, False, False)
+    assert as_shift("labels", context_shape=(3,)).mark_separate(3) == (False, False, False)
+    assert as_shift("style", context_shape=(3,)).mark_separate(3) == (True, True, True)
+    assert as_shift("units", context_shape=(3,)).mark_separate(3) == (True, True, True)
     some = as_shift("covariate", context_shape=(3,), units=["price"], feature_names=["age", "price", "sex"])
     assert some == Shift(("covariate", "units"), (1,), stated=True)
-    assert some.own_statistics(3) == (False, True, False)
-    assert as_shift(None, context_shape=(3,), units=[2, 0]).own_statistics(3) == (True, False, True)
+    assert some.mark_separate(3) == (False, True, False)
+    assert as_shift(None, context_shape=(3,), units=[2, 0]).mark_separate(3) == (True, False, True)
 
 
 def test_a_shift_survives_json():
     shift = Shift.of("units", "labels", units=[4, 1])
     assert as_shift(json.loads(json.dumps(shift.state())), context_shape=(9,)) == shift
-    assert as_shift(json.loads(json.dumps(default_shift((2,)).state())), context_shape=(2,)) == default_shift((2,))
+    default = get_default_shift((2,))
+    assert as_shift(json.loads(json.dumps(default.state())), context_shape=(2,)) == default
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_every_reader_takes_a_shift():
     pair = daband.domains.from_arrays(source=(x, y), target=x, shift="units", units=[2])
     assert pair.shift == Shift.of("units", units=[2])
     assert "shift units (1 of the columns)" in repr(pair)
-    assert daband.domains.from_arrays(source=(x, y), target=x).shift == default_shift((3,))
+    assert daband.domains.from_arrays(source=(x, y), target=x).shift == get_default_shift((3,))
     assert daband.domains.from_log(source=log, target=x, n_arms=2, units=[0]).shift == Shift.of("units", units=[0])
 
 
@@ -91,5 +92,5 @@ def test_a_table_names_its_columns():
 
 
 def test_folders_and_pairs_have_one():
-    assert daband.domains.load("digit", tiny=True).shift == default_shift((3, 28, 28))
+    assert daband.domains.load("digit", tiny=True).shift == get_default_shift((3, 28, 28))
     assert daband.domains.load("synthetic", tiny=True).shift == Shift.of("style")

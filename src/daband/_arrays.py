@@ -126,7 +126,7 @@ def _get_memory_bytes() -> float:
     return min(limits) if min(limits) < math.inf else 1 << 40
 
 
-def unit_scale(contexts: AnyArray) -> FloatArray:
+def to_floats(contexts: AnyArray) -> FloatArray:
     """Return contexts of any shape as float64. ``uint8`` contexts are images: they are scaled from 0..255 to [0, 1].
 
     ``to_unit_range`` in ``neural/encoders/_encoder.py`` does the same for tensors.
@@ -138,18 +138,18 @@ def unit_scale(contexts: AnyArray) -> FloatArray:
     return np.ascontiguousarray(contexts, dtype=np.float64)
 
 
-def with_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+def drop_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Return the arrays whose names start with ``prefix``, under their names without the prefix."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-#: The arrays of each thread by name, for ``thread_scratch``. Allocating memory would take as long as the arithmetic.
+#: The arrays of each thread by name, for ``get_thread_buffer``. Allocating memory would take as long as the arithmetic.
 _THREAD_ARRAYS = threading.local()
 #: The maximum size of an array that is stored for a thread, in bytes.
 _MAX_SCRATCH_BYTES = 1 << 25
 
 
-def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
+def get_thread_buffer(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
     """Return an uninitialised array. It is valid until the same thread calls this function with the same ``name``."""
     size, data_type = math.prod(shape), np.dtype(dtype)
     buffer: AnyArray | None = getattr(_THREAD_ARRAYS, name, None)
@@ -166,7 +166,7 @@ def count_processors() -> int:
 
 
 @contextmanager
-def one_blas_thread() -> Iterator[None]:
+def use_one_blas_thread() -> Iterator[None]:
     """Run numpy's matrix products without additional threads within this block. The limit holds for the whole process.
 
     OpenBLAS splits a product of a few thousand rows among threads, which then busy-wait for each other. On a loaded

@@ -48,7 +48,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 @contextlib.contextmanager
-def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
+def set_environment_variables(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables to these values within this block, and restore them afterwards."""
     old_values = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
@@ -270,14 +270,14 @@ def make_folder(path: str | Path, name: str = "directory") -> Path:
 
 
 @contextlib.contextmanager
-def locked(folder: str | Path, *, wait: bool, file: str = _LOCK_FILE) -> Iterator[None]:
+def lock_folder(folder: str | Path, *, wait: bool, lock_file: str = _LOCK_FILE) -> Iterator[None]:
     """Lock ``folder`` within this block, against other processes and against other threads of this process.
 
     If the folder is already locked, wait for it, or without ``wait`` raise ``FolderInUse``, which names the folder and
     the process. The operating system releases the lock when the process dies, so no stale lock remains. If the file
-    system has no locks, nothing is locked. ``file`` is the name of the lock file in the folder.
+    system has no locks, nothing is locked. ``lock_file`` is the name of the lock file in the folder.
     """
-    path = Path(folder) / file
+    path = Path(folder) / lock_file
     while True:
         descriptor = _acquire_lock(path)
         if descriptor is not None:
@@ -380,7 +380,7 @@ def _remove_file(path: Path) -> None:
         path.unlink()
 
 
-def cache_directory() -> Path:
+def get_cache_directory() -> Path:
     """Return the folder for files that daband can rebuild: ``DABAND_CACHE``, else the user's cache folder."""
     folder = os.environ.get("DABAND_CACHE")
     if folder:

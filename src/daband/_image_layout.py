@@ -29,7 +29,7 @@ _MIN_SIDE_PIXELS = 16
 _BASE64_PREFIXES = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk")
 
 
-def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
+def find_image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
     """Return the layout of images of this shape, or None if contexts are not images.
 
     Images are (channels, height, width), (height, width, channels) or (height, width), with 1, 3 or 4 channels and at
@@ -46,15 +46,15 @@ def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
     return None
 
 
-def channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
+def to_channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of images as (channels, height, width). Shapes that are not images are returned unchanged."""
-    layout = image_layout(context_shape)
+    layout = find_image_layout(context_shape)
     if layout == "channels_last":
         return (context_shape[2], *context_shape[:2])
     return (1, *context_shape) if layout == "grey" else context_shape
 
 
-def channels_first(contexts: AnyArray, layout: ImageLayout | None) -> AnyArray:
+def to_channels_first(contexts: AnyArray, layout: ImageLayout | None) -> AnyArray:
     """Return a view of images of this layout as (..., channels, height, width).
 
     If ``layout`` is None, ``contexts`` are not images and are returned unchanged.
@@ -109,7 +109,7 @@ def read_pixels(source: Any, resize: int | None = None, crop: int | None = None)
     return pixels
 
 
-def image_bytes(value: Any, *, allow_paths: bool = True) -> bytes:
+def read_image_bytes(value: Any, *, allow_paths: bool = True) -> bytes:
     """Return the bytes of an image file.
 
     ``value`` is these bytes, their base64 encoding (also as a data URL), or with ``allow_paths`` the path of the file.

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray
-from daband._files import cache_directory
-from daband._image_layout import convert_image_errors, image_bytes, open_rgb
+from daband._files import get_cache_directory
+from daband._image_layout import convert_image_errors, open_rgb, read_image_bytes
 from daband.errors import DataError, InvalidInput
 
 #: The number of rows that are encoded together.
@@ -196,7 +196,7 @@ class InputEncoder:
             if not isinstance(value, str | None):
                 raise InvalidInput(f"a text must be a string, got {value!r}")
             return (value or "").encode()
-        return image_bytes(value)
+        return read_image_bytes(value)
 
     def _to_input(self, content: bytes) -> Any:
         """Return the input for the bytes of an image or text: an array (3, crop, crop), or a string."""
@@ -210,7 +210,7 @@ class InputEncoder:
         if self.pixels is not None:
             features = self.program(np.stack(inputs)).reshape(len(inputs), -1)
         else:
-            tokens = token_arrays(self._tokenizer, inputs)
+            tokens = tokenize_texts(self._tokenizer, inputs)
             features = self.program(*(tokens[name] for name, _ in self.program.inputs))
             if features.ndim == 3:  # one vector per token: take the mean over tokens
                 weights = tokens["attention_mask"][:, :, None].astype(np.float64)
@@ -241,7 +241,7 @@ class InputEncoder:
     @property
     def _cache_path(self) -> Path:
         """The file of cached features."""
-        return cache_directory() / "features" / f"{self.digest}.sqlite"
+        return get_cache_directory() / "features" / f"{self.digest}.sqlite"
 
     def _read_cache(self, keys: list[bytes]) -> dict[bytes, FloatArray]:
         """Return the cached features by key, for those of ``keys`` that are in the cache."""
@@ -296,7 +296,7 @@ def _cache_key(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def token_arrays(tokenizer: Any, texts: Sequence[str]) -> dict[str, AnyArray]:
+def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> dict[str, AnyArray]:
     """Return the inputs of a text encoder for n texts, by name, each (n, length) with the same length for all texts."""
     tokenized = tokenizer.encode_batch(list(texts))
     return {

@@ -45,7 +45,7 @@ def add_plugins(modules: Iterable[str]) -> None:
 
     A module is given by its import name, which may be in the current folder, or by the path of its file.
     """
-    names = [*plugin_names(), *(str(Path(name).resolve()) if _is_file_path(name) else name for name in modules)]
+    names = [*get_plugin_names(), *(str(Path(name).resolve()) if _is_file_path(name) else name for name in modules)]
     if names:
         _add_to_path(Path.cwd())  # `python` searches there, scripts installed by pip do not
         for name in names:
@@ -55,11 +55,12 @@ def add_plugins(modules: Iterable[str]) -> None:
 
 def import_plugins() -> None:
     """Import the plugins of installed packages, and those given to ``add_plugins``, each once."""
-    for name in [*(entry.value.partition(":")[0] for entry in entry_points(group=_ENTRY_POINT_GROUP)), *plugin_names()]:
+    installed_names = [entry.value.partition(":")[0] for entry in entry_points(group=_ENTRY_POINT_GROUP)]
+    for name in [*installed_names, *get_plugin_names()]:
         _import_plugin(name)
 
 
-def unknown_name_error(kind: str, name: str, known_names: list[str], *, with_neural: bool) -> InvalidInput:
+def make_unknown_name_error(kind: str, name: str, known_names: list[str], *, with_neural: bool) -> InvalidInput:
     """Return the error for a name that is not registered.
 
     ``kind`` is the kind of member, e.g. "policy". If ``with_neural`` is True and torch is not installed, the message
@@ -72,7 +73,7 @@ def unknown_name_error(kind: str, name: str, known_names: list[str], *, with_neu
     return InvalidInput(f"unknown {kind} {name!r}{did_you_mean(name, known_names)} (known: {listed})")
 
 
-def plugin_names() -> list[str]:
+def get_plugin_names() -> list[str]:
     """Return the plugins given by ``--plugin`` or DABAND_PLUGINS: import names, and paths of files."""
     return [name.strip() for name in os.environ.get(_PLUGINS_VARIABLE, "").split(",") if name.strip()]
 
@@ -176,7 +177,8 @@ class Registry(Generic[Member]):
         try:
             return self._members[name]
         except KeyError:
-            raise unknown_name_error(self.kind, name, sorted(self._members), with_neural=self._with_neural) from None
+            known_names = sorted(self._members)
+            raise make_unknown_name_error(self.kind, name, known_names, with_neural=self._with_neural) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from daband.errors import InvalidInput, did_you_mean
 
 #: The kinds of shift.
-KINDS = ("covariate", "units", "style", "labels")
+SHIFT_KINDS = ("covariate", "units", "style", "labels")
 #: The minimum number of dimensions of a vector that is assumed to be the features of an image or a text.
 _MIN_FEATURE_DIMENSIONS = 512
 
@@ -49,12 +49,12 @@ class Shift:
 
     def __post_init__(self) -> None:
         for kind in self.kinds:
-            if kind not in KINDS:
-                hint = did_you_mean(str(kind), KINDS)
-                raise InvalidInput(f"shift must be one or several of {', '.join(KINDS)}, got {kind!r}{hint}")
+            if kind not in SHIFT_KINDS:
+                hint = did_you_mean(str(kind), SHIFT_KINDS)
+                raise InvalidInput(f"shift must be one or several of {', '.join(SHIFT_KINDS)}, got {kind!r}{hint}")
         if not self.kinds:
-            raise InvalidInput(f"shift must name at least one of {', '.join(KINDS)}")
-        object.__setattr__(self, "kinds", tuple(kind for kind in KINDS if kind in self.kinds))
+            raise InvalidInput(f"shift must name at least one of {', '.join(SHIFT_KINDS)}")
+        object.__setattr__(self, "kinds", tuple(kind for kind in SHIFT_KINDS if kind in self.kinds))
         if self.units is not None:
             if "units" not in self.kinds:
                 raise InvalidInput(f"units={self.units} needs shift='units', got {', '.join(self.kinds)}")
@@ -75,7 +75,7 @@ class Shift:
         """True if the frequencies of the best arms may differ."""
         return "labels" in self.kinds
 
-    def own_statistics(self, n_features: int) -> tuple[bool, ...]:
+    def mark_separate(self, n_features: int) -> tuple[bool, ...]:
         """Return a boolean per column: True if the column is standardised by the statistics of each domain."""
         if self.aligns_features or ("units" in self.kinds and self.units is None):
             return (True,) * n_features
@@ -96,7 +96,7 @@ class Shift:
 ShiftLike: TypeAlias = Shift | str | Sequence[str] | Mapping[str, Any] | None
 
 
-def default_shift(context_shape: Sequence[int], *, is_table: bool = False) -> Shift:
+def get_default_shift(context_shape: Sequence[int], *, is_table: bool = False) -> Shift:
     """Return the default shift: "style" for images and long vectors, "covariate" for other vectors and tables.
 
     A vector with at least 512 dimensions that is not a row of a table usually has the features of an image or a
@@ -133,13 +133,13 @@ def as_shift(
     if not isinstance(value, Shift):
         if value is None:
             is_table = bool(feature_names)
-            value = default_shift(context_shape, is_table=is_table) if units is None else Shift.of("units")
+            value = get_default_shift(context_shape, is_table=is_table) if units is None else Shift.of("units")
         elif isinstance(value, str):
             value = Shift.of(*(part.strip() for part in value.replace("+", ",").split(",")))
         elif isinstance(value, Sequence) and all(isinstance(kind, str) for kind in value):
             value = Shift.of(*value)
         else:
-            raise InvalidInput(f"shift must be one or several of {', '.join(KINDS)}, got {value!r}")
+            raise InvalidInput(f"shift must be one or several of {', '.join(SHIFT_KINDS)}, got {value!r}")
     if units is not None:
         value = Shift.of(*value.kinds, "units", units=_column_indices(units, feature_names))
     if value.units is not None:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, with_prefix
+from daband._arrays import AnyArray, FloatArray, drop_prefix
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
@@ -542,7 +542,7 @@ class TableTransform:
         tables = frame if isinstance(frame, Mapping) else {"": frame}
         types: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
         types |= dict.fromkeys(dates, DateColumn) | dict.fromkeys(words, WordsColumn)
-        encoded = encoded_columns(encoders or {})
+        encoded = make_encoded_columns(encoders or {})
         return cls(
             tuple(encoded.get(name) or types.get(name, NumericColumn).fit(name, tables) for name in context), tuple(ids)
         )
@@ -627,7 +627,9 @@ class TableTransform:
             raise DataError(f"this is not the state of a table transform ({error})") from None
 
 
-def encoded_columns(encoders: Mapping[str, Any], framing: tuple[int, int] | None = None) -> dict[str, EncodedColumn]:
+def make_encoded_columns(
+    encoders: Mapping[str, Any], framing: tuple[int, int] | None = None
+) -> dict[str, EncodedColumn]:
     """Return the column transform for each of these encoders, by column name.
 
     Encoders and ``framing`` are arguments of ``daband._input_encoders.as_input_encoder``, called once per encoder,
@@ -648,7 +650,7 @@ def _load_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> An
         from daband._input_encoders import InputEncoder
 
         return EncodedColumn(
-            name, InputEncoder.from_state(state["encoder"], with_prefix(f"{state['digest']}/", arrays))
+            name, InputEncoder.from_state(state["encoder"], drop_prefix(f"{state['digest']}/", arrays))
         )
     if column_class is WordsColumn:
         return WordsColumn(name, tuple(str(word) for word in state["words"]))

@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from daband.domains._registry import cache_directory, check_data, data_directory, pairs
+from daband.domains._registry import check_data, data_directory, get_cache_directory, pairs
 from daband.errors import InvalidInput
 
 
@@ -56,4 +56,4 @@ def test_directories_follow_the_environment(monkeypatch, tmp_path):
     assert data_directory() == tmp_path / "cache" / "data"
     monkeypatch.delenv("DABAND_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_directory() == tmp_path / "daband"
+    assert get_cache_directory() == tmp_path / "daband"

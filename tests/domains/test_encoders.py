@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 import daband
-from daband._image_layout import image_bytes
+from daband._image_layout import read_image_bytes
 from daband._input_encoders import InputEncoder, OnnxProgram, Pixels, as_input_encoder
 from daband.domains import Columns, from_images, from_table, from_texts
 from daband.errors import DataError, InvalidInput
@@ -147,11 +147,11 @@ def test_an_image_is_bytes_base64_or_a_path(tmp_path):
     text = base64.b64encode(raw).decode()
     (tmp_path / "a.png").write_bytes(raw)
     given = (raw, text, f"data:image/png;base64,{text}", str(tmp_path / "a.png"), tmp_path / "a.png")
-    assert {image_bytes(one) for one in given} == {raw}
+    assert {read_image_bytes(one) for one in given} == {raw}
     with pytest.raises(InvalidInput, match="base64"):
-        image_bytes(str(tmp_path / "a.png"), allow_paths=False)
+        read_image_bytes(str(tmp_path / "a.png"), allow_paths=False)
     with pytest.raises(InvalidInput, match="cannot be read"):
-        image_bytes("nowhere.png")
+        read_image_bytes("nowhere.png")
 
 
 @pytest.fixture(scope="session")

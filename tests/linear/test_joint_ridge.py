@@ -124,12 +124,12 @@ def test_fitted_penalties_maximise_the_marginal_likelihood():
     z = features(vectors, contexts, arms)
     blocks = np.concatenate([np.tile([1, 1, 0], D + 1), np.full(20, 2)])
     targets = (rewards - moments.centre) / moments.scale
-    best = log_evidence(z, targets, head.penalties[blocks], head.noise)
+    best = log_evidence(z, targets, head.penalties[blocks], head.noise_variance)
     for block in (1, 2):  # the data say nothing about the first, which has a coefficient per context number
         for factor in (0.5, 2.0):
             other = np.where(np.arange(3) == block, factor, 1.0) * head.penalties
-            assert log_evidence(z, targets, other[blocks], head.noise) < best
-    assert head.noise == pytest.approx(0.25 / moments.scale**2, rel=0.2)
+            assert log_evidence(z, targets, other[blocks], head.noise_variance) < best
+    assert head.noise_variance == pytest.approx(0.25 / moments.scale**2, rel=0.2)
 
 
 def test_penalties_shrink_features_that_do_not_predict_and_change_nothing_else():
@@ -145,7 +145,7 @@ def test_penalties_shrink_features_that_do_not_predict_and_change_nothing_else()
     own = features(vectors, contexts[:9], np.full(9, 3))
     mean, bonus = head.score(contexts[:9], centre=CENTRE, scale=2.0)
     np.testing.assert_allclose(mean[:, 3], CENTRE + own @ theta)
-    variance = head.noise * np.einsum("nd,nd->n", own @ np.linalg.inv(a), own)
+    variance = head.noise_variance * np.einsum("nd,nd->n", own @ np.linalg.inv(a), own)
     np.testing.assert_allclose(bonus[:, 3], 2.0 * np.sqrt(variance))
     head.learn(contexts[:70], arms[:70], rewards[:70])  # rank-one updates continue from the fitted penalties
     a += features(vectors, contexts[:70], arms[:70]).T @ features(vectors, contexts[:70], arms[:70])
@@ -157,7 +157,7 @@ def test_penalties_shrink_features_that_do_not_predict_and_change_nothing_else()
     np.testing.assert_array_equal(head.score(contexts[:9])[1], again.score(contexts[:9])[1])
     blank = again.without_rounds()
     prior = (
-        blank.noise
+        blank.noise_variance
         * np.square(features(head.vectors, contexts[:9], np.full(9, 20)))
         @ (1 / blank.penalties[blank._penalty_groups()])
     )

@@ -39,8 +39,8 @@ def test_they_are_those_of_dense_algebra(weighted, dtype, order):
         both = targets(rewards[heads == head])
         np.testing.assert_allclose(sums.moment[head], (w[:, None] * both).T @ own, rtol=0, atol=1e-10)
         assert sums.counts[head] == len(own)
-    assert sums.rewards.mean == pytest.approx(np.average(rewards, weights=weights))
-    assert sums.rewards.scale**2 == pytest.approx(np.cov(rewards, aweights=weights, ddof=0))
+    assert sums.reward_moments.mean == pytest.approx(np.average(rewards, weights=weights))
+    assert sums.reward_moments.scale**2 == pytest.approx(np.cov(rewards, aweights=weights, ddof=0))
 
 
 def test_parts_add_up_and_teach_what_the_rounds_teach():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband._files import locked
+from daband._files import lock_folder
 from daband.errors import FolderInUse
 
 SCRIPT = """
@@ -237,7 +237,7 @@ def test_the_next_in_line_gets_the_lock(tmp_path):
     def work():
         nonlocal inside, most
         for _ in range(5):
-            with locked(tmp_path, wait=True):
+            with lock_folder(tmp_path, wait=True):
                 with guard:
                     inside += 1
                     most = max(most, inside)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband._files import locked
+from daband._files import lock_folder
 from daband.errors import DataError, FolderInUse, InvalidInput
 from daband.trust._answers import read_answers
 from daband.trust._audit import answer_audit, read_audit
@@ -269,7 +269,7 @@ def test_questions_about_images_name_their_files(tmp_path):
 
 def test_one_process_works_in_a_folder(trained, tmp_path):
     begin(trained, tmp_path / "a")
-    with locked(tmp_path / "a", wait=False), pytest.raises(FolderInUse):
+    with lock_folder(tmp_path / "a", wait=False), pytest.raises(FolderInUse):
         begin(trained, tmp_path / "a")
 
 

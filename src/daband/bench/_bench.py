@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from daband._files import locked, make_folder, read_json, write_json
+from daband._files import lock_folder, make_folder, read_json, write_json
 from daband.bench._executors import Listener, RunEvent, compute_outcome, execute_all
 from daband.bench._records import Record
 from daband.bench._run import CONTINUED_FOLDER, continue_run, find_finished_runs, read_finished_record, read_spec
@@ -132,7 +132,7 @@ def _make_results_writer(folder: Path, specs: Sequence[RunSpec]) -> Callable[[Ma
 
     def write_results(records: Mapping[str, Record]) -> None:
         """Write ``results.json`` with the records of finished runs, by folder name."""
-        with locked(folder, wait=True, file=".results.lock"):
+        with lock_folder(folder, wait=True, lock_file=".results.lock"):
             run_folders = sorted(path.parent for path in folder.glob("*/done"))
             other_records = [read_comparable_record(path) for path in run_folders if path.name not in folder_names]
             own_records = [records[name] for name in folder_names if name in records]

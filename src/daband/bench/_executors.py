@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from daband._arrays import count_processors
-from daband._files import THREAD_VARIABLES, environment_variables
+from daband._files import THREAD_VARIABLES, set_environment_variables
 from daband.bench._methods import get_policy_class
 from daband.bench._records import Record, group_by
 from daband.bench._run import PreparedRun, Progress, execute_run, finish_run, prepare_run
@@ -207,9 +207,9 @@ def _execute_in_processes(
             pools.put(pool)
 
     manager = SyncManager(ctx=spawn_context)
-    with environment_variables(variables):
+    with set_environment_variables(variables):
         manager.start(initializer=_exit_with_parent)
-    with manager, environment_variables(variables), ThreadPoolExecutor(n_workers) as thread_pool:
+    with manager, set_environment_variables(variables), ThreadPoolExecutor(n_workers) as thread_pool:
         reports: _Reports = manager.Queue()
         other_processes = set(multiprocessing.active_children())
         for _ in range(n_workers):

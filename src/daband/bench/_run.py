@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from daband._files import finish_folder, locked, read_json, write_json
+from daband._files import finish_folder, lock_folder, read_json, write_json
 from daband.bench._environment import describe_environment
 from daband.bench._methods import build_policy
 from daband.bench._records import Record, read_results
@@ -115,7 +115,7 @@ def _run_once(folder: Path, read_record: Callable[[], Record | None], compute_re
         try:
             return compute_record()
         except FolderInUse:  # another process executes this run; use its record
-            with locked(folder, wait=True):
+            with lock_folder(folder, wait=True):
                 pass
 
 
@@ -152,7 +152,7 @@ def _write_record(folder: Path, record: Record, environment: Record | None = Non
 
     If another process was faster, its record is returned and nothing is written.
     """
-    with locked(folder, wait=True):
+    with lock_folder(folder, wait=True):
         if (folder / "done").exists():
             return read_json(folder / "result.json")
         if environment is not None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import AnyArray
-from daband._files import cache_directory
+from daband._files import get_cache_directory
 from daband._registry import Registry
 from daband.domains._contract import About, Pair
 from daband.errors import DataError, InvalidInput, did_you_mean
@@ -140,14 +140,14 @@ def data_directory() -> Path:
     It is the value of the environment variable ``DABAND_DATA``, or else ``data`` in the cache folder.
     """
     folder = os.environ.get("DABAND_DATA")
-    return Path(folder).expanduser() if folder else cache_directory() / "data"
+    return Path(folder).expanduser() if folder else get_cache_directory() / "data"
 
 
 def allocate_array(shape: tuple[int, ...], dtype: Any) -> AnyArray:
     """Return an uninitialised array. Above a gigabyte, it is in a temporary file that is deleted with the array."""
     if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _MAX_MEMORY_BYTES:
         return np.empty(shape, dtype=dtype)
-    root = cache_directory() / "arrays"
+    root = get_cache_directory() / "arrays"
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=root) as file:
         return np.memmap(file, dtype=dtype, mode="w+", shape=shape)

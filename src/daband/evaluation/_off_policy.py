@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_int, check_one_of, check_probability
-from daband._arrays import ArrayLike, FloatArray, check_arms, one_blas_thread
+from daband._arrays import ArrayLike, FloatArray, check_arms, use_one_blas_thread
 from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._logs import ArrayLog
@@ -180,7 +180,7 @@ def evaluate_log(
                     policy, batch.contexts, domain, rule, "log", first_row=first_row, offered=batch.offered
                 )
 
-            with one_blas_thread():
+            with use_one_blas_thread():
                 models = FoldModels(stream, seed) if needs_models else None
                 weighted_log = weigh_log(stream, compute_batch_probabilities, models, seed)
             return _build_estimate(weighted_log, estimator, domain, confidence, notes)

@@ -79,7 +79,7 @@ class LogEvidence:
 
 
 @dataclass(frozen=True)
-class Advantages:
+class AdvantageModel:
     """A model of each arm's reward, which is its advantage plus the mean of all arms, and the evidence for it.
 
     Predicted rewards are linear in piecewise features of contexts.
@@ -103,7 +103,7 @@ def learn_advantages(
     by_context: bool = True,
     offered: Mask = None,
     seed: int = 0,
-) -> Advantages:
+) -> AdvantageModel:
     """Return a model that predicts the reward of each arm, learned from a log of n rounds.
 
     Predictions depend on the context only if the log proves that choosing by context is better than the best arm.
@@ -148,7 +148,7 @@ def learn_advantages(
     theta = contrasts + _fit_mean_score(designs[best_index], scores)
     theta[~is_supported] = theta[best_arm]
     theta[~is_supported, 0] -= _UNSUPPORTED_GAP * (float(rewards.std()) or 1.0)
-    return Advantages(steps[best_index], theta, evidence)
+    return AdvantageModel(steps[best_index], theta, evidence)
 
 
 def assess_choices(scores: FloatArray, chosen_arms: IntArray, best_arm: int) -> LogEvidence:
@@ -181,7 +181,7 @@ def _cross_fitted_gains(
 
 def _fit_mean_rewards(
     dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, is_usable: BoolArray
-) -> Advantages:
+) -> AdvantageModel:
     """Return a model that predicts each arm's mean reward for all contexts, for a log with few rounds.
 
     Rewards are weighted by inverse propensities, and means are shrunk towards the overall mean.
@@ -196,7 +196,7 @@ def _fit_mean_rewards(
     empty = np.zeros(0)
     step = PiecewiseStep(np.zeros(0, np.int64), empty, empty, empty, empty, dim)
     evidence = LogEvidence(best_arm, float(means[best_arm]), 0.0, math.inf, -math.inf, len(arms), 0.0)
-    return Advantages(step, means[:, None], evidence)
+    return AdvantageModel(step, means[:, None], evidence)
 
 
 class _NestedScores:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, check_memory, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, check_memory, to_floats
 from daband.linear._kernels import draw_uniforms, make_draw_key
 from daband.linear._pca import PCA
 from daband.linear._primal_ridge import RidgeSums
@@ -244,7 +244,7 @@ def build_feature_map(size: int, samples: Sequence[AnyArray]) -> Callable[[AnyAr
     Rows with more than 256 numbers become principal components, which are fitted to ``samples``.
     """
     if not needs_components(size):
-        return unit_scale
+        return to_floats
     return PCA(min(_N_COMPONENTS, sum(map(len, samples)))).fit(*samples)
 
 

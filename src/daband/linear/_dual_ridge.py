@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, read_array, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, read_array, to_floats
 from daband.errors import InvalidInput
 from daband.linear._primal_ridge import Episode, PrimalRidge, check_norm, squared_norms
 
@@ -90,8 +90,8 @@ class ContextStore:
         if not self._chunks:
             self._channel_axis = next((axis for axis in (1, 2) if self._is_grey(rows, axis)), None)
         elif rows.dtype != self._chunks[0].dtype:
-            self._replace(unit_scale(self.array()))
-            rows = unit_scale(rows)
+            self._replace(to_floats(self.array()))
+            rows = to_floats(rows)
         elif self._channel_axis is not None and not self._is_grey(rows, self._channel_axis):
             self._replace(self.array())
         if self._channel_axis is not None:
@@ -256,7 +256,7 @@ class DualRidge:
 
     def coefficients(self, centre: float = 0.0) -> FloatArray:
         """Return the coefficients (heads, d) of rewards minus ``centre``."""
-        contexts = unit_scale(self.store.array())
+        contexts = to_floats(self.store.array())
         rewards_minus_centre = np.array([[1.0], [-centre]])
         rows = [
             factor.apply_transposed(factor.weights @ rewards_minus_centre)[0] @ contexts[factor.rounds]
@@ -269,10 +269,12 @@ class DualRidge:
         self._last_episode = None
         self._factors.extend(_InverseFactor() for _ in range(n))
 
-    def score(self, contexts: AnyArray, *, centre: float = 0.0, bonuses: bool = True) -> tuple[FloatArray, FloatArray]:
+    def score(
+        self, contexts: AnyArray, *, centre: float = 0.0, with_bonuses: bool = True
+    ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and variances of contexts (B, d), each (B, heads).
 
-        ``centre`` is the prior mean of rewards. Without ``bonuses``, variances are 0.
+        ``centre`` is the prior mean of rewards. If ``with_bonuses`` is False, variances are 0.
         """
         mean, variance = np.empty((len(contexts), self.n_heads)), np.zeros((len(contexts), self.n_heads))
         for start in range(0, len(contexts), _SCORED_ROWS):
@@ -282,7 +284,7 @@ class DualRidge:
             for head, factor in enumerate(self._factors):
                 v = factor.apply(products[factor.rounds])
                 mean[rows, head] = centre + (factor.weights @ (1.0, -centre)) @ v
-                if bonuses:
+                if with_bonuses:
                     variance[rows, head] = (norms - np.einsum("nb,nb->b", v, v)) / self.ridge
         return mean, np.maximum(variance, 0.0)
 

@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_memory, read_array, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_memory, read_array, to_floats
 from daband.linear._exploration import Decision, Exploration, join_decisions
-from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm, ridge_scores
+from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm, compute_ridge_scores
 from daband.linear._reward_moments import RewardMoments
 
 #: The prior standard deviation of an arm's effect, in standard deviations of rewards, before penalties are fitted.
@@ -43,14 +43,14 @@ _MAX_EFFECTS = 1024
 _MAX_SINGLE_ROWS = 4
 
 
-def with_constant(contexts: FloatArray, scale: float = 1.0) -> FloatArray:
+def append_one(contexts: FloatArray, scale: float = 1.0) -> FloatArray:
     """Return contexts (n, d) as [scale * x / sqrt(d), 1], (n, d + 1)."""
     rows = np.ones((len(contexts), contexts.shape[1] + 1))
     np.multiply(contexts, scale / np.sqrt(contexts.shape[1]), out=rows[:, :-1])
     return rows
 
 
-def joint_dimension(dim: int, vectors: FloatArray) -> int:
+def count_features(dim: int, vectors: FloatArray) -> int:
     """Return the number F of joint features of a context (d,) with one of the arms, whose vectors are (K, m)."""
     return (dim + 1) * vectors.shape[1] + count_effects(len(vectors))
 
@@ -68,7 +68,7 @@ def _effect_indices(indices: IntArray, n_products: int) -> IntArray:
 def compute_arm_heads(
     theta: FloatArray, inverse: FloatArray | None, vectors: FloatArray, indices: IntArray, dim: int
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Return a regression on ``with_constant(x)`` for each arm: theta (K, d + 1), inverse (K, d + 1, d + 1) or None.
+    """Return a regression on ``append_one(x)`` for each arm: theta (K, d + 1), inverse (K, d + 1, d + 1) or None.
 
     Args:
         theta: the coefficients of the joint regression, (F,).
@@ -102,7 +102,7 @@ def score_one(
     indices: IntArray,
     new_variance: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return means and variances (K,) for one row of ``with_constant``, (d + 1,).
+    """Return means and variances (K,) for one row of ``append_one``, (d + 1,).
 
     ``new_variance`` is the prior variance of the effect of an arm without rounds. Other arguments are as in
     ``compute_arm_heads``.
@@ -124,7 +124,7 @@ def score_one(
 
 
 def compute_joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
-    """Return the sums of the joint regression, computed from ``sums`` over each arm's rounds on ``with_constant(x)``.
+    """Return the sums of the joint regression, computed from ``sums`` over each arm's rounds on ``append_one(x)``.
 
     ``vectors`` (K, m) are the vectors of the arms.
     """
@@ -142,7 +142,7 @@ def compute_joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
     joint.moment[0, :, :p] = np.einsum("krd,km->rdm", sums.moment, vectors).reshape(2, p)
     np.add.at(joint.moment[0].T, effects, _EFFECT_SCALE * sums.moment[:, :, -1])
     joint.counts[0] = sums.counts.sum()
-    joint.rewards = sums.rewards
+    joint.reward_moments = sums.reward_moments
     return joint
 
 
@@ -164,20 +164,20 @@ class JointHead:
         self.dim, self.ridge, self.vectors = dim, ridge, vectors
         #: The factor of contexts.
         self._scale = math.sqrt(dim) if unit_norm else 1.0
-        n_features = joint_dimension(dim, vectors)
+        n_features = count_features(dim, vectors)
         check_memory(24.0 * n_features * n_features, f"{n_features:,} products of contexts and arm features")
         self.statistics = PrimalRidge(1, n_features, ridge)
         #: Penalties of coefficients of contexts, of arm features and products, and of effects.
         self.penalties: FloatArray = np.full(3, ridge)
         #: The variance of rewards around predictions, in units of the rewards' variance.
-        self.noise = 1.0
+        self.noise_variance = 1.0
         #: The number of rounds at the last ``fit_penalties``.
         self._fitted_rounds = 0.0
 
     @property
     def new_variance(self) -> float:
         """The prior variance of the coefficient of an arm's effect."""
-        return self.noise / float(self.penalties[2])
+        return self.noise_variance / float(self.penalties[2])
 
     def fit_penalties(self, moments: RewardMoments) -> None:
         """Fit the penalties and the noise to the learned rounds, with these ``moments`` of their rewards.
@@ -199,8 +199,8 @@ class JointHead:
             degrees_of_freedom = group_sizes - self.penalties * np.bincount(groups, inverse.diagonal(), minlength=3)
             theta_squares = np.bincount(groups, theta * theta, minlength=3)
             residual_squares = max(squares - 2.0 * theta @ moment + theta @ gram @ theta, 1e-6 * squares, 1e-12)
-            self.noise = float(residual_squares / max(n_rounds - degrees_of_freedom.sum(), 1.0))
-            optimal = self.noise * np.maximum(degrees_of_freedom, 1e-9) / np.maximum(theta_squares, 1e-12)
+            self.noise_variance = float(residual_squares / max(n_rounds - degrees_of_freedom.sum(), 1.0))
+            optimal = self.noise_variance * np.maximum(degrees_of_freedom, 1e-9) / np.maximum(theta_squares, 1e-12)
             old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optimal / self.ridge, *_PENALTY_RANGE)
             if np.abs(np.log(self.penalties / old_penalties)).max() < 0.05:
                 break
@@ -229,28 +229,32 @@ class JointHead:
         return np.rint(squares / _EFFECT_SCALE**2).astype(np.int64)[effects]
 
     def score(
-        self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, bonuses: bool = True
+        self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, with_bonuses: bool = True
     ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses (B, K), as ``RidgeHead.score`` does."""
         contexts = self._context_rows(features)
-        scale *= math.sqrt(self.noise)
+        scale *= math.sqrt(self.noise_variance)
         if len(contexts) <= _MAX_SINGLE_ROWS:
             indices = np.arange(len(self.vectors))
-            theta, inverse = self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if bonuses else None
+            theta, inverse = self._get_regression(centre, with_bonuses)
             scores = [score_one(theta, inverse, row, self.vectors, indices) for row in contexts]
             mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
         else:
-            mean, variance = ridge_scores(*self.arm_regressions(centre, bonuses), contexts)
+            mean, variance = compute_ridge_scores(*self.compute_arm_regressions(centre, with_bonuses), contexts)
         return centre + mean, scale * np.sqrt(np.maximum(variance, 0.0))
 
-    def arm_regressions(self, centre: float, bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
+    def compute_arm_regressions(self, centre: float, with_bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
         """Return the regression of each arm on the rows of ``_context_rows``, as ``compute_arm_heads`` does."""
-        theta, inverse = self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if bonuses else None
+        theta, inverse = self._get_regression(centre, with_bonuses)
         return compute_arm_heads(theta, inverse, self.vectors, np.arange(len(self.vectors)), self.dim)
 
+    def _get_regression(self, centre: float, with_bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
+        """Return the coefficients (F,) of the joint regression, and its inverse (F, F) or None without bonuses."""
+        return self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if with_bonuses else None
+
     def _context_rows(self, features: AnyArray) -> FloatArray:
-        """Return contexts (B, d) as ``with_constant`` does, (B, d + 1), multiplied by ``_scale``."""
-        return with_constant(unit_scale(features), self._scale)
+        """Return contexts (B, d) as ``append_one`` does, (B, d + 1), multiplied by ``_scale``."""
+        return append_one(to_floats(features), self._scale)
 
     def decide_row(self, *_: Any) -> None:
         """Return None: this head has no compiled decision for single rows."""
@@ -355,13 +359,14 @@ class JointHead:
             head, sums = self.without_rounds(), self.empty_sums()
             sums.add(*self.chosen_features(features[training], arms[training]), rewards[training], weights[training])
             head.statistics = head.with_sums(sums)
-            predicted[held_out], _ = head.score(features[held_out], centre=sums.rewards.centre, bonuses=False)
+            centre = sums.reward_moments.centre
+            predicted[held_out], _ = head.score(features[held_out], centre=centre, with_bonuses=False)
         return predicted
 
-    def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
+    def state(self, *, with_rounds: bool = True) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
-        fitted = np.array([*self.penalties, self.noise, self._fitted_rounds])
-        statistics = {f"primal.{name}": array for name, array in self.statistics.state(rounds=rounds).items()}
+        fitted = np.array([*self.penalties, self.noise_variance, self._fitted_rounds])
+        statistics = {f"primal.{name}": array for name, array in self.statistics.state(with_rounds=with_rounds).items()}
         return {**statistics, "fitted": fitted}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
@@ -372,14 +377,14 @@ class JointHead:
         if not (np.isfinite(fitted).all() and (fitted[:4] > 0).all()):
             raise ValueError(f"penalties and noise must be positive, got {fitted[:4]}")
         self.statistics, self.penalties = statistics, fitted[:3]
-        self.noise, self._fitted_rounds = float(fitted[3]), float(fitted[4])
+        self.noise_variance, self._fitted_rounds = float(fitted[3]), float(fitted[4])
 
     def frozen(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
-        """Return copies of theta (1, F) and of its covariance (1, F, F) for ``with_constant(x)``, x not scaled.
+        """Return copies of theta (1, F) and of its covariance (1, F, F) for ``append_one(x)``, x not scaled.
 
         Predictions are in the unit of ``moments``.
         """
         factors = np.ones(self.statistics.dim)
         factors[: self.dim * self.vectors.shape[1]] = self._scale
         theta = factors * self.statistics.coefficients(moments.centre) / moments.scale
-        return theta, self.noise * factors[:, None] * self.statistics.inverse * factors
+        return theta, self.noise_variance * factors[:, None] * self.statistics.inverse * factors

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daband._arguments import check_int
-from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy, read_array, unit_scale
+from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy, read_array, to_floats
 from daband.errors import InvalidInput, NotFitted
 
 
@@ -241,4 +241,4 @@ def _split_blocks(batches: Sequence[AnyArray]) -> Iterable[FloatArray]:
     for batch in batches:
         block_rows = max(1, (32 << 20) // (8 * batch.shape[1]))
         for start in range(0, len(batch), block_rows):
-            yield unit_scale(batch[start : start + block_rows])
+            yield to_floats(batch[start : start + block_rows])

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, read_array, unit_scale
+from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, read_array, to_floats
 from daband.errors import NotFitted
 from daband.linear._pca import flatten_batches
 from daband.linear._standardise import Standardise, feature_scale
@@ -144,7 +144,7 @@ class Piecewise:
     def fit(self, *contexts: ArrayLike) -> Piecewise:
         """Fit on batches of contexts (n_i, *C), one per domain in order, and return this object."""
         flat, dim = flatten_batches(contexts)
-        flat = [unit_scale(batch[:: max(1, len(batch) // _MAX_ROWS)]) for batch in flat]
+        flat = [to_floats(batch[:: max(1, len(batch) // _MAX_ROWS)]) for batch in flat]
         standardise = Standardise(by_domain=self.by_domain).fit(*flat)
         steps = [standardise.frozen(domain) for domain in range(len(flat) if standardise.by_domain else 1)]
         steps_and_batches = [(steps[min(i, len(steps) - 1)], batch) for i, batch in enumerate(flat) if len(batch)]
@@ -168,7 +168,7 @@ class Piecewise:
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
         """Return features (n, m + 1) of contexts (n, *C) of a domain."""
         step = self.frozen(domain)
-        return step(unit_scale(contexts.reshape(-1, step.n_inputs)))
+        return step(to_floats(contexts.reshape(-1, step.n_inputs)))
 
     def frozen(self, domain: int = 0) -> PiecewiseStep:
         """Return the fitted step for contexts of a domain."""

@@ -4,7 +4,7 @@ Z (n, d) are the contexts of a head's rounds and r (n,) their rewards. Every reg
 rewards r and ones, hence two columns theta_r and theta_1. With a prior mean c, the prediction for a context z is
 ``c + z.(theta_r - c theta_1)``. This is exactly the ridge regression of r - c, plus c. So c may change at any time.
 
-``PrimalRidge`` learns round by round, ``RidgeSums`` sums the rounds of a log. ``ridge_scores`` computes predictions.
+``PrimalRidge`` learns round by round, ``RidgeSums`` sums the rounds of a log. ``compute_ridge_scores`` predicts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, read_array, thread_scratch, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, get_thread_buffer, read_array, to_floats
 from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
 from daband.linear._kernels_numpy import compute_variances
@@ -30,7 +30,7 @@ _MAX_ROUNDING_ERROR = 1e-4
 _BLOCK_VALUES = 131_072
 
 
-def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -> tuple[FloatArray, FloatArray]:
+def compute_ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return means z.theta and variances z'A^-1 z of features z (B, d) under every regression, (B, heads) each.
 
     theta is (heads, d). inverse is A^-1, (heads, d, d); if it is None, variances are 0. Variances of large batches are
@@ -173,7 +173,7 @@ class RidgeSums:
         gram: Z'Z of each head, (heads, d, d). Unlike A, it does not include the ridge.
         moment: Z'r and Z'1 of each head, (heads, 2, d).
         counts: the number of rounds of each head, (heads,).
-        rewards: the moments of all rewards.
+        reward_moments: the moments of all rewards.
     """
 
     def __init__(self, n_heads: int, dim: int) -> None:
@@ -181,7 +181,7 @@ class RidgeSums:
         self.gram: FloatArray = np.zeros((n_heads, dim, dim))
         self.moment: FloatArray = np.zeros((n_heads, 2, dim))
         self.counts: IntArray = np.zeros(n_heads, np.int64)
-        self.rewards = RewardMoments(standardise=True)
+        self.reward_moments = RewardMoments(standardise=True)
         self._tile_rows = max(64, _TILE_BYTES // (8 * dim))
 
     def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
@@ -189,7 +189,7 @@ class RidgeSums:
 
         Contexts in Fortran order, as in tables, are summed fastest.
         """
-        self.rewards.add(rewards, weights)
+        self.reward_moments.add(rewards, weights)
         for start in range(0, len(contexts), self._tile_rows):
             tile = slice(start, start + self._tile_rows)
             self._add_tile(contexts[tile], heads[tile], rewards[tile], None if weights is None else weights[tile])
@@ -199,17 +199,17 @@ class RidgeSums:
         self.gram += other.gram
         self.moment += other.moment
         self.counts += other.counts
-        self.rewards.merge(other.rewards)
+        self.reward_moments.merge(other.reward_moments)
 
     def state(self) -> dict[str, AnyArray]:
         """Return the sums as arrays."""
-        return {"gram": self.gram, "moment": self.moment, "counts": self.counts, "rewards": self.rewards.state()}
+        return {"gram": self.gram, "moment": self.moment, "counts": self.counts, "rewards": self.reward_moments.state()}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         for name in ("gram", "moment", "counts"):
             setattr(self, name, read_array(state, name, getattr(self, name)))
-        self.rewards.restore(state["rewards"])
+        self.reward_moments.restore(state["rewards"])
 
     def __getstate__(self) -> dict[str, AnyArray]:
         return self.state()
@@ -225,8 +225,8 @@ class RidgeSums:
         order = np.argsort(compact_heads, kind="stable")  # a radix sort for small integers
         # A row times the square root of its weight counts by its weight in every product of two rows.
         weight_roots = np.ones(n) if weights is None else np.sqrt(weights[order])
-        columns = thread_scratch("tile of rounds", (dim + 2, self._tile_rows + _COLUMN_PADDING))[:, :n]
-        sorted_columns = thread_scratch("sorted columns", (dim, n), contexts.dtype)
+        columns = get_thread_buffer("tile of rounds", (dim + 2, self._tile_rows + _COLUMN_PADDING))[:, :n]
+        sorted_columns = get_thread_buffer("sorted columns", (dim, n), contexts.dtype)
         np.take(contexts.T, order, axis=1, out=sorted_columns, mode="clip")  # "raise" would copy ``out``
         np.multiply(sorted_columns, weight_roots, out=columns[:dim])
         np.multiply(rewards[order], weight_roots, out=columns[dim])
@@ -352,26 +352,28 @@ class PrimalRidge:
         """Return the coefficients (heads, d) of rewards minus ``centre``."""
         return self.theta[:, 0] if centre == 0.0 else self.theta[:, 0] - centre * self.theta[:, 1]
 
-    def score(self, contexts: AnyArray, *, centre: float = 0.0, bonuses: bool = True) -> tuple[FloatArray, FloatArray]:
+    def score(
+        self, contexts: AnyArray, *, centre: float = 0.0, with_bonuses: bool = True
+    ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and variances z'A^-1 z of contexts (B, d), each (B, heads).
 
-        ``centre`` is the prior mean of rewards. Without ``bonuses``, variances are 0.
+        ``centre`` is the prior mean of rewards. If ``with_bonuses`` is False, variances are 0.
         """
         is_double = contexts.dtype == np.float64 and contexts.flags.c_contiguous
-        inverse = self.inverse if bonuses else None
-        z = contexts if is_double else unit_scale(contexts)
-        mean, variance = ridge_scores(self.coefficients(centre), inverse, z)
+        inverse = self.inverse if with_bonuses else None
+        z = contexts if is_double else to_floats(contexts)
+        mean, variance = compute_ridge_scores(self.coefficients(centre), inverse, z)
         return mean + centre if centre else mean, variance
 
     def start_episode(self, contexts: AnyArray) -> Episode:
         """Return the predictions for an episode with these contexts (B, d)."""
-        z = unit_scale(contexts)
+        z = to_floats(contexts)
         products = np.matmul(z, self.inverse)
         return Episode(products, z, False, np.matmul(z, self.theta.transpose(1, 2, 0)), compute_variances(products, z))
 
     def update(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Learn from a batch of rounds: contexts (B, d), the head of each round and its targets (B, 2)."""
-        z = contexts if contexts.dtype == np.float64 and contexts.flags.c_contiguous else unit_scale(contexts)
+        z = contexts if contexts.dtype == np.float64 and contexts.flags.c_contiguous else to_floats(contexts)
         if len(z) > 1 and self.dim > _MAX_SEQUENTIAL_DIM:
             check_norm(z, self.ridge)
             for head in np.unique(heads):
@@ -395,7 +397,7 @@ class PrimalRidge:
 
     def fit(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Discard all learned rounds, and learn these: contexts (n, d), heads (n,) and targets (n, 2)."""
-        z = unit_scale(contexts)
+        z = to_floats(contexts)
         self._reset_heads(self.n_heads)
         for head in range(self.n_heads):
             self._add_rows_and_invert(head, z[heads == head], targets[heads == head])
@@ -414,13 +416,13 @@ class PrimalRidge:
                     "learned from sums; standardise the contexts (transform=daband.Standardise()), or raise the ridge"
                 )
 
-    def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
+    def state(self, *, with_rounds: bool = True) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit.
 
-        Without ``rounds``, pending rows are summed into A, so that the arrays do not contain single contexts.
+        If ``with_rounds`` is False, pending rows are summed into A, so that the arrays do not contain single contexts.
         """
         arrays = {name.lstrip("_"): getattr(self, name) for name in self._empty_arrays(0)}
-        if not rounds:
+        if not with_rounds:
             arrays["gram"] = np.stack([self.gram(head) for head in range(self.n_heads)])
             arrays["pending"], arrays["n_pending"] = np.zeros_like(self._pending), np.zeros_like(self._n_pending)
         return arrays

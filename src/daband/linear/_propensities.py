@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, to_floats
 
 #: The smallest estimated propensity.
 _MIN_PROPENSITY = 0.01
@@ -44,7 +44,7 @@ def estimate_propensities(
     propensities = np.clip(frequencies, _MIN_PROPENSITY, 1.0)
     # A model needs enough rounds, and at least two arms with several rounds in every fold.
     if len(arms) >= 20 * _N_FOLDS and np.count_nonzero(counts >= 2 * _N_FOLDS) > 1:
-        predictions = _predict_propensities(unit_scale(contexts.reshape(len(contexts), -1)), arms)
+        predictions = _predict_propensities(to_floats(contexts.reshape(len(contexts), -1)), arms)
         if np.log(predictions).mean() > np.log(propensities).mean():
             propensities, method = predictions, "estimated by a logistic model of the arm given the context"
     return propensities, method

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from daband._arguments import check_one_of
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, Weights, check_memory, unit_scale
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, Weights, check_memory, to_floats
 from daband.errors import InvalidInput
 from daband.linear._dual_ridge import DualRidge
 from daband.linear._exploration import Decision, DrawFunction, Exploration, Scaling, join_decisions
@@ -88,14 +88,14 @@ class RidgeHead:
         self.statistics = (DualRidge if is_dual else PrimalRidge)(n_heads, dim, ridge)
 
     def score(
-        self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, bonuses: bool = True
+        self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, with_bonuses: bool = True
     ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and confidence bonuses of features (B, d) or (B, K, d), each (B, K).
 
-        ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus. Without ``bonuses``, bonuses are 0.
+        ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus. If not ``with_bonuses``, bonuses are 0.
         """
         rows = features.reshape(-1, self.dim) if self._is_shared else features
-        mean, variance = self.statistics.score(rows, centre=centre, bonuses=bonuses)
+        mean, variance = self.statistics.score(rows, centre=centre, with_bonuses=with_bonuses)
         bonus = np.sqrt(variance, out=variance)
         if scale != 1.0:
             bonus *= scale
@@ -118,7 +118,7 @@ class RidgeHead:
         is_primal = not self._is_shared and isinstance(statistics, PrimalRidge)
         if not (is_primal and exploration.rule != "thompson" and kernels_are_compiled()):
             return None
-        row = features if features.dtype == np.float64 and features.flags.c_contiguous else unit_scale(features)
+        row = features if features.dtype == np.float64 and features.flags.c_contiguous else to_floats(features)
         n_arms = len(statistics.theta)  # type: ignore[union-attr]
         predictions, arms, propensities = np.empty((2, 1, n_arms)), np.empty(1, np.int64), np.empty(1)
         if self._all_arms.shape[1] != n_arms:
@@ -240,14 +240,14 @@ class RidgeHead:
         if not self._is_shared:
             self.statistics.add_heads(1)
 
-    def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
-        """Return all arrays needed to continue bit for bit. Without ``rounds``, they contain no single context."""
+    def state(self, *, with_rounds: bool = True) -> dict[str, AnyArray]:
+        """Return all arrays needed to continue bit for bit. If not ``with_rounds``, no single context is in them."""
         statistics = self.statistics
-        if isinstance(statistics, DualRidge) and rounds:
+        if isinstance(statistics, DualRidge) and with_rounds:
             return {f"dual.{name}": array for name, array in statistics.state().items()}
         if isinstance(statistics, DualRidge):
             statistics = self.primal("replay=False is not possible")
-        return {f"primal.{name}": array for name, array in statistics.state(rounds=rounds).items()}
+        return {f"primal.{name}": array for name, array in statistics.state(with_rounds=with_rounds).items()}
 
     def primal(self, problem: str) -> PrimalRidge:
         """Return the statistics in the primal form. They are converted if the head uses the dual form.
@@ -309,7 +309,7 @@ def _weight_rounds(
     if weights is None:
         return features, heads, targets
     weight_roots = np.sqrt(weights)[:, None]
-    return unit_scale(features) * weight_roots, heads, targets * weight_roots
+    return to_floats(features) * weight_roots, heads, targets * weight_roots
 
 
 class EpisodeScores:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daband._arguments import check_int
-from daband._arrays import AnyArray, ArrayLike, FloatArray, read_array, unit_scale
+from daband._arrays import AnyArray, ArrayLike, FloatArray, read_array, to_floats
 from daband.errors import InvalidInput, NotFitted
 from daband.linear._pca import PCA, flatten_batches
 
@@ -188,7 +188,7 @@ class Standardise:
         mean, deviation = np.empty((n_steps, dim)), np.empty((n_steps, dim))
         for start in range(0, dim, _N_BLOCK_COLUMNS):  # a few columns at a time: quantiles sort a copy
             block = slice(start, start + _N_BLOCK_COLUMNS)
-            block_batches = [unit_scale(batch[:, block]) for batch in flat_batches]
+            block_batches = [to_floats(batch[:, block]) for batch in flat_batches]
             if not all(np.isfinite(batch).all() for batch in block_batches):
                 raise InvalidInput("contexts to fit Standardise on must be finite, but one has a NaN or infinite value")
             mean[:, block], deviation[:, block] = _robust_moments(np.concatenate(block_batches))
@@ -205,7 +205,7 @@ class Standardise:
             steps_and_batches = [(steps[i % n_steps], batch) for i, batch in enumerate(flat_batches) if len(batch)]
             samples = [(step, batch[:: -(-len(batch) // max_rows)]) for step, batch in steps_and_batches]
             n_components = min(self.components, max(1, sum(len(batch) for _, batch in samples)))
-            axes = PCA(n_components).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in samples]).axes
+            axes = PCA(n_components).fit(*[step(to_floats(batch))[:, :-1] for step, batch in samples]).axes
             axes = np.pad(axes, ((0, self.components - n_components), (0, 0)))  # with fewer contexts than components
         self._steps = [_make_step(*moments, axes) for moments in zip(mean, deviation, strict=True)]
         return self
@@ -214,7 +214,7 @@ class Standardise:
         """Return features (n, d + 1) of contexts (n, *C) of a domain."""
         step = self.frozen(domain)
         rows = contexts.reshape(-1, len(step.mean))
-        return step(rows if rows.dtype == np.float64 else unit_scale(rows))
+        return step(rows if rows.dtype == np.float64 else to_floats(rows))
 
     def frozen(self, domain: int = 0) -> StandardiseStep:
         """Return the fitted step for contexts of a domain."""

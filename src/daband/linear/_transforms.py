@@ -50,7 +50,7 @@ def as_transform(transform: Any) -> Transform | None:
     return copy.copy(transform)
 
 
-def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
+def get_transform_settings(transform: Transform | None) -> dict[str, Any] | None:
     """Return the settings of a transform in JSON types. ``build_transform`` builds an unfitted copy from them."""
     if transform is None:
         return None
@@ -62,9 +62,9 @@ def adapt_transform(transform: Any, shift: Shift, n_features: int) -> Any:
     """Return a transform for domains with this shift.
 
     It is an unfitted copy of ``transform`` with separate statistics of each domain, for the columns that need them
-    (``shift.own_statistics``). A transform that is fitted or already has ``by_domain`` is returned unchanged.
+    (``shift.mark_separate``). A transform that is fitted or already has ``by_domain`` is returned unchanged.
     """
-    separate_columns = shift.own_statistics(n_features)
+    separate_columns = shift.mark_separate(n_features)
     if transform is None or not any(separate_columns) or transform.fitted or transform.by_domain:
         return transform
     if isinstance(transform, PCA):
@@ -76,7 +76,7 @@ def adapt_transform(transform: Any, shift: Shift, n_features: int) -> Any:
 
 
 def build_transform(settings: Mapping[str, Any] | None) -> Transform | None:
-    """Return an unfitted transform with the settings that ``transform_settings`` returned."""
+    """Return an unfitted transform with the settings that ``get_transform_settings`` returned."""
     if settings is None:
         return None
     arguments = dict(settings)

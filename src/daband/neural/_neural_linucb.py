@@ -20,9 +20,9 @@ import torch
 from torch import nn
 
 from daband._arguments import check_int, check_one_of
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_number, with_prefix
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_number, drop_prefix
 from daband._domain_names import DomainNames
-from daband._image_layout import channels_first, channels_first_shape, image_layout
+from daband._image_layout import find_image_layout, to_channels_first, to_channels_first_shape
 from daband._shift import Shift, ShiftLike
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.linear._catalogue import Catalogue
@@ -161,8 +161,8 @@ class NeuralLinUCB(Policy):
         )
         # daband's networks take images with the channels first. A custom network gets contexts as they are.
         is_builtin = self.recipe.encoder.name in ("auto", "conv", "pretrained")
-        self._image_layout = image_layout(self.feature_shape) if is_builtin else None
-        self._encoder_input_shape = channels_first_shape(self.feature_shape) if is_builtin else self.feature_shape
+        self._image_layout = find_image_layout(self.feature_shape) if is_builtin else None
+        self._encoder_input_shape = to_channels_first_shape(self.feature_shape) if is_builtin else self.feature_shape
         dim, ridge = self.recipe.encoder.dense.dimension, check_number("ridge", ridge)
         self._head: RidgeHead | JointHead
         if catalogue is None:
@@ -230,7 +230,7 @@ class NeuralLinUCB(Policy):
             domain: the domain of the contexts.
         """
         domain_index = self.domains.index(domain)
-        return self._encoder.encode(self._channels_first(transform_contexts(self, contexts, domain)), domain_index)
+        return self._encoder.encode(self._to_channels_first(transform_contexts(self, contexts, domain)), domain_index)
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -250,26 +250,26 @@ class NeuralLinUCB(Policy):
 
     # Deciding and learning.
 
-    def _channels_first(self, contexts: AnyArray) -> AnyArray:
+    def _to_channels_first(self, contexts: AnyArray) -> AnyArray:
         """Return images with the channels first, and other contexts unchanged."""
-        return contexts if self._image_layout is None else channels_first(contexts, self._image_layout)
+        return contexts if self._image_layout is None else to_channels_first(contexts, self._image_layout)
 
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        features, moments = self._encoder.encode(self._channels_first(contexts), domain), self.reward_moments
+        features, moments = self._encoder.encode(self._to_channels_first(contexts), domain), self.reward_moments
         with self._locks.state:
-            return self._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=with_bonuses)
+            return self._head.score(features, centre=moments.centre, scale=moments.scale, with_bonuses=with_bonuses)
 
     def _get_head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, FloatArray]:
         """Return the regression head and the features of contexts, for ``Mixture``, which plays rounds in blocks."""
-        return self._head, self._encoder.encode(self._channels_first(contexts), domain)
+        return self._head, self._encoder.encode(self._to_channels_first(contexts), domain)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        contexts = self._channels_first(contexts)
+        contexts = self._to_channels_first(contexts)
         self._check_pixels(contexts)
         features, predictions = self._encoder.encode(contexts, domain), None
         with self._locks.state:
             if self._updates_skill(domain):
-                predictions, _ = self._head.score(features, centre=self.reward_moments.centre, bonuses=False)
+                predictions, _ = self._head.score(features, centre=self.reward_moments.centre, with_bonuses=False)
             self._head.learn(features, arms, rewards, weights)
         if predictions is not None:
             self.learner.skill_gate.add(predictions, arms, rewards)
@@ -278,7 +278,7 @@ class NeuralLinUCB(Policy):
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
     ) -> Decision:
-        contexts = self._channels_first(contexts)
+        contexts = self._to_channels_first(contexts)
         self._check_pixels(contexts)
         features = self._encoder.encode(contexts, domain)
         with self._locks.state:
@@ -302,7 +302,7 @@ class NeuralLinUCB(Policy):
         return self.learner.uses_gate and domain < self._first_target
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
-        contexts = self._channels_first(contexts)
+        contexts = self._to_channels_first(contexts)
         self._check_pixels(contexts)
         if self.learner.uses_target:
             self.buffers.unlabelled[domain - self.domains.first_target].add(contexts)
@@ -380,7 +380,7 @@ class NeuralLinUCB(Policy):
         mean_predictions = np.zeros((len(contexts), student.n_arms))
         for member, weight in zip(neural_members, weights, strict=True):
             features, moments = member._encoder.encode(contexts.cpu().numpy(), target_domain), member.reward_moments
-            means, _ = member._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=False)
+            means, _ = member._head.score(features, centre=moments.centre, scale=moments.scale, with_bonuses=False)
             mean_predictions += weight * (means - moments.centre) / moments.scale
         learner, learning = student.learner, student.recipe.learning
         student.prepare_steps(1)  # copies the head's coefficients to the learner
@@ -426,8 +426,8 @@ class NeuralLinUCB(Policy):
         if isinstance(head, JointHead):
             with self._locks.state:
                 head.fit_penalties(moments)
-            theta, inverses = head.arm_regressions(moments.centre, self.learner.objective.needs_bonus)
-            inverses = None if inverses is None else head.noise * inverses
+            theta, inverses = head.compute_arm_regressions(moments.centre, self.learner.objective.needs_bonus)
+            inverses = None if inverses is None else head.noise_variance * inverses
         else:
             ridges = head.primal("no step can be taken")
             theta, inverses = ridges.coefficients(moments.centre), ridges.inverse
@@ -454,15 +454,16 @@ class NeuralLinUCB(Policy):
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         buffers = self.buffers if replay else self._make_buffers(self.n_arms)
-        states = {"head": self._head.state(rounds=replay), "learner": self.learner.state(), "replay": buffers.state()}
+        head_state = self._head.state(with_rounds=replay)
+        states = {"head": head_state, "learner": self.learner.state(), "replay": buffers.state()}
         arrays = {f"{prefix}.{name}": array for prefix, state in states.items() for name, array in state.items()}
         return {**arrays, "steps": np.array([self.steps_per_adapt], np.int64)}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        self._head.restore(with_prefix("head.", state))
-        self.learner.restore(with_prefix("learner.", state))
+        self._head.restore(drop_prefix("head.", state))
+        self.learner.restore(drop_prefix("learner.", state))
         self._encoder = self.learner.copy_acting_encoder()
-        self.buffers.restore(with_prefix("replay.", state))
+        self.buffers.restore(drop_prefix("replay.", state))
         self.steps_per_adapt = int(state["steps"][0])
 
 

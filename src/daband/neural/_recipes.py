@@ -28,8 +28,8 @@ from typing import Any
 
 from torch import nn
 
-from daband._image_layout import image_layout
-from daband._shift import Shift, default_shift
+from daband._image_layout import find_image_layout
+from daband._shift import Shift, get_default_shift
 from daband.errors import InvalidInput
 from daband.neural.encoders._augmentation import Augmentation
 from daband.neural.encoders._encoder import DenseSettings
@@ -78,7 +78,7 @@ def resolve_recipe(
         source_only: remove the target terms from a named recipe, also if it is the ``base`` of a mapping. A full recipe
             is used as it is.
         shift: the assumed difference between the domains, to which "default" and "small" are adjusted before changes
-            are applied; by default ``default_shift(context_shape)``.
+            are applied; by default ``get_default_shift(context_shape)``.
         contexts_are_standardised: if True, the network does not normalise its inputs again.
     """
     if isinstance(recipe, Recipe):
@@ -92,7 +92,7 @@ def resolve_recipe(
         base = recipe_for(base_name, context_shape=context_shape)
         base = base.source_only() if source_only else base
         if base_name in _SHIFT_DEPENDENT_RECIPES:
-            shift = default_shift(context_shape) if shift is None else shift
+            shift = get_default_shift(context_shape) if shift is None else shift
             base = _adjust_to_shift(base, shift, math.prod(context_shape), changes.get("weights"))
             if not shift.aligns_features and base.encoder.name == "mlp":
                 base = _adjust_to_unaligned(base, math.prod(context_shape), n_arms, not contexts_are_standardised)
@@ -131,7 +131,7 @@ def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weight
     dropped_terms -= kept_terms
     weights = {name: weight for name, weight in recipe.weights.items() if name not in dropped_terms}
     options = dict(recipe.encoder.options)
-    if not any(shift.own_statistics(n_inputs)):
+    if not any(shift.mark_separate(n_inputs)):
         options["statistics"] = "source"
     learning = replace(
         recipe.learning, match_arm_frequencies=recipe.learning.match_arm_frequencies and not shift.has_label_shift
@@ -183,7 +183,7 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     >>> sorted(daband.recipe_for("default", context_shape=(8,)).weights)
     ['adversarial', 'source_cross_entropy']
     """
-    is_image = image_layout(context_shape) is not None
+    is_image = find_image_layout(context_shape) is not None
     if name == "paper":
         return _build_paper_recipe(is_image)
     if name == "paper-target-choice":

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arrays import AnyArray, read_array, with_prefix
+from daband._arrays import AnyArray, drop_prefix, read_array
 from daband._domain_names import DomainNames
 from daband._table_transform import TableTransform
 from daband._tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
@@ -111,16 +111,16 @@ def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
 def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     """Restore the state that ``collect_arrays`` returned; an error may leave the policy half restored."""
     if policy.transform is not None:
-        policy.transform.restore(with_prefix("transform/", arrays))
+        policy.transform.restore(drop_prefix("transform/", arrays))
     counters = read_array(dict(arrays), "rounds", np.zeros(3, np.int64))
     if (counters < 0).any():
         raise ValueError(f"rounds must not be negative, got {counters.tolist()}")
     policy.rounds_decided, policy.rounds_learned, policy.version = (int(count) for count in counters)
     policy._domain_index = range(len(policy.domains))[int(arrays["domain"][0])]
     policy.reward_moments.restore(arrays["rewards"])
-    policy._round_ids.restore(with_prefix("ids/", arrays))
+    policy._round_ids.restore(drop_prefix("ids/", arrays))
     policy.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
-    policy._restore(with_prefix("policy/", arrays))
+    policy._restore(drop_prefix("policy/", arrays))
 
 
 def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mapping[str, AnyArray] | None = None) -> Any:
@@ -186,7 +186,7 @@ def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = N
     try:
         if device is not None and "device" in settings:
             settings["device"] = device
-        policy = build_policy(settings, encoder=encoder, arrays=with_prefix("table/", saved_policy.arrays))
+        policy = build_policy(settings, encoder=encoder, arrays=drop_prefix("table/", saved_policy.arrays))
         policy.restore(saved_policy.arrays)
     except (InvalidInput, DataError) as error:
         plugin_hint = f". If {policy_name!r} is a custom policy, import its module first: daband --plugin MODULE"

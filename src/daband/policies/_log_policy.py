@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, check_number, one_blas_thread, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, check_number, to_floats, use_one_blas_thread
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput, NotFitted
-from daband.linear._advantages import Advantages, LogEvidence, learn_advantages
+from daband.linear._advantages import AdvantageModel, LogEvidence, learn_advantages
 from daband.linear._exploration import Exploration
 from daband.linear._piecewise import PIECEWISE_ARRAYS, PiecewiseStep
 from daband.linear._propensities import estimate_propensities
@@ -106,7 +106,7 @@ class LogPolicy(Policy):
         self._round_blocks: list[FloatArray] = []
         #: The number of rounds of each arm, (K,).
         self._round_counts: IntArray = np.zeros(self.n_arms, np.int64)
-        self._advantages: Advantages | None = None
+        self._advantages: AdvantageModel | None = None
         #: The number of rounds that had been learned at the last fit.
         self._rounds_at_fit = 0
 
@@ -131,7 +131,7 @@ class LogPolicy(Policy):
 
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
         step, theta = self._get_step_and_theta()
-        mean = step(unit_scale(contexts.reshape(len(contexts), -1))) @ theta.T
+        mean = step(to_floats(contexts.reshape(len(contexts), -1))) @ theta.T
         bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
         return mean, np.broadcast_to(bonus, mean.shape).copy()
 
@@ -161,7 +161,7 @@ class LogPolicy(Policy):
         if weights is not None:
             is_counted = weights > 0
             propensities[is_counted] = np.minimum(1.0, 1.0 / (self.n_arms * weights[is_counted]))
-        rounds = np.column_stack([unit_scale(contexts.reshape(len(contexts), -1)), arms, rewards, propensities])
+        rounds = np.column_stack([to_floats(contexts.reshape(len(contexts), -1)), arms, rewards, propensities])
         self._round_blocks.append(rounds[is_counted])
         if sum(map(len, self._round_blocks)) > 2 * MAX_STORED_ROUNDS:
             self._round_blocks = [self._sample_stored()]
@@ -171,7 +171,7 @@ class LogPolicy(Policy):
         """Return a sample of at most 131,072 stored rounds. The order of rounds does not change the sample."""
         return sample_rounds(np.concatenate([np.empty((0, self._n_inputs + 3)), *self._round_blocks]))
 
-    def _fit(self) -> Advantages | None:
+    def _fit(self) -> AdvantageModel | None:
         """Return the regressions, or None without rounds. Fit them again if rounds were learned since the last fit."""
         n_rounds = int(self._round_counts.sum())
         if n_rounds > self._rounds_at_fit:
@@ -184,7 +184,7 @@ class LogPolicy(Policy):
                 estimates, _ = estimate_propensities(contexts, arms, self.n_arms)
                 propensities = np.where(is_unknown, estimates, propensities)
             is_offered = None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
-            with one_blas_thread():  # small matrices: threads would wait for each other
+            with use_one_blas_thread():  # small matrices: threads would wait for each other
                 options: dict[str, Any] = {"by_context": self.by_context, "offered": is_offered, "seed": self.seed}
                 self._advantages = learn_advantages(contexts, arms, rewards, propensities, self.n_arms, **options)
             self._rounds_at_fit = n_rounds
@@ -195,7 +195,7 @@ class LogPolicy(Policy):
         if self._advantages is not None:  # an arm without rounds gets the worst prediction
             theta = self._advantages.theta
             worst_theta = theta[[int(theta[:, 0].argmin())]]
-            self._advantages = Advantages(
+            self._advantages = AdvantageModel(
                 self._advantages.step, np.concatenate([theta, worst_theta]), self._advantages.evidence
             )
 
@@ -225,6 +225,6 @@ class LogPolicy(Policy):
                 raise InvalidInput(f"the file has coefficients of shape {theta.shape}")
             evidence = dict(zip(_EVIDENCE_FIELDS, state["evidence"].tolist(), strict=True))
             integer_fields = {"arm": int(evidence["arm"]), "rounds": int(evidence["rounds"])}
-            advantages = Advantages(step, theta, LogEvidence(**{**evidence, **integer_fields}))
+            advantages = AdvantageModel(step, theta, LogEvidence(**{**evidence, **integer_fields}))
         self._round_blocks, self._round_counts, self._advantages = [stored_rounds], round_counts, advantages
         self._rounds_at_fit = int(state["fitted"][0])

@@ -34,8 +34,8 @@ from daband._arrays import (
     Mask,
     Weights,
     check_number,
+    drop_prefix,
     read_array,
-    with_prefix,
 )
 from daband._domain_names import DomainNames
 from daband._shift import Shift, ShiftLike, as_shift
@@ -545,12 +545,12 @@ class Mixture(Policy):
         return arrays
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        self._mixture_weights.restore(with_prefix("weights/", state))
+        self._mixture_weights.restore(drop_prefix("weights/", state))
         self._seen_checksums = dict.fromkeys(state["seen"].tolist())
         self._arm_counts = read_array(state, "arm_counts", self._arm_counts)
         self._collapsed_batches = read_array(state, "batches_collapsed", self._collapsed_batches)
         for index, member in enumerate(self.members.values()):
-            restore_arrays(member, with_prefix(f"member.{index}/", state))
+            restore_arrays(member, drop_prefix(f"member.{index}/", state))
 
 
 def _uses_arm_features(member: Policy) -> bool:

@@ -64,7 +64,7 @@ from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Decision, Exploration, join_decisions, make_seeded_draw
 from daband.linear._kernels import kernels, make_draw_key
 from daband.linear._reward_moments import RewardMoments
-from daband.linear._transforms import Transform, adapt_transform, as_transform, transform_settings
+from daband.linear._transforms import Transform, adapt_transform, as_transform, get_transform_settings
 from daband.policies._checkpoints import check_notes, restore_arrays, save_policy
 from daband.policies._incoming_rounds import MAX_NORM, MAX_RAW_NORM, RoundIds, check_contexts, check_seed, check_shape
 from daband.policies._pair_defaults import build_policy_for_pair, get_setting_defaults
@@ -673,7 +673,7 @@ class Policy(ABC):
         settings = {
             "context_shape": list(self.context_shape), "n_arms": self.n_arms, "arms": self.arms,
             "alpha": self.alpha, "explore": self.explore, "epsilon": self.epsilon,
-            "standardise_rewards": self.standardise_rewards, "transform": transform_settings(self.transform),
+            "standardise_rewards": self.standardise_rewards, "transform": get_transform_settings(self.transform),
             "seed": self.seed, "catalogue": None if self._catalogue is None else self._catalogue.state(),
             **({"shift": self.shift.state()} if self.shift.stated else {}),
             **({} if self.domains == DomainNames() else {"domains": self.domains.settings()}),

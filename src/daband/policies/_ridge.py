@@ -82,7 +82,7 @@ class RidgePolicy(Policy):
 
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
         features, moments = self._featurise(contexts), self.reward_moments
-        return self._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=with_bonuses)
+        return self._head.score(features, centre=moments.centre, scale=moments.scale, with_bonuses=with_bonuses)
 
     def _decide_row(
         self, contexts: AnyArray, exploration: Exploration, first_round: int, available: Mask
@@ -124,7 +124,7 @@ class RidgePolicy(Policy):
         add_arm(self._head, self.catalogue)
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        return self._head.state(rounds=replay)
+        return self._head.state(with_rounds=replay)
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._head.restore(state)
@@ -179,7 +179,7 @@ class RidgePolicy(Policy):
             with self._locks.state:
                 self.transform = summing_policy.transform
                 self._head.statistics = statistics
-                self.reward_moments.merge(sums.rewards)
+                self.reward_moments.merge(sums.reward_moments)
                 self.rounds_learned += int(sums.counts.sum())
                 self.log_parts |= frozenset(log_parts)
                 self._fit_penalties()

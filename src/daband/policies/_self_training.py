@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_one_of
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, unit_scale, with_prefix
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, drop_prefix, to_floats
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput
@@ -117,7 +117,7 @@ class SelfTraining(LinUCB):
         theta = self._target_thetas.get(domain)
         if theta is None:
             return mean, bonus
-        return unit_scale(self._featurise(contexts)) @ theta.T, math.sqrt(self._compute_penalty_ratio()) * bonus
+        return to_floats(self._featurise(contexts)) @ theta.T, math.sqrt(self._compute_penalty_ratio()) * bonus
 
     def _compute_penalty_ratio(self) -> float:
         """Return LinUCB's ridge penalty divided by the penalty of ``fit_self_training``.
@@ -161,7 +161,7 @@ class SelfTraining(LinUCB):
             dim = self._head.dim
             self._gram, self._arm_sums = np.zeros((dim, dim)), np.zeros((self.n_arms, dim))
         row_weights = np.ones(len(new_rows)) if weights is None else weights[new_rows]
-        new_features = unit_scale(features[new_rows])
+        new_features = to_floats(features[new_rows])
         self._gram += new_features.T @ (new_features * row_weights[:, None])
         np.add.at(self._arm_sums, arms[new_rows], new_features * row_weights[:, None])
         self._label_weight += float(row_weights.sum())
@@ -170,7 +170,7 @@ class SelfTraining(LinUCB):
         is_full = len(self._target_features.get(domain, ())) >= _MAX_TARGET_CONTEXTS
         if self.feedback != "one_hot" or self.arms != "disjoint" or is_full:
             return
-        features = unit_scale(self._featurise(contexts)).astype(np.float32)
+        features = to_floats(self._featurise(contexts)).astype(np.float32)
         if domain in self._target_features:
             features = np.concatenate([self._target_features[domain], features])
         first_rows = np.unique([zlib.crc32(row.tobytes()) for row in features], return_index=True)[1]
@@ -215,7 +215,7 @@ class SelfTraining(LinUCB):
         return {**super()._state(replay=replay), **{f"labels/{name}": array for name, array in arrays.items()}}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        arrays, dim = with_prefix("labels/", state), self._head.dim
+        arrays, dim = drop_prefix("labels/", state), self._head.dim
         thetas, features = (
             {domain: np.array(arrays[f"{name}.{domain}"]) for domain in arrays[f"{name}.targets"].tolist()}
             for name in ("theta", "contexts")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, check_number, unit_scale, with_prefix
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, check_number, drop_prefix, to_floats
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput
@@ -153,7 +153,7 @@ class Trees(Policy):
             contexts, model_indices = contexts[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
         else:
             model_indices = arms
-        inputs = unit_scale(contexts.reshape(len(contexts), -1))
+        inputs = to_floats(contexts.reshape(len(contexts), -1))
         rounds = np.column_stack([inputs, model_indices, rewards, round_weights])
         np.add.at(self._round_counts, model_indices, 1)
         np.add.at(self._weighted_sums[0], model_indices, round_weights)
@@ -196,7 +196,7 @@ class Trees(Policy):
         has_valid_rounds = stored_rounds.shape[1:] == (self._n_inputs + 3,)
         if not has_valid_rounds or round_counts.shape != (n_models,) or sums.shape != (2, n_models):
             raise InvalidInput(f"the file has rounds of shape {stored_rounds.shape} for {n_models} models")
-        trees = with_prefix("trees/", state)
+        trees = drop_prefix("trees/", state)
         TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)  # rejects arrays that do not fit
         self._stored_rounds, self._round_counts, self._weighted_sums = stored_rounds, round_counts, sums
         self._trees = {name: np.array(array) for name, array in trees.items()}

@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 
 from daband._arrays import Mask
-from daband._image_layout import image_bytes
+from daband._image_layout import read_image_bytes
 from daband.errors import InvalidInput, did_you_mean
 from daband.service._event_log import Event
 from daband.service._settings import Settings
@@ -329,7 +329,7 @@ def _read_context(context: Any, deployed: DeployedPolicy) -> Any:
         encoded = {} if deployed.reader.table is None else deployed.reader.table.encoded
         images = [name for name, kind in encoded.items() if kind == "image" and name in context]
         # Paths are not allowed, because a request must not read files of the service.
-        image_contents = {name: image_bytes(context[name], allow_paths=False) for name in images}
+        image_contents = {name: read_image_bytes(context[name], allow_paths=False) for name in images}
         return {**context, **image_contents} if images else context
     if deployed.columns is not None:  # a log has either mappings or arrays
         raise InvalidInput(f"context must be an object with the columns {', '.join(deployed.columns)}")

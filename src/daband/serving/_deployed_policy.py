@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband._arguments import check_available, check_fraction, check_int
-from daband._arrays import BoolArray, FloatArray, IntArray, with_prefix
+from daband._arrays import BoolArray, FloatArray, IntArray, drop_prefix
 from daband._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.serving._frozen_policy import ArmLimit, FrozenPolicy, load_frozen
@@ -355,7 +355,7 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
             load_frozen(header, arrays),
             header,
             feature_moments=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
-            reference=load_reference(header["reference"], with_prefix("reference/", arrays)),
+            reference=load_reference(header["reference"], drop_prefix("reference/", arrays)),
         )
     except InvalidInput as error:
         raise CheckpointError(f"{path}: {error}") from None

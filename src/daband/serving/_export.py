@@ -20,7 +20,7 @@ import numpy as np
 from daband._arguments import check_class_names, check_finite, check_fraction, check_int
 from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband._files import check_writable, write_bytes
-from daband._image_layout import image_layout
+from daband._image_layout import find_image_layout
 from daband._tensor_files import write_tensor_file
 from daband.errors import CheckpointError, InvalidInput
 from daband.linear._standardise import StandardiseStep
@@ -113,7 +113,7 @@ def export(
         framing = framing or getattr(pair.target, "framing", None)
         if reference is None:
             reference = pair.source if frozen.domain == "source" else pair.target
-    layout = image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
+    layout = find_image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
     old_policy = reference if isinstance(reference, DeployedPolicy) else None
     reference_data: Any = None if old_policy is not None else reference
     contexts = frozen.reference if reference_data is None else _sample_reference(frozen, reference_data)

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, unit_scale, with_prefix
-from daband._image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, drop_prefix, to_floats
+from daband._image_layout import ImageLayout, find_image_layout, to_channels_first, to_channels_first_shape
 from daband._table_transform import TableTransform
 from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import DrawFunction, Exploration, Scaling, draw_fresh, make_seeded_draw
-from daband.linear._joint_ridge import compute_arm_heads, count_effects, joint_dimension, score_one, with_constant
+from daband.linear._joint_ridge import append_one, compute_arm_heads, count_effects, count_features, score_one
 from daband.linear._kernels import make_draw_key
-from daband.linear._primal_ridge import mix_scores, ridge_scores
+from daband.linear._primal_ridge import compute_ridge_scores, mix_scores
 from daband.linear._standardise import StandardiseStep
 from daband.linear._transforms import TransformStep, load_step
 from daband.serving._numpy_networks import ConvNetwork, MlpNetwork, Network, load_network
@@ -115,7 +115,7 @@ class Member:
             self.network.check_inputs(shape)
             n_features = self.network.dimension
         if self.vectors is not None:
-            n_features = joint_dimension(n_features, self.vectors)
+            n_features = count_features(n_features, self.vectors)
             if len(self.theta) != 1 or (self.arm_factors is not None and self.arm_factors.shape != (2, n_heads)):
                 raise ValueError("a member with arm vectors must have one regression, and two factors per arm or none")
         if self.dimension != (1 if self.is_constant else n_features):
@@ -126,22 +126,22 @@ class Member:
         if self.is_constant:
             return np.ones((len(rows), 1))
         if self.transform is not None:
-            rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
+            rows = self.transform(to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
         if self.network is not None:
             return self.network(rows)
-        return unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
+        return to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
 
     def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses of contexts (n, *C), (n, heads) each; (n, K) with arm vectors."""
         if self.vectors is not None:
             if self._arm_regressions is None:
                 return self.score_arms(rows, np.arange(len(self.vectors)), self.vectors)
-            mean, variance = ridge_scores(*self._arm_regressions, with_constant(self.compute_features(rows)))
+            mean, variance = compute_ridge_scores(*self._arm_regressions, append_one(self.compute_features(rows)))
             return mean, np.sqrt(np.maximum(variance, 0.0, out=variance))
         if not self.has_bonuses:
             mean = self.compute_features(rows) @ self.theta.T
             return mean, np.zeros_like(mean)
-        mean, variance = ridge_scores(self.theta, self.inverse, self.compute_features(rows))
+        mean, variance = compute_ridge_scores(self.theta, self.inverse, self.compute_features(rows))
         return mean, np.sqrt(variance)
 
     @functools.cached_property
@@ -171,7 +171,7 @@ class Member:
         if self.network is not None or not isinstance(transform, StandardiseStep):
             return None
         constant_row = np.eye(n_features)[-1:]
-        # The matrix of ``with_constant``.
+        # The matrix of ``append_one``.
         to_rows = np.concatenate([np.eye(n_features) / math.sqrt(n_features), constant_row])
         theta, inverses = self._arm_regressions
         inverse = np.zeros((len(theta), 0, 0)) if inverses is None else to_rows.T @ inverses @ to_rows
@@ -218,7 +218,7 @@ class Member:
         inverse = self.inverse[0] if self.inverse.size else None
         scores = [
             score_one(self.theta[0], inverse, row, vectors, indices, self.new_variance)
-            for row in with_constant(self.compute_features(rows))
+            for row in append_one(self.compute_features(rows))
         ]
         mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
         bonus = np.sqrt(variance)
@@ -496,9 +496,9 @@ class FrozenPolicy:
                 raise ValueError(f"the transform takes {self.transform.n_inputs} numbers, contexts have {shape}")
             shape = (self.transform.n_features,)
         if self.layout is not None:
-            if image_layout(shape) != self.layout:
+            if find_image_layout(shape) != self.layout:
                 raise ValueError(f"contexts of shape {shape} are not images with the layout {self.layout}")
-            shape = channels_first_shape(shape)
+            shape = to_channels_first_shape(shape)
         if not self.members:
             raise ValueError("the policy has no members")
         for member in self.members:
@@ -531,9 +531,9 @@ class FrozenPolicy:
             return mean[:, indices], bonus[:, indices]
         rows = contexts if self.arms == "disjoint" else contexts.reshape(-1, *self.context_shape)
         if self.transform is not None:
-            rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
+            rows = self.transform(to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
         if self.layout is not None:
-            rows = channels_first(rows, self.layout)
+            rows = to_channels_first(rows, self.layout)
         has_unit_weight = self.members[0].weight == self.members[0].bonus_weight == 1.0
         if self.arms == "disjoint" and len(self.members) == 1 and has_unit_weight and vectors is None:
             return self.members[0].score(rows)
@@ -561,7 +561,9 @@ class FrozenPolicy:
         """
         convolutions = self._convolutions
         if self._row_scorer is not None and (convolutions is not None or context.dtype is _FLOAT64):
-            row = context if convolutions is None else convolutions.compute_maps(channels_first(context, self.layout))
+            row = (
+                context if convolutions is None else convolutions.compute_maps(to_channels_first(context, self.layout))
+            )
             predictions = self._row_scorer(row.reshape(-1))
             if indices is not None:
                 predictions = predictions[:, indices]
@@ -753,13 +755,13 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
     catalogue = None if header.get("catalogue") is None else Catalogue.from_state(header["catalogue"])
     members = []
     for index, fields in enumerate(header["members"]):
-        member_arrays = with_prefix(f"member/{index}/", arrays)
+        member_arrays = drop_prefix(f"member/{index}/", arrays)
         inverse, step, network = member_arrays["inverse"], fields["transform"], fields["network"]
         member = Member(
             theta=member_arrays["theta"], weight=float(fields["weight"]), bonus_weight=float(fields["bonus_weight"]),
             inverse=inverse.astype(np.float64) if inverse.dtype == np.float32 else inverse,
-            transform=None if step is None else load_step(step, with_prefix("transform/", member_arrays)),
-            network=None if network is None else load_network(network, with_prefix("network/", member_arrays)),
+            transform=None if step is None else load_step(step, drop_prefix("transform/", member_arrays)),
+            network=None if network is None else load_network(network, drop_prefix("network/", member_arrays)),
             is_constant=bool(fields["constant"]), arm_factors=member_arrays.get("arm_factors"),
             vectors=catalogue.vectors if catalogue is not None and fields.get("joint") else None,
             new_variance=float(fields.get("new_variance", 0.0)),
@@ -774,10 +776,10 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         reward_unit=(float(centre), float(scale)),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
         members=tuple(members),
-        transform=None if transform is None else load_step(transform, with_prefix("transform/", arrays)),
+        transform=None if transform is None else load_step(transform, drop_prefix("transform/", arrays)),
         layout=header["layout"],
         new_arm_fraction=float(header["new_arms"]),
         is_unrewarded=is_unrewarded,
-        table=None if table is None else TableTransform.from_state(table, with_prefix("table/", arrays)),
+        table=None if table is None else TableTransform.from_state(table, drop_prefix("table/", arrays)),
         catalogue=catalogue,
     )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, as_numpy
-from daband._image_layout import convert_image_errors, image_bytes, read_pixels, to_eight_bits
+from daband._image_layout import convert_image_errors, read_image_bytes, read_pixels, to_eight_bits
 from daband._table_transform import FAR_DEVIATIONS, RowWarning, TableRowReader
 from daband.errors import InvalidInput
 
@@ -275,7 +275,7 @@ class RowReader:
             raise InvalidInput(
                 f"row is an image file, but the policy takes contexts of shape {self.shape}, which are not images"
             )
-        content = image_bytes(row)
+        content = read_image_bytes(row)
         with convert_image_errors(str(row)[-80:] if isinstance(row, str | os.PathLike) else "the row"):
             from PIL import Image
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from daband._arrays import FloatArray, check_weights, one_blas_thread
+from daband._arrays import FloatArray, check_weights, use_one_blas_thread
 from daband._files import THREAD_VARIABLES
 from daband.domains._contract import LoggedRounds
 from daband.domains.readers._parquet_log import BATCH_ROWS, ParquetLog
@@ -113,7 +113,7 @@ def sum_parts_locally(
     def sum_one(part: LogPart) -> RidgeSums:
         return sum_part(policy, log, part, weight_column, threads=threads_per_part)
 
-    with one_blas_thread():  # threads work on separate parts or batches, not on the products of one batch
+    with use_one_blas_thread():  # threads work on separate parts or batches, not on the products of one batch
         yield from _map_in_order(sum_one, parts, threads=min(_MAX_THREADS, max(len(parts), 1)))
 
 

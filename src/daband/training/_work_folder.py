@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from daband._files import locked, make_folder, read_json, remove_orphans, write_json
+from daband._files import lock_folder, make_folder, read_json, remove_orphans, write_json
 from daband.errors import DataError, InvalidInput
 
 #: The minimum time between two saves, as a multiple of the duration of a save. Saving therefore takes less than a
@@ -42,7 +42,7 @@ class Folder:
         self.content = content
         self._save_every = self._save_interval = save_every
         self._lock = ExitStack()
-        self._lock.enter_context(locked(self.path, wait=False))
+        self._lock.enter_context(lock_folder(self.path, wait=False))
         self._last_save = time.perf_counter()
         remove_orphans(self.path)
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from daband._image_layout import channels_first, channels_first_shape, image_layout
+from daband._image_layout import find_image_layout, to_channels_first, to_channels_first_shape
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ from daband._image_layout import channels_first, channels_first_shape, image_lay
     ],
 )
 def test_what_is_an_image_and_how_its_pixels_lie(shape, layout, first):
-    assert image_layout(shape) == layout
-    assert channels_first_shape(shape) == first
+    assert find_image_layout(shape) == layout
+    assert to_channels_first_shape(shape) == first
     contexts = np.arange(2 * np.prod(shape)).reshape(2, *shape)
-    turned = channels_first(contexts, layout)
+    turned = to_channels_first(contexts, layout)
     assert turned.shape == (2, *first)
     assert np.shares_memory(turned, contexts)
     if layout == "channels_last":

@@ -23,7 +23,7 @@ import numpy as np
 
 from daband._arguments import check_fraction, check_int
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
-from daband._image_layout import image_layout
+from daband._image_layout import find_image_layout
 from daband._lazy_polars import pl
 from daband._table_transform import ROW_COLUMN, TableTransform, read_numbers, row_number
 from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
@@ -536,7 +536,7 @@ class ImagePathTransform:
 
 def _build_image_transform(log: str | Path | Sequence[str | Path], policy: Any) -> ImagePathTransform | None:
     """Return the transform for a log with a column of image paths if the policy takes images, else None."""
-    layout = image_layout(policy.context_shape)
+    layout = find_image_layout(policy.context_shape)
     if layout is None or (policy.per_arm if isinstance(policy, DeployedPolicy) else policy.arms == "shared"):
         return None
     try:

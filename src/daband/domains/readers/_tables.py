@@ -143,7 +143,7 @@ def from_table(
     feature_names = transform.feature_names
     assumed_shift = as_shift(shift, context_shape=(len(feature_names),), units=units, feature_names=feature_names)
     # If the unit of a column differs between domains, its missing values are also filled with each domain's median.
-    has_own_unit = assumed_shift.own_statistics(len(feature_names))
+    has_own_unit = assumed_shift.mark_separate(len(feature_names))
     source_transform = transform.with_medians(source_frame, has_own_unit)
     target_transform = transform.with_medians(target_frame, has_own_unit)
     _warn_disjoint_categories(source_frame, target_frame, columns)

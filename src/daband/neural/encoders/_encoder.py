@@ -26,7 +26,7 @@ from torch.nn import functional
 from daband._arguments import check_one_of
 from daband._arrays import AnyArray, FloatArray
 from daband._domain_names import DomainNames
-from daband._image_layout import image_layout
+from daband._image_layout import find_image_layout
 from daband._registry import Registry
 from daband.errors import InvalidInput, did_you_mean
 from daband.neural.encoders._domain_norm import DomainNorm
@@ -266,7 +266,7 @@ def build_encoder(
         features: FeatureNetwork = CustomFeatures(module=network, context_shape=context_shape, **options)  # type: ignore[arg-type]
     else:
         if network == "auto":
-            network = "conv" if image_layout(context_shape) == "channels_first" else "mlp"
+            network = "conv" if find_image_layout(context_shape) == "channels_first" else "mlp"
         build_features = encoders.get(network)
         parameters = inspect.signature(build_features).parameters
         option_names = [option for option in parameters if option not in ("context_shape", "domains")]

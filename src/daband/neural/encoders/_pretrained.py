@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from daband._arguments import check_one_of
-from daband._input_encoders import TOKEN_ATTRIBUTES, InputEncoder, Pixels, encoder_builders, token_arrays
+from daband._input_encoders import TOKEN_ATTRIBUTES, InputEncoder, Pixels, encoder_builders, tokenize_texts
 from daband.errors import InvalidInput
 from daband.neural.encoders._encoder import CustomFeatures, FeatureNetwork, encoders
 from daband.neural.encoders._frozen_encoder import to_onnx
@@ -195,7 +195,7 @@ def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputE
         side = backbone.pixels.crop
         module = CustomFeatures(module=backbone.module, context_shape=(3, side, side), trainable=False).module
         return InputEncoder(name, to_onnx(module, (torch.rand(3, 3, side, side),)), pixels=backbone.pixels)
-    tokens = token_arrays(backbone.tokenizer, _TEST_TEXTS)
+    tokens = tokenize_texts(backbone.tokenizer, _TEST_TEXTS)
     inputs = tuple(torch.from_numpy(tokens[input_name]) for input_name in backbone.inputs)
     program = to_onnx(backbone.module, inputs, names=backbone.inputs)
     converted = InputEncoder(name, program, tokenizer=backbone.tokenizer.to_str())

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from daband._arrays import AnyArray, FloatArray, with_prefix
+from daband._arrays import AnyArray, FloatArray, drop_prefix
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm
@@ -300,7 +300,7 @@ class Learner:
         """Restore a state that ``state`` returned."""
 
         def to_tensors(prefix: str) -> dict[str, Tensor]:
-            return {name: torch.from_numpy(np.array(array)) for name, array in with_prefix(prefix, state).items()}
+            return {name: torch.from_numpy(np.array(array)) for name, array in drop_prefix(prefix, state).items()}
 
         for prefix, module in self._saved_modules().items():
             module.load_state_dict(to_tensors(f"{prefix}."))
@@ -316,7 +316,7 @@ class Learner:
             self.generator.manual_seed(zlib.crc32(generator_state.numpy().tobytes()))
         self.step_number = int(state["step_number"][0])
         self.run_steps = int(state["run_steps"][0])
-        self.skill_gate.restore(with_prefix("gate.", state))
+        self.skill_gate.restore(drop_prefix("gate.", state))
         self.skip_counts[1] = float(state["streak"][0])
         self.loss_inputs["arm_frequencies"].copy_(torch.from_numpy(np.array(state["arm_frequencies"])))
 

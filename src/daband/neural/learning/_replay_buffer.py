@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, with_prefix
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, drop_prefix
 from daband._domain_names import DomainNames
 from daband.linear._kernels import draw_uniforms
 from daband.neural.learning._settings import ReplaySettings
@@ -249,7 +249,7 @@ class ReplayBuffers:
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         for name, buffer in self._get_buffers().items():
-            buffer.restore(with_prefix(f"{name}.", state))
+            buffer.restore(drop_prefix(f"{name}.", state))
 
 
 def _derive_buffer_seed(seed: int, domain: int, is_labelled: bool, domains: DomainNames) -> int:
