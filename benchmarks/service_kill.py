@@ -210,7 +210,7 @@ def _compare(log: str, answers: dict[str, dict[str, Any]], rewarded: dict[str, f
     models = store.list_models()
     damaged = 0
     if store.backend == "sqlite":
-        with store._reading() as connection:
+        with store._connect_to_read() as connection:
             damaged = int(connection.execute(sa.text("PRAGMA integrity_check")).scalar() != "ok")
     store.close()
     logged = {event.event_id: event for event in events}

@@ -44,7 +44,7 @@ def bare_app(log: str) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> Any:
-        app.state.writer = Writer(store, max_waiting=100_000)
+        app.state.writer = Writer(store, max_waiting_entries=100_000)
         yield
         await app.state.writer.close()
         store.close()

@@ -61,7 +61,7 @@ def test_a_new_arm_is_decided_rewarded_learned_and_kept_after_a_restart(files, s
             assert (decided["arm"], decided["arm_name"]) == (6, "new")
             assert client.post(f"/events/e{at}/reward", json={"reward": 50.0}).status_code == 200
     store = Store(sqlite_log)
-    worker = Worker(store, Settings(), learn=files[0], learn_every=10, publish_seconds=0.0)
+    worker = Worker(store, Settings(), policy_file=files[0], learn_every=10, publish_seconds=0.0)
     while worker.run_once():
         pass
     worker.write_snapshot()

@@ -263,7 +263,7 @@ def test_a_group_that_fails_for_ones_sake_is_written_one_by_one(sqlite_log):
         return Event(name, 1.0, "online", "source", 0, arm, 1.0, arm, None, None, None, None)
 
     async def write():
-        writer = Writer(store, max_waiting=10)
+        writer = Writer(store, max_waiting_entries=10)
         outcomes = await asyncio.gather(
             writer.write([event("a", 0)]), writer.write([event("b", "x" * 3)]), writer.write([event("c", 10**30)]),
             writer.write([event("d", 1)]), return_exceptions=True,

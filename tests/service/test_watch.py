@@ -21,24 +21,24 @@ def test_values_from_sums_are_those_of_all_rounds():
     for weight, reward in zip(weights, rewards, strict=True):
         sums.add(weight, reward)
     assert sums.n == 500
-    assert sums.mean()[:2] == pytest.approx(estimate_mean(rewards)[:2])
-    assert sums.mean(1)[:2] == pytest.approx(self_normalised_mean(rewards, weights)[:2])
+    assert sums.estimate_mean()[:2] == pytest.approx(estimate_mean(rewards)[:2])
+    assert sums.estimate_mean(1)[:2] == pytest.approx(self_normalised_mean(rewards, weights)[:2])
     assert sums.effective_sample_size == pytest.approx(effective_sample_size(weights))
     played, other = rewards.mean(), (weights @ rewards) / weights.sum()
     influence = (rewards - played) - weights * (rewards - other) / weights.mean()
-    found = sums.difference()
+    found = sums.estimate_difference()
     assert found.value == pytest.approx(played - other)
     assert found.error == pytest.approx(estimate_mean(influence).error, rel=1e-3)
 
 
 def test_values_of_few_rounds_have_no_interval():
     sums = RewardSums()
-    assert math.isnan(sums.mean().value)
+    assert math.isnan(sums.estimate_mean().value)
     sums.add(0.0, 1.0)
-    assert sums.mean()[:2] == (1.0, math.inf)
+    assert sums.estimate_mean()[:2] == (1.0, math.inf)
     sums.add(0.0, 1.0)
-    assert not math.isfinite(sums.mean(1).error)
-    assert not math.isfinite(sums.difference().error)
+    assert not math.isfinite(sums.estimate_mean(1).error)
+    assert not math.isfinite(sums.estimate_difference().error)
 
 
 def events(n, *, mode="online", shift=0.0, own=None, incumbent=None, seed=0, first=0):

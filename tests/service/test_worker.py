@@ -16,7 +16,7 @@ from daband.service._client import Client
 from daband.service._decider import Decider, load_model
 from daband.service._event_log import Event, LoggedReward, Reward, Store
 from daband.service._settings import Clock, Settings
-from daband.service._worker import Worker, _load_policy, _was_exported_to, export_to_bytes, learn, run_worker
+from daband.service._worker import Worker, _load_policy, _was_exported_from, export_to_bytes, learn_rewards, run_worker
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 
 
@@ -27,7 +27,7 @@ def replay(store, file, row):
     policy, seq = _load_policy(file, deployed), row.start_seq
     while seq < row.learned_seq:
         rows = store.read_rewards(seq, every)
-        learn(policy, rows, deployed)
+        learn_rewards(policy, rows, deployed)
         seq = rows[-1].seq
     return export_to_bytes(policy, deployed)
 
@@ -51,7 +51,7 @@ def fill(store, n, *, start=0, mode="online", model=0, unit=lambda reward: rewar
 
 
 def worked(store, policy_files, **options):
-    worker = Worker(store, Settings(), learn=policy_files[0], learn_every=20, publish_seconds=0.0, **options)
+    worker = Worker(store, Settings(), policy_file=policy_files[0], learn_every=20, publish_seconds=0.0, **options)
     while worker.run_once():
         pass
     worker.write_snapshot()
@@ -72,7 +72,7 @@ def test_rounds_of_the_incumbent_are_weighted_by_the_number_of_eligible_arms(pol
         )
         for number, row in enumerate(contexts)
     ]  # fmt: skip
-    learn(learned, rows, deployed)
+    learn_rewards(learned, rows, deployed)
     expected.update(contexts, [1] * 20, [1.0] * 20, deployed.domain)
     np.testing.assert_allclose(learned.decide(contexts).mean, expected.decide(contexts).mean)
 
@@ -165,7 +165,7 @@ def test_another_policy_file_does_not_learn_old_rewards_again(policy_files, tmp_
     worked(store, policy_files)
     other = write_policy(tmp_path, alpha=0.3)
     publish_file(store, other[1].read_bytes(), 0.0)
-    assert worked(store, other)._learner.seq == 40
+    assert worked(store, other)._learner.learned_seq == 40
     fill(store, 20, start=40)
     worked(store, other)
     assert [row.rounds for row, _ in store.list_models()][:2] == [420, 400]
@@ -206,7 +206,7 @@ class Times:
         self.steady += seconds
 
     def clock(self, newest=0.0):
-        return Clock(newest, wall=lambda: self.wall, steady=lambda: self.steady)
+        return Clock(newest, get_wall_time=lambda: self.wall, get_steady_time=lambda: self.steady)
 
 
 def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
@@ -261,7 +261,7 @@ def test_a_clock_that_jumps_sets_no_defaults_and_is_told(exported, sqlite_log, j
 
 def test_a_connection_in_use_is_closed_when_it_comes_back_to_a_closed_log(log):
     store = Store(log)
-    reading = store._reading()
+    reading = store._connect_to_read()
     driver = reading.connection.driver_connection
     driver.execute("SELECT 1")
     store.close()
@@ -273,7 +273,7 @@ def test_a_connection_in_use_is_closed_when_it_comes_back_to_a_closed_log(log):
 def test_a_connection_that_is_taken_after_a_log_was_closed_does_not_stay_open(log):
     store = Store(log)
     store.close()
-    reading = store._reading()  # a thread that was on its way
+    reading = store._connect_to_read()  # a thread that was on its way
     driver = reading.connection.driver_connection
     reading.close()
     with pytest.raises(Exception, match="closed"):
@@ -282,11 +282,11 @@ def test_a_connection_that_is_taken_after_a_log_was_closed_does_not_stay_open(lo
 
 def test_one_worker_at_a_time_works_on_a_log(log):
     first, second = Store(log), Store(log)
-    with first.lead() as mine:
+    with first.try_worker_lock() as mine:
         assert mine
-        with second.lead() as also:
+        with second.try_worker_lock() as also:
             assert not also
-    with second.lead() as now:
+    with second.try_worker_lock() as now:
         assert now
     first.close()
     second.close()
@@ -346,7 +346,7 @@ def test_a_policy_is_known_by_what_it_predicts(kind, tmp_path):
         policies[-1].update(contexts, arms, rewards)
     daband.export(policies[0], tmp_path / "p.daband", epsilon=0.1)
     file = daband.load_deployed(tmp_path / "p.daband")
-    assert [_was_exported_to(file, policy) for policy in policies] == [True, False]
+    assert [_was_exported_from(file, policy) for policy in policies] == [True, False]
 
 
 def test_a_published_file_of_as_many_rounds_is_not_taken_for_the_one_before(policy_files, tmp_path, sqlite_log, caplog):
@@ -379,7 +379,7 @@ def test_a_policy_that_cannot_be_loaded_stops_learning_alone(policy_files, tmp_p
     bad = tmp_path / "bad.safetensors"
     if damage == "truncated":
         bad.write_bytes(policy_files[0].read_bytes()[:-100])
-    worker = Worker(store, Settings(wait=10.0), learn=bad, clock=times.clock())
+    worker = Worker(store, Settings(wait=10.0), policy_file=bad, clock=times.clock())
     assert f"{bad} cannot learn from the log" in caplog.text
     times.pass_by(20.0)
     worker.run_once()
@@ -429,7 +429,7 @@ def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(policy_
     assert store.find_current_model() == number
     assert replay(store, policy_files[0], old) == store.read_content(old.number)
     policy.save(tmp_path / "better.safetensors")
-    assert worked(store, [tmp_path / "better.safetensors"])._learner.seq == 80  # from now on
+    assert worked(store, [tmp_path / "better.safetensors"])._learner.learned_seq == 80  # from now on
     fill(store, 20, start=80)
     worked(store, [tmp_path / "better.safetensors"])
     assert [row.rounds for row, _ in store.list_models()][:2] == [425, 405]

@@ -303,7 +303,7 @@ def test_a_service_takes_images_and_learns_from_its_log(folders, tmp_path):
     assert refused.status_code == 422  # a request must not name files of the service
     assert "in base64" in refused.text
     store = Store(address)
-    worker = Worker(store, Settings(), learn=tmp_path / "p.safetensors", learn_every=6, publish_seconds=0.0)
+    worker = Worker(store, Settings(), policy_file=tmp_path / "p.safetensors", learn_every=6, publish_seconds=0.0)
     while worker.run_once():
         pass
     worker.write_snapshot()

@@ -39,7 +39,7 @@ from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store
 from daband.service._settings import Clock, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
-_log = logging.getLogger("daband.service")
+_logger = logging.getLogger("daband.service")
 #: Seconds between two checks for a newer model.
 _POLL_SECONDS = 1.0
 #: Maximum number of bytes of an uploaded model.
@@ -49,9 +49,9 @@ _MAX_ERROR_CHARACTERS = 5000
 #: The fields of a warning in an answer.
 _WARNING_FIELDS = ("kind", "column", "message")
 #: Maximum number of characters of a warning, which may contain a value of the row.
-_WARNING_CHARACTERS = 500
+_MAX_WARNING_CHARACTERS = 500
 #: Allowed numbers of models in a path.
-_MODEL_NUMBER = re.compile("[0-9]{1,9}")
+_MODEL_NUMBER_PATTERN = re.compile("[0-9]{1,9}")
 #: Maximum number of digits in the header Content-Length. Longer numbers are not parsed.
 _MAX_LENGTH_DIGITS = 15
 #: The headers of the page. It runs no scripts, loads nothing, and cannot be embedded in another site.
@@ -105,12 +105,13 @@ class Service:
             old_model = load_model(store.read_content(old_number), old_number)
             _check_compatible(load_model(content, 0).deployed, old_model.deployed)
         number = publish_file(store, content, self._clock.now())
-        current = store.find_current_model()
-        assert current is not None
+        current_number, self._arms_note = store.find_current_model(), store.read_note("arms")
+        assert current_number is not None
         if number != store.find_newest_file() or store.read_note("pinned"):
-            _log.warning("%s is model %d of the log, but model %d decides (GET /models)", file, number, current)
-        model = with_added_arms(load_model(store.read_content(current), current), store.read_note("arms"))
-        self._decider, self._arms_note = Decider(model, settings), store.read_note("arms")
+            numbers = number, current_number
+            _logger.warning("%s is model %d of the log, but model %d decides (GET /models)", file, *numbers)
+        model = load_model(store.read_content(current_number), current_number)
+        self._decider = Decider(with_added_arms(model, self._arms_note), settings)
         self._model_lock = threading.Lock()
         self._apply_verdict()
         self._registry = CollectorRegistry()
@@ -119,26 +120,28 @@ class Service:
             "daband_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=_LATENCY_BIN_SECONDS
         )
         self._warning_counter = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
-        self._hosts = {"localhost", *(host.lower() for host in settings.hosts)}
-        self._tokens: dict[str, tuple[bytes, ...]] = {}
-        for role, tokens in asdict(settings.tokens).items():
-            self._tokens[role] = tuple(token.strip().encode() for token in tokens.split(",") if token.strip())
-        self._tokens["watch"] += self._tokens["admin"]
-        route = self._make_route
+        self._allowed_hosts = {"localhost", *(host.lower() for host in settings.hosts)}
+        self._role_tokens: dict[str, tuple[bytes, ...]] = {}
+        for role, joined_tokens in asdict(settings.tokens).items():
+            self._role_tokens[role] = tuple(
+                token.strip().encode() for token in joined_tokens.split(",") if token.strip()
+            )
+        self._role_tokens["watch"] += self._role_tokens["admin"]
+        make_route = self._make_route
         self.app = Starlette(
             routes=[
-                route("/decide", self._decide, "POST", "decide"),
-                route("/events/{event_id}/reward", self._record_reward, "POST", "reward"),
-                route("/arms", self._replace_arms, "POST", "admin"),
-                route("/models", self._list_models, "GET", "watch"),
-                route("/models", self._upload_model, "POST", "admin"),
-                route("/models/{number}/activate", self._activate_model, "POST", "admin"),
-                route("/lift", self._get_lift, "GET", "watch"),
-                route("/watch/reset", self._reset_watch, "POST", "admin"),
-                route("/health", self._get_health, "GET", None),
-                route("/metrics", self._get_metrics, "GET", "watch"),
-                route("/openapi.json", self._get_openapi, "GET", None),
-                route("/", self._get_page, "GET", "watch"),
+                make_route("/decide", self._decide, "POST", "decide"),
+                make_route("/events/{event_id}/reward", self._record_reward, "POST", "reward"),
+                make_route("/arms", self._replace_arms, "POST", "admin"),
+                make_route("/models", self._list_models, "GET", "watch"),
+                make_route("/models", self._upload_model, "POST", "admin"),
+                make_route("/models/{number}/activate", self._activate_model, "POST", "admin"),
+                make_route("/lift", self._get_lift, "GET", "watch"),
+                make_route("/watch/reset", self._reset_watch, "POST", "admin"),
+                make_route("/health", self._get_health, "GET", None),
+                make_route("/metrics", self._get_metrics, "GET", "watch"),
+                make_route("/openapi.json", self._get_openapi, "GET", None),
+                make_route("/", self._get_page, "GET", "watch"),
             ],
             lifespan=self._lifespan,
         )
@@ -148,14 +151,14 @@ class Service:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Open the writer while the application runs, and check for newer models."""
-        self._writer = Writer(self.store, max_waiting=self.settings.limits.waiting)
-        follower = asyncio.create_task(self._follow_models())
+        self._writer = Writer(self.store, max_waiting_entries=self.settings.limits.waiting)
+        follow_task = asyncio.create_task(self._follow_models())
         try:
             yield
         finally:
-            follower.cancel()
+            follow_task.cancel()
             with suppress(asyncio.CancelledError):
-                await follower
+                await follow_task
             await self._writer.close()
             self.store.close()
 
@@ -168,7 +171,7 @@ class Service:
             except Exception as error:  # the log may be unavailable; the present model is kept
                 if "cannot schedule new futures" in str(error):  # the process is ending
                     return
-                _log.warning("the models of the log cannot be read: %s", type(error).__name__)
+                _logger.warning("the models of the log cannot be read: %s", type(error).__name__)
 
     def _load_current_model(self) -> None:
         """Load the model that should decide, if it is not the present model, and apply the latest verdict."""
@@ -177,7 +180,7 @@ class Service:
             if number is not None and (number != self._decider.model.number or arms_note != self._arms_note):
                 self._decider.model = with_added_arms(load_model(self.store.read_content(number), number), arms_note)
                 self._arms_note = arms_note
-                _log.info("model %d decides", number)
+                _logger.info("model %d decides", number)
             self._apply_verdict()
 
     def _apply_verdict(self) -> None:
@@ -186,14 +189,13 @@ class Service:
         It is 1 if the policy is proven to be worse, ``Settings.widen`` if it is proven to be better, and otherwise
         ``Settings.control``.
         """
-        settings = self.settings
-        control = settings.control
-        if control and (verdict := self._read_verdict()):
-            better_control = control if settings.widen is None else settings.widen
-            control = 1.0 if verdict == "worse" else better_control
-        if control != self._decider.control_fraction:
-            _log.warning("the incumbent's arm is now played for %.1f%% of the events", 100 * control)
-            self._decider.control_fraction = control
+        fraction = self.settings.control
+        if fraction and (verdict := self._read_verdict()):
+            fraction_if_better = fraction if self.settings.widen is None else self.settings.widen
+            fraction = 1.0 if verdict == "worse" else fraction_if_better
+        if fraction != self._decider.control_fraction:
+            _logger.warning("the incumbent's arm is now played for %.1f%% of the events", 100 * fraction)
+            self._decider.control_fraction = fraction
 
     def _read_verdict(self) -> str:
         """Return the worker's verdict on the newest file since the last reset: "worse", "better" or ""."""
@@ -211,39 +213,39 @@ class Service:
         ``role`` is the role whose token a request needs; None if it needs no token.
         """
 
-        async def answer(request: Request) -> Response:
-            start = time.perf_counter()
+        async def handle_request(request: Request) -> Response:
+            started_at = time.perf_counter()
             try:
                 self._check_host(request)
                 if role is not None:
                     self._check_token(request, role)
                 response = await endpoint(request)
             except HTTPException as error:
-                response = _respond({"error": error.detail}, error.status_code, error.headers)
+                response = _make_response({"error": error.detail}, error.status_code, error.headers)
             except InvalidInput as error:
-                response = _respond({"error": str(error)[:_MAX_ERROR_CHARACTERS]}, 422)
+                response = _make_response({"error": str(error)[:_MAX_ERROR_CHARACTERS]}, 422)
             except ClientDisconnect:  # also if the server dropped an incomplete request
-                response = _respond({"error": "the request ended early"}, 400)
+                response = _make_response({"error": "the request ended early"}, 400)
             except LogFailed as error:
-                response = _respond({"error": str(error)}, 503, {"Retry-After": "1"})
+                response = _make_response({"error": str(error)}, 503, {"Retry-After": "1"})
             except Exception as error:  # its text may contain parts of a context, so only its type is logged
-                _log.error("%s %s failed: %s", method, path, type(error).__name__)
-                response = _respond({"error": "the service failed; its log has the error's type"}, 500)
+                _logger.error("%s %s failed: %s", method, path, type(error).__name__)
+                response = _make_response({"error": "the service failed; its log has the error's type"}, 500)
             self._request_counter.labels(path, response.status_code).inc()
-            self._latency_histogram.labels(path).observe(time.perf_counter() - start)
+            self._latency_histogram.labels(path).observe(time.perf_counter() - started_at)
             return response
 
-        return Route(path, answer, methods=[method])
+        return Route(path, handle_request, methods=[method])
 
     def _check_host(self, request: Request) -> None:
         """Reject requests with another host name. This prevents DNS rebinding attacks by pages in a browser."""
         host = request.headers.get("host")
-        if host is None or "*" in self._hosts:  # browsers always send a host
+        if host is None or "*" in self._allowed_hosts:  # browsers always send a host
             return
         name = host
         with suppress(ValueError):  # neither a name nor an address
             name = urlsplit(f"//{host}").hostname or ""
-            if name in self._hosts:
+            if name in self._allowed_hosts:
                 return
             address = ipaddress.ip_address(name)
             if address.is_loopback or address == ipaddress.ip_address((request.scope.get("server") or ("",))[0]):
@@ -252,7 +254,7 @@ class Service:
 
     def _check_token(self, request: Request, role: str) -> None:
         """Reject requests without a token of the role, and requests that pages of other sites send."""
-        role_tokens = self._tokens[role]
+        role_tokens = self._role_tokens[role]
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         is_basic = scheme.lower() == "basic"  # a browser that shows the page; the token is the password
         is_browser = is_basic if role_tokens else "origin" in request.headers
@@ -265,8 +267,8 @@ class Service:
         if is_basic:
             with suppress(binascii.Error, ValueError):
                 token = base64.b64decode(credentials).partition(b":")[2]
-        if not _is_any_of(token, role_tokens):
-            if any(_is_any_of(token, tokens) for tokens in self._tokens.values()):
+        if not _is_allowed_token(token, role_tokens):
+            if any(_is_allowed_token(token, tokens) for tokens in self._role_tokens.values()):
                 raise HTTPException(403, f"this token is not for {role}")
             scheme = 'Basic realm="daband"' if role in ("watch", "admin") else "Bearer"
             raise HTTPException(401, "a token is missing or wrong", {"WWW-Authenticate": scheme})
@@ -305,20 +307,21 @@ class Service:
         if new_arms:
             await asyncio.to_thread(self._add_arms, new_arms, replace=False)
         events, warnings, rankings = self._decider.decide(body, self._clock.now())
-        for kind in (kind for row in warnings for kind in {warning.kind for warning in row}):
-            self._warning_counter.labels(kind).inc()
+        for event_warnings in warnings:
+            for kind in {warning.kind for warning in event_warnings}:
+                self._warning_counter.labels(kind).inc()
         answers = await self._writer.write(events)
-        conflicting = [
+        conflicts = [
             event.event_id for event, answer in zip(events, answers, strict=True) if answer.status == "conflict"
         ]
-        if conflicting:
-            raise HTTPException(409, f"event_id {conflicting[0]!r} was used for another context; nothing was decided")
+        if conflicts:
+            raise HTTPException(409, f"event_id {conflicts[0]!r} was used for another context; nothing was decided")
         arm_names = self._decider.model.deployed.arm_names
-        decisions = [_describe_decision(answer, arm_names, row) for answer, row in zip(answers, warnings, strict=True)]
-        for decision, ranking in zip(decisions, rankings, strict=True):
-            if ranking:
-                decision["ranking"] = ranking
-        return _respond({"events": decisions} if "events" in body else decisions[0])
+        decisions = []
+        for answer, event_warnings, ranking in zip(answers, warnings, rankings, strict=True):
+            decision = _describe_decision(answer, arm_names, event_warnings)
+            decisions.append({**decision, "ranking": ranking} if ranking else decision)
+        return _make_response({"events": decisions} if "events" in body else decisions[0])
 
     async def _replace_arms(self, request: Request) -> Response:
         """Replace the list of arms that may be chosen, and return how many arms there are."""
@@ -333,7 +336,7 @@ class Service:
         await asyncio.to_thread(self._add_arms, body["arms"], replace=True)
         offered = self._decider.model.deployed.frozen.offered
         n_arms = self._decider.model.deployed.n_arms
-        return _respond({"arms": n_arms, "offered": n_arms if offered is None else int(offered.sum())})
+        return _make_response({"arms": n_arms, "offered": n_arms if offered is None else int(offered.sum())})
 
     def _add_arms(self, arms: list[Any], *, replace: bool) -> None:
         """Add arms to the list in the log and to the model that decides. With ``replace``, offer only these arms."""
@@ -354,13 +357,13 @@ class Service:
         if answer.status == "refused":
             origin = "the default, because none arrived in time" if answer.kind == "default" else "recorded"
             raise HTTPException(409, f"event {event_id!r} already has another reward, {answer.reward:g} ({origin})")
-        return _respond({"event_id": event_id, "status": answer.status, "reward": answer.reward})
+        return _make_response({"event_id": event_id, "status": answer.status, "reward": answer.reward})
 
     # Models.
 
     async def _list_models(self, request: Request) -> Response:
         """Return the models of the log, and which of them decides."""
-        return _respond(await asyncio.to_thread(self._read_models))
+        return _make_response(await asyncio.to_thread(self._read_models))
 
     def _read_models(self) -> dict[str, Any]:
         """Return the models of the log, and the numbers of the deciding and the pinned model, in JSON types."""
@@ -374,10 +377,10 @@ class Service:
     async def _upload_model(self, request: Request) -> Response:
         """Add an exported file as a model."""
         content = await self._read_body(request, _MAX_MODEL_BYTES)
-        number = await asyncio.to_thread(self._add_file, content)
-        return _respond({"number": number, "deciding": self._decider.model.number}, 201)
+        number = await asyncio.to_thread(self._publish_upload, content)
+        return _make_response({"number": number, "deciding": self._decider.model.number}, 201)
 
-    def _add_file(self, content: bytes) -> int:
+    def _publish_upload(self, content: bytes) -> int:
         """Publish an exported file, and return the number of its model."""
         try:
             deployed = load_model(content, 0).deployed
@@ -390,54 +393,54 @@ class Service:
 
     async def _activate_model(self, request: Request) -> Response:
         """Let the model with this number, or the newest model, decide from now on."""
-        requested = request.path_params["number"]
-        number = None if requested == "newest" else int(requested) if _MODEL_NUMBER.fullmatch(requested) else -1
+        path_number = request.path_params["number"]
+        number = int(path_number) if _MODEL_NUMBER_PATTERN.fullmatch(path_number) else -1  # no model has number -1
         try:
-            await asyncio.to_thread(self.store.pin, number)
+            await asyncio.to_thread(self.store.pin, None if path_number == "newest" else number)
         except InvalidInput:
             raise HTTPException(404, "there is no such model; GET /models lists the stored ones") from None
         await asyncio.to_thread(self._load_current_model)
-        return self._redirect_form(request, {"deciding": self._decider.model.number, "pinned": requested != "newest"})
+        return self._answer_form(request, {"deciding": self._decider.model.number, "pinned": path_number != "newest"})
 
     async def _reset_watch(self, request: Request) -> Response:
         """Start the counts and alarms of the page again."""
         await asyncio.to_thread(self.store.write_note, "watch_from", str(self._clock.now()))
-        return self._redirect_form(request, {"status": "the counts start again"})
+        return self._answer_form(request, {"status": "the counts start again"})
 
-    def _redirect_form(self, request: Request, content: dict[str, Any]) -> Response:
+    def _answer_form(self, request: Request, content: dict[str, Any]) -> Response:
         """Return a redirection to the page if the request is from a form of the page; otherwise return JSON."""
         if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
             return RedirectResponse("/", 303)
-        return _respond(content)
+        return _make_response(content)
 
     # Watching.
 
     async def _get_health(self, request: Request) -> Response:
-        """Return the health of the service. The status is 503 if the log cannot be written."""
+        """Return the health of the service. The HTTP status is 503 if the log cannot be written."""
         failure, clock_warning = self._writer.failure, self._clock.warning
         status = "the log cannot be written" if failure else "ok"
         body = {"status": status, "mode": self.settings.mode, "model": self._decider.model.number}
-        return _respond({**body, "log": failure or "ok", "clock": clock_warning or "ok"}, 503 if failure else 200)
+        return _make_response({**body, "log": failure or "ok", "clock": clock_warning or "ok"}, 503 if failure else 200)
 
     async def _get_metrics(self, request: Request) -> Response:
         """Return the statistics of events, rewards and requests, in the format of Prometheus."""
         snapshot = await asyncio.to_thread(self._read_snapshot)
         clock_moved = bool(self._clock.warning)
-        text = _templates.get_template("metrics.txt").render(
+        metrics_text = _templates.get_template("metrics.txt").render(
             snapshot=snapshot, model=self._decider.model.number, writer=self._writer, clock_moved=clock_moved
         )
         media_type = "text/plain; version=0.0.4; charset=utf-8"
-        return Response(generate_latest(self._registry) + text.encode(), media_type=media_type)
+        return Response(generate_latest(self._registry) + metrics_text.encode(), media_type=media_type)
 
     def _read_snapshot(self) -> dict[str, Any]:
         """Return the statistics that the worker wrote last; empty before it has written any."""
-        text = self.store.read_note("snapshot")
-        return {} if text is None else dict(orjson.loads(text))
+        snapshot_json = self.store.read_note("snapshot")
+        return {} if snapshot_json is None else dict(orjson.loads(snapshot_json))
 
     async def _get_lift(self, request: Request) -> Response:
         """Return the estimated lift of the policy over the control group."""
         snapshot = await asyncio.to_thread(self._read_snapshot)
-        return _respond({**snapshot.get("lift", {}), "incumbent_fraction": self._decider.control_fraction})
+        return _make_response({**snapshot.get("lift", {}), "incumbent_fraction": self._decider.control_fraction})
 
     async def _get_page(self, request: Request) -> Response:
         """Return the HTML page that shows the state of the service."""
@@ -446,27 +449,27 @@ class Service:
         page = _templates.get_template("watch.html").render(
             snapshot=snapshot,
             models=models["models"][:_MAX_LISTED_MODELS],
-            more_models=len(models["models"]) - _MAX_LISTED_MODELS,
+            n_more_models=len(models["models"]) - _MAX_LISTED_MODELS,
             deciding=models["deciding"],
             pinned=models["pinned"],
             deployed=self._decider.model.deployed,
             settings=self.settings,
             health={"log": self._writer.failure, "clock": self._clock.warning},
-            control=self._decider.control_fraction,
-            stale=bool(snapshot) and now - snapshot["time"] > _STALE_SECONDS,
+            control_fraction=self._decider.control_fraction,
+            is_stale=bool(snapshot) and now - snapshot["time"] > _STALE_SECONDS,
         )
         return HTMLResponse(page, headers=_PAGE_HEADERS)
 
     async def _get_openapi(self, request: Request) -> Response:
         """Return the OpenAPI document."""
-        return _respond(_build_openapi(self._decider.model.deployed, self.settings))
+        return _make_response(_build_openapi(self._decider.model.deployed, self.settings))
 
 
-def _check_compatible(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
-    """Raise an error if a file has other arms or contexts than ``logged``, a model of the log."""
-    names = ("arm_names", "columns", "per_arm", *(() if deployed.columns else ("context_shape",)))
-    for name in names:  # a table may have more categories, and a catalogue more arms
-        value, logged_value = getattr(deployed, name), getattr(logged, name)
+def _check_compatible(deployed: DeployedPolicy, log_policy: DeployedPolicy) -> None:
+    """Raise an error if a file has other arms or contexts than ``log_policy``, a model of the log."""
+    attributes = ("arm_names", "columns", "per_arm", *(() if deployed.columns else ("context_shape",)))
+    for name in attributes:  # a table may have more categories, and a catalogue more arms
+        value, logged_value = getattr(deployed, name), getattr(log_policy, name)
         if name == "arm_names" and deployed.frozen.catalogue is not None:
             n_common = min(len(value), len(logged_value))
             value, logged_value = value[:n_common], logged_value[:n_common]
@@ -484,9 +487,10 @@ def publish_file(store: Store, content: bytes, now: float) -> int:
     return store.add_model(content, time=now, origin="file", base=digest, rounds=rounds).number
 
 
-def _is_any_of(token: bytes, allowed: tuple[bytes, ...]) -> bool:
+def _is_allowed_token(token: bytes, allowed_tokens: tuple[bytes, ...]) -> bool:
     """Return True if a token is one of the allowed ones. The time does not depend on how many characters match."""
-    return sum(hmac.compare_digest(token, other) for other in allowed) > 0  # ``any`` would stop at the first match
+    # ``any`` would stop at the first match.
+    return sum(hmac.compare_digest(token, allowed_token) for allowed_token in allowed_tokens) > 0
 
 
 def _describe_decision(answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...]) -> dict[str, Any]:
@@ -496,34 +500,36 @@ def _describe_decision(answer: LogAnswer, arm_names: tuple[str, ...], warnings: 
     return {
         "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
         "model": event.model, "mode": event.mode, "repeated": answer.status == "repeated",
-        "warnings": [{name: getattr(row, name)[:_WARNING_CHARACTERS] for name in _WARNING_FIELDS} for row in warnings],
+        "warnings": [
+            {name: getattr(warning, name)[:_MAX_WARNING_CHARACTERS] for name in _WARNING_FIELDS} for warning in warnings
+        ],
     }  # fmt: skip
 
 
-def _respond(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def _make_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response with this content as JSON."""
     return Response(orjson.dumps(content), status, headers, "application/json")
 
 
 def _build_openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:
     """Return the OpenAPI document of a service, with the columns and arms of its policy."""
-    example: Any = 0.0
+    example_context: Any = 0.0
     for length in reversed(deployed.reader.shape):
-        example = [example] * length
+        example_context = [example_context] * length
     if deployed.columns is not None:
-        example = dict.fromkeys(deployed.columns, "...")
-    shape = tuple(deployed.reader.shape)
-    template = _templates.get_template("openapi.json")
-    return dict(orjson.loads(template.render(deployed=deployed, settings=settings, example=example, shape=shape)))
+        example_context = dict.fromkeys(deployed.columns, "...")
+    shape, template = tuple(deployed.reader.shape), _templates.get_template("openapi.json")
+    document = template.render(deployed=deployed, settings=settings, example_context=example_context, shape=shape)
+    return dict(orjson.loads(document))
 
 
-def _format_number(value: float | None, digits: int = 3) -> str:
+def _format_number(value: float | None, decimals: int = 3) -> str:
     """Return a number as a text with at most this many digits after the point; "-" for None."""
     if value is None:
         return "-"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
-    return f"{value:.1e}" if 0 < abs(value) < 0.5 * 10.0**-digits else f"{value:,.{digits}f}"
+    return f"{value:.1e}" if 0 < abs(value) < 0.5 * 10.0**-decimals else f"{value:,.{decimals}f}"
 
 
 def _format_percent(value: float | None) -> str:

@@ -16,7 +16,7 @@ import orjson
 
 from daband.errors import DabandError, InvalidInput
 
-#: Status codes after which a call is repeated.
+#: HTTP status codes after which a call is repeated.
 _RETRY_STATUS_CODES = (429, 503)
 
 
@@ -93,8 +93,8 @@ class Client:
             incumbent_propensity: the probability with which the incumbent's arm would be played.
         """
         event: dict[str, Any] = {"context": context, "event_id": event_id or uuid.uuid4().hex}
-        options = {"eligible": eligible, "incumbent": incumbent, "incumbent_propensity": incumbent_propensity}
-        event |= {name: value for name, value in options.items() if value is not None}
+        optional_fields = {"eligible": eligible, "incumbent": incumbent, "incumbent_propensity": incumbent_propensity}
+        event |= {name: value for name, value in optional_fields.items() if value is not None}
         return ServiceDecision(**self._post("/decide", event, self._token))
 
     def decide_many(self, events: Sequence[Mapping[str, Any]]) -> list[ServiceDecision]:
@@ -118,26 +118,26 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, *exception_info: object) -> None:
         self.close()
 
     def _post(self, path: str, content: Any, token: str) -> dict[str, Any]:
-        """Return the answer to a POST request. It is repeated if the service does not answer or is overloaded."""
+        """Return the answer to a POST request. Repeat the request if the service does not answer or is overloaded."""
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        body = orjson.dumps(content, _as_json, orjson.OPT_SERIALIZE_NUMPY)
-        deadline, pause = time.monotonic() + self._patience, 0.05
+        body = orjson.dumps(content, _to_json_types, orjson.OPT_SERIALIZE_NUMPY)
+        deadline, pause_seconds = time.monotonic() + self._patience, 0.05
         while True:
             try:
                 response = self._http.post(path, content=body, headers=headers)
-                if response.status_code not in _RETRY_STATUS_CODES or time.monotonic() + pause > deadline:
+                if response.status_code not in _RETRY_STATUS_CODES or time.monotonic() + pause_seconds > deadline:
                     break
             except httpx.TransportError as error:
-                if time.monotonic() + pause > deadline:
+                if time.monotonic() + pause_seconds > deadline:
                     raise ServiceError(0, f"the service does not answer: {error}") from None
-            time.sleep(pause)
-            pause = min(2.0 * pause, 2.0)
+            time.sleep(pause_seconds)
+            pause_seconds = min(2.0 * pause_seconds, 2.0)
         if response.status_code >= 400:
             try:
                 message = str(response.json()["error"])
@@ -147,11 +147,11 @@ class Client:
         return dict(response.json())
 
 
-def _as_json(value: Any) -> Any:
+def _to_json_types(value: Any) -> Any:
     """Return a pandas row, a time or a tensor in JSON types. orjson calls this for types that it does not know."""
     if str(value) == "NaT":  # a missing time in pandas
         return None
-    for name in ("to_dict", "isoformat", "tolist"):
-        if hasattr(value, name):
-            return getattr(value, name)()
+    for method_name in ("to_dict", "isoformat", "tolist"):
+        if hasattr(value, method_name):
+            return getattr(value, method_name)()
     raise TypeError  # orjson adds the type to the message

@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -66,14 +66,15 @@ def with_added_arms(model: Model, note_json: str | None) -> Model:
         return model
     note = orjson.loads(note_json)
     new_arms = [arm for arm in note["arms"] if arm["id"] not in catalogue.index]
-    offered = note["offered"]
-    if offered is None:
-        file_arms = [name for name, is_offered in zip(catalogue.names, catalogue.offered[0], strict=True) if is_offered]
-        offered = [*file_arms, *(arm["id"] for arm in new_arms)]
-    extended = model.deployed.with_arms([*catalogue.names, *new_arms]) if new_arms else model.deployed
-    assert extended.frozen.catalogue is not None
-    known_names = [name for name in offered if name in extended.frozen.catalogue.index]
-    return Model(model.number, extended.with_arms(known_names))
+    offered_names = note["offered"]
+    if offered_names is None:
+        mask = catalogue.offered[0]
+        file_names = [name for name, is_offered in zip(catalogue.names, mask, strict=True) if is_offered]
+        offered_names = [*file_names, *(arm["id"] for arm in new_arms)]
+    deployed = model.deployed.with_arms([*catalogue.names, *new_arms]) if new_arms else model.deployed
+    assert deployed.frozen.catalogue is not None
+    known_names = [name for name in offered_names if name in deployed.frozen.catalogue.index]
+    return Model(model.number, deployed.with_arms(known_names))
 
 
 def extend_arms_note(note_json: str | None, arms: list[Any], deployed: DeployedPolicy, *, replace: bool) -> str:
@@ -86,19 +87,20 @@ def extend_arms_note(note_json: str | None, arms: list[Any], deployed: DeployedP
     if catalogue is None:
         raise InvalidInput("the policy was trained without a catalogue of arms")
     names, _, _ = catalogue.look_up(arms)  # raises an error for invalid features
-    known_ids = {*catalogue.names, *(arm["id"] for arm in note["arms"])}
-    new_arms = [{**arm, "id": name} for name, arm in zip(names, arms, strict=True) if name not in known_ids]
-    if len(known_ids) + len(new_arms) > _MAX_ARMS:
+    known_names = {*catalogue.names, *(arm["id"] for arm in note["arms"])}
+    new_arms = [{**arm, "id": name} for name, arm in zip(names, arms, strict=True) if name not in known_names]
+    if len(known_names) + len(new_arms) > _MAX_ARMS:
         raise InvalidInput(f"a service has at most {_MAX_ARMS:,} arms")
-    extended = None if note["offered"] is None else [*note["offered"], *(arm["id"] for arm in new_arms)]
-    offered = names if replace else extended
-    return orjson.dumps({"arms": [*note["arms"], *new_arms], "offered": offered}).decode()
+    offered_names = None if note["offered"] is None else [*note["offered"], *(arm["id"] for arm in new_arms)]
+    offered_names = names if replace else offered_names
+    return orjson.dumps({"arms": [*note["arms"], *new_arms], "offered": offered_names}).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class _EventRequest:
     """A request for a decision on one event, after all checks."""
 
+    #: The id of the event, which may be chosen by the client.
     event_id: str
     #: The context as JSON.
     context: Any
@@ -116,7 +118,20 @@ class _EventRequest:
     top: int | None = None
 
 
-def _build_mask(requests: list[_EventRequest], n_arms: int) -> Mask:
+class _Choice(NamedTuple):
+    """A choice for one event."""
+
+    #: The index of the chosen arm.
+    arm: int
+    #: The probability with which this arm was chosen.
+    propensity: float
+    #: The probability that the event is in the control group.
+    control_probability: float
+    #: True if the event is in the control group.
+    in_control: bool
+
+
+def _build_eligible_mask(requests: list[_EventRequest], n_arms: int) -> Mask:
     """Return a mask (n, K) that is True for the eligible arms of n requests; None if all arms are eligible."""
     if all(request.eligible is None for request in requests):
         return None
@@ -144,8 +159,8 @@ class Decider:
         """Return the arms in the body of a request that have features and are not in the catalogue."""
         catalogue = self.model.deployed.frozen.catalogue
         events = body.get("events", [body]) if isinstance(body, dict) else []
-        objects = [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
-        arm_lists = [event["arms"] for event in objects if isinstance(event.get("arms"), list)]
+        event_objects = [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
+        arm_lists = [event["arms"] for event in event_objects if isinstance(event.get("arms"), list)]
         arms = [arm for arm_list in arm_lists for arm in arm_list if isinstance(arm, dict)]
         arms_by_id = {str(arm.get("id")): arm for arm in arms if len(arm) > 1} if catalogue is not None else {}
         return [arm for arm_id, arm in arms_by_id.items() if catalogue is not None and arm_id not in catalogue.index]
@@ -159,11 +174,11 @@ class Decider:
         requests = self._read_events(body, model.deployed)
         choices, warnings, rankings = self._choose(model.deployed, requests, self.control_fraction)
         events = []
-        for request, (arm, propensity, control_probability, in_control) in zip(requests, choices, strict=True):
+        for request, choice in zip(requests, choices, strict=True):
             mode: str = settings.mode
-            played_arm, played_propensity = arm, propensity
-            if in_control:
-                mode = "control" if control_probability < 1.0 else "fallback"
+            played_arm, played_propensity = choice.arm, choice.propensity
+            if choice.in_control:
+                mode = "control" if choice.control_probability < 1.0 else "fallback"
             elif mode == "apprentice":
                 if request.incumbent is None:
                     raise InvalidInput(f"mode {mode} needs incumbent, the arm that is played")
@@ -177,9 +192,9 @@ class Decider:
                     model=model.number,
                     arm=played_arm,
                     propensity=played_propensity,
-                    own_arm=None if in_control else arm,
+                    own_arm=None if choice.in_control else choice.arm,
                     incumbent_arm=request.incumbent,
-                    control=control_probability if 0.0 < control_probability < 1.0 else None,
+                    control=choice.control_probability if 0.0 < choice.control_probability < 1.0 else None,
                     **self._get_log_fields(request),
                 )
             )
@@ -191,52 +206,43 @@ class Decider:
         if self._settings.contexts == "drop":
             return {"context": None, "eligible": eligible, "digest": None}
         context_json = orjson.dumps(request.context)
-        normalised = orjson.dumps(_normalise_numbers(request.context), option=orjson.OPT_SORT_KEYS)
-        identity = b"%b|%b|%d" % (
-            normalised,
+        normalised_json = orjson.dumps(_normalise_numbers(request.context), option=orjson.OPT_SORT_KEYS)
+        digest_input = b"%b|%b|%d" % (
+            normalised_json,
             (eligible or "").encode(),
             -1 if request.incumbent is None else request.incumbent,
         )
-        digest = hashlib.blake2b(identity, digest_size=16).hexdigest()
+        digest = hashlib.blake2b(digest_input, digest_size=16).hexdigest()
         return {"context": context_json.decode(), "eligible": eligible, "digest": digest}
 
     def _choose(
         self, deployed: DeployedPolicy, requests: list[_EventRequest], control_fraction: float
-    ) -> tuple[list[tuple[int, float, float, bool]], list[tuple[Any, ...]], list[tuple[str, ...]]]:
-        """Return the choices, the warnings and the rankings, one of each per request.
-
-        A choice is a tuple of the arm, its propensity, the probability of the control group, and True if the event is
-        in that group.
-        """
+    ) -> tuple[list[_Choice], list[tuple[Any, ...]], list[tuple[str, ...]]]:
+        """Return the choices, the warnings and the rankings of arms, one of each per request."""
         incumbents = np.array([-1 if request.incumbent is None else request.incumbent for request in requests])
-        shared_options: dict[str, Any] = {
-            "control": control_fraction,
-            "incumbents": incumbents,
-            "new_arms": self._settings.new_arms,
-        }
+        shared_options: dict[str, Any] = {"control": control_fraction, "incumbents": incumbents}
+        shared_options["new_arms"] = self._settings.new_arms
         if len(requests) > 1 and any(request.arms is not None or request.top is not None for request in requests):
             results = [self._choose(deployed, [request], control_fraction) for request in requests]
-            return (
-                [result[0][0] for result in results],
-                [result[1][0] for result in results],
-                [result[2][0] for result in results],
-            )
+            choices, warnings, rankings = zip(*results, strict=True)
+            return [choice for (choice,) in choices], [row for (row,) in warnings], [names for (names,) in rankings]
         if len(requests) == 1:
             request = requests[0]
-            arms = _build_mask(requests, deployed.n_arms) if request.arms is None else request.arms
+            arms = _build_eligible_mask(requests, deployed.n_arms) if request.arms is None else request.arms
             decision = deployed.decide_with_contexts(request.row, arms, request.top, **shared_options)[0]
             arm, propensity = int(decision.arm), float(decision.propensity)
             if request.arms is not None:
                 arm = deployed.arm_names.index(str(decision.arm_name))
-            choice = arm, propensity, float(decision.control), bool(decision.in_control)
+            choice = _Choice(arm, propensity, float(decision.control), bool(decision.in_control))
             return [choice], [decision.warnings], [decision.ranking]
-        batch: Any = [request.row for request in requests]
-        if isinstance(batch[0], np.ndarray):
-            batch = np.stack(batch)
-        decision = deployed.decide_with_contexts(batch, _build_mask(requests, deployed.n_arms), **shared_options)[0]
+        rows: Any = [request.row for request in requests]
+        if isinstance(rows[0], np.ndarray):
+            rows = np.stack(rows)
+        mask = _build_eligible_mask(requests, deployed.n_arms)
+        decision = deployed.decide_with_contexts(rows, mask, **shared_options)[0]
         fields = (decision.arm, decision.propensity, decision.control, decision.in_control)
         columns = (np.broadcast_to(field, len(requests)).tolist() for field in fields)
-        return list(zip(*columns, strict=True)), list(decision.warnings), [()] * len(requests)
+        return list(map(_Choice, *columns)), list(decision.warnings), [()] * len(requests)
 
     def _read_events(self, body: Any, deployed: DeployedPolicy) -> list[_EventRequest]:
         """Return the events in the body of a request. Raise an error if one is invalid."""
@@ -261,37 +267,37 @@ class Decider:
             raise InvalidInput("events must have different values of event_id")
         return requests
 
-    def _read_event(self, body: Any, deployed: DeployedPolicy) -> _EventRequest:
+    def _read_event(self, event: Any, deployed: DeployedPolicy) -> _EventRequest:
         """Return one event of a request. Raise an error if it is invalid."""
-        if not isinstance(body, dict):
-            raise InvalidInput(f"an event must be an object, got {type(body).__name__}")
-        for name in body:
+        if not isinstance(event, dict):
+            raise InvalidInput(f"an event must be an object, got {type(event).__name__}")
+        for name in event:
             if name not in _EVENT_FIELDS:
                 hint = did_you_mean(name[:_MAX_SHOWN_CHARACTERS], _EVENT_FIELDS)
                 raise InvalidInput(
                     f"{name[:_MAX_SHOWN_CHARACTERS]!r} is not a field of an event{hint} ({', '.join(_EVENT_FIELDS)})"
                 )
-        context = body.get("context")
+        context = event.get("context")
         if not isinstance(context, dict | list):
             raise InvalidInput("context must be an object with the row's columns, or an array of numbers")
-        event_id = body.get("event_id")
-        domain = body.get("domain")
+        event_id = event.get("event_id")
+        domain = event.get("domain")
         if domain is not None and domain != deployed.domain:
             raise InvalidInput(f"domain is {domain!r}, but the model acts in {deployed.domain!r}")
-        eligible = body.get("eligible")
+        eligible = event.get("eligible")
         if eligible is not None:
             if not isinstance(eligible, list) or not 1 <= len(eligible) <= deployed.n_arms:
                 raise InvalidInput(f"eligible must be a list of 1 to {deployed.n_arms} arms")
             eligible = sorted({deployed.arm_index(arm, "eligible") for arm in eligible})
-        arms, top = body.get("arms"), body.get("top")
+        arms, top = event.get("arms"), event.get("top")
         if arms is not None:
             if eligible is not None:
                 raise InvalidInput("arms and eligible cannot both be given")
             eligible = sorted(deployed.look_up_arms(arms)[1].tolist())
         if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
             raise InvalidInput(f"top must be an integer of at least 1, got {top!r}")
-        incumbent = body.get("incumbent")
-        propensity = body.get("incumbent_propensity", 1.0)
+        incumbent = event.get("incumbent")
+        propensity = event.get("incumbent_propensity", 1.0)
         if isinstance(propensity, bool) or not isinstance(propensity, int | float) or not 0 < propensity <= 1:
             raise InvalidInput(f"incumbent_propensity must be in (0, 1], got {propensity!r}")
         return _EventRequest(
@@ -326,11 +332,11 @@ def _read_context(context: Any, deployed: DeployedPolicy) -> Any:
         max_columns = len(deployed.columns) + _MAX_EXTRA_COLUMNS
         if len(context) > max_columns:
             raise InvalidInput(f"context must have at most {max_columns:,} columns, got {len(context):,}")
-        encoded = {} if deployed.reader.table is None else deployed.reader.table.encoded
-        images = [name for name, kind in encoded.items() if kind == "image" and name in context]
+        encoded_columns = {} if deployed.reader.table is None else deployed.reader.table.encoded
+        image_columns = [name for name, kind in encoded_columns.items() if kind == "image" and name in context]
         # Paths are not allowed, because a request must not read files of the service.
-        image_contents = {name: read_image_bytes(context[name], allow_paths=False) for name in images}
-        return {**context, **image_contents} if images else context
+        image_contents = {name: read_image_bytes(context[name], allow_paths=False) for name in image_columns}
+        return {**context, **image_contents} if image_columns else context
     if deployed.columns is not None:  # a log has either mappings or arrays
         raise InvalidInput(f"context must be an object with the columns {', '.join(deployed.columns)}")
     try:

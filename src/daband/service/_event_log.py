@@ -28,18 +28,19 @@ from daband.errors import DabandError, DataError, InvalidInput
 #: The version of the tables, which is stored in the note "version".
 _VERSION = "3"
 #: The number of the advisory lock of writers in Postgres.
-_WRITE_LOCK = 720_911
+_WRITE_LOCK_ID = 720_911
 #: The number of the advisory lock of the worker in Postgres.
-_WORKER_LOCK = 720_912
+_WORKER_LOCK_ID = 720_912
 #: Maximum number of attempts to write entries.
 _MAX_ATTEMPTS = 3
 #: Maximum number of event ids in one query.
 _MAX_IDS_PER_QUERY = 500
 #: Maximum number of learned models whose content is stored.
 _MAX_STORED_MODELS = 50
-#: The number of rounds in a batch of ``read_rounds``.
-_BATCH_ROWS = 4096
+#: Maximum number of rounds in a batch of ``read_rounds``.
+_BATCH_ROUNDS = 4096
 
+#: The tables of the log.
 _metadata = sa.MetaData()
 #: The column type of the numbers ``seq``. In SQLite, only an INTEGER column increments automatically.
 _BigInt = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -157,10 +158,10 @@ def _build_columns(row_class: Any, **options: dict[str, Any]) -> list[sa.Column[
     """Return a column for each field of a dataclass. ``options`` has arguments of ``sa.Column`` by field name."""
     columns = []
     for name, field in row_class.__dataclass_fields__.items():
-        type_name, _, optional = str(field.type).partition(" | ")
-        settings: dict[str, Any] = {"type_": _COLUMN_TYPES.get(type_name, sa.Text)(), "nullable": bool(optional)}
-        settings |= options.get(name, {})
-        columns.append(sa.Column(name, **settings))
+        type_name, _, none_type = str(field.type).partition(" | ")
+        arguments: dict[str, Any] = {"type_": _COLUMN_TYPES.get(type_name, sa.Text)(), "nullable": bool(none_type)}
+        arguments |= options.get(name, {})
+        columns.append(sa.Column(name, **arguments))
     return columns
 
 
@@ -196,10 +197,12 @@ _models = sa.Table(
     sa.Column("state_shared", _BigInt),
 )
 _notes = sa.Table("notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text))
+#: The columns of a ``LoggedReward`` after its two numbers, of an ``Event`` and of a ``ModelRow``.
 _REWARD_COLUMNS = [_rewards.c[name] for name in ("reward", "kind", "time")]
 _EVENT_COLUMNS = [_events.c[name] for name in Event.__dataclass_fields__]
-_IS_FILE = _models.c.origin == "file"
 _MODEL_COLUMNS = [_models.c[name] for name in ModelRow.__dataclass_fields__]
+#: The condition that a model is an exported file.
+_IS_EXPORTED_FILE = _models.c.origin == "file"
 
 
 class Store:
@@ -233,14 +236,14 @@ class Store:
                 raise InvalidInput("a log in Postgres needs psycopg: pip install 'daband[serve]'") from None
             sa.event.listen(self._engine, "connect", _prepare_postgres)
         try:
-            with self._writing() as connection:
+            with self._connect_to_write() as connection:
                 _metadata.create_all(connection)
                 version = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "version")).scalar()
                 if version is None:
                     connection.execute(sa.insert(_notes).values(name="version", text=_VERSION))
         except sa.exc.DBAPIError as error:
-            address = url.render_as_string(hide_password=True)
-            raise DataError(f"the log {address} cannot be opened: {error.orig}") from None
+            shown_address = url.render_as_string(hide_password=True)
+            raise DataError(f"the log {shown_address} cannot be opened: {error.orig}") from None
         if version not in (None, _VERSION):
             raise DataError(f"the log is of version {version}, this daband reads version {_VERSION}; update daband")
 
@@ -267,7 +270,7 @@ class Store:
         rewards = [entry for entry in entries if isinstance(entry, Reward)]
         for attempt in range(_MAX_ATTEMPTS):
             try:
-                with self._writing() as connection:
+                with self._connect_to_write() as connection:
                     # Ids are rarely repeated, so the first attempt does not check them.
                     answers: dict[int, LogAnswer] = _write_events(connection, event_groups, check_ids=attempt > 0)
                     answers.update(_write_rewards(connection, rewards))
@@ -277,22 +280,22 @@ class Store:
                     raise
         raise AssertionError("unreachable")
 
-    def read_events(self, seq: int, limit: int) -> list[tuple[int, Event]]:
-        """Return at most ``limit`` events with a number above ``seq``, in order, each with its number."""
-        query = sa.select(_events.c.seq, *_EVENT_COLUMNS).where(_events.c.seq > seq).order_by(_events.c.seq)
-        with self._reading() as connection:
+    def read_events(self, after_seq: int, limit: int) -> list[tuple[int, Event]]:
+        """Return at most ``limit`` events with a number above ``after_seq``, in order, each with its number."""
+        query = sa.select(_events.c.seq, *_EVENT_COLUMNS).where(_events.c.seq > after_seq).order_by(_events.c.seq)
+        with self._connect_to_read() as connection:
             return [(row[0], Event(*row[1:])) for row in connection.execute(query.limit(limit))]
 
-    def read_rewards(self, seq: int, limit: int) -> list[LoggedReward]:
-        """Return at most ``limit`` rewards with a number above ``seq``, in order."""
+    def read_rewards(self, after_seq: int, limit: int) -> list[LoggedReward]:
+        """Return at most ``limit`` rewards with a number above ``after_seq``, in order."""
         query = (
             sa.select(_rewards.c.seq, _events.c.seq, *_REWARD_COLUMNS, *_EVENT_COLUMNS)
             .join(_events, _events.c.event_id == _rewards.c.event_id)
-            .where(_rewards.c.seq > seq)
+            .where(_rewards.c.seq > after_seq)
             .order_by(_rewards.c.seq)
             .limit(limit)
         )
-        with self._reading() as connection:
+        with self._connect_to_read() as connection:
             rows: list[Any] = list(connection.execute(query))
         return [LoggedReward(*[*row[:5], Event(*row[5:])]) for row in rows]
 
@@ -304,40 +307,40 @@ class Store:
         """Return the time of the newest entry; 0 if there is none."""
         queries = (sa.select(table.c.time).order_by(table.c.seq.desc()).limit(1) for table in (_events, _rewards))
         times = [self._fetch_value(query) for query in queries]
-        return max((time for time in times if time is not None), default=0.0)
+        return max((newest_time for newest_time in times if newest_time is not None), default=0.0)
 
-    def find_unrewarded(self, after: float, until: float, limit: int) -> list[tuple[float, str]]:
+    def find_unrewarded(self, after_time: float, until_time: float, limit: int) -> list[tuple[float, str]]:
         """Return the times and ids of at most ``limit`` events without a reward, oldest first.
 
-        Their times are in (after, until].
+        Their times are in (after_time, until_time].
         """
         query = (
             sa.select(_events.c.time, _events.c.event_id)
             .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
-            .where(_events.c.time > after, _events.c.time <= until, _rewards.c.seq.is_(None))
+            .where(_events.c.time > after_time, _events.c.time <= until_time, _rewards.c.seq.is_(None))
             .order_by(_events.c.time)
             .limit(limit)
         )
-        with self._reading() as connection:
+        with self._connect_to_read() as connection:
             return [(row[0], row[1]) for row in connection.execute(query)]
 
-    def read_rounds(self, after: float, until: float) -> Iterator[list[tuple[Event, float, str]]]:
-        """Yield batches of events with a time in [after, until), each event with its reward and the reward's kind."""
-        seq = 0
+    def read_rounds(self, start_time: float, end_time: float) -> Iterator[list[tuple[Event, float, str]]]:
+        """Yield batches of events with a time in [start_time, end_time), each with its reward and the reward's kind."""
+        last_seq = 0
         while True:
             query = (
                 sa.select(_events.c.seq, _rewards.c.reward, _rewards.c.kind, *_EVENT_COLUMNS)
                 .join(_rewards, _rewards.c.event_id == _events.c.event_id)
-                .where(_events.c.seq > seq, _events.c.time >= after, _events.c.time < until)
+                .where(_events.c.seq > last_seq, _events.c.time >= start_time, _events.c.time < end_time)
                 .order_by(_events.c.seq)
-                .limit(_BATCH_ROWS)
+                .limit(_BATCH_ROUNDS)
             )
-            with self._reading() as connection:
+            with self._connect_to_read() as connection:
                 rows = connection.execute(query).all()
             if not rows:
                 return
             yield [(Event(*row[3:]), row[1], row[2]) for row in rows]
-            seq = rows[-1][0]
+            last_seq = rows[-1][0]
 
     # Models and notes.
 
@@ -370,19 +373,20 @@ class Store:
             state: the saved policy, from which the learner can continue.
             file_number: the number of the exported file that a learned model replaces. It must be the newest file.
         """
-        newest_number, last_seq = sa.func.max(_models.c.number), sa.func.max(_rewards.c.seq)
-        with self._writing() as connection:
-            number = connection.execute(sa.select(newest_number)).scalar()
-            newest_file = connection.execute(sa.select(newest_number).where(_IS_FILE)).scalar()
-            if file_number not in (None, newest_file):
+        max_number, max_seq = sa.func.max(_models.c.number), sa.func.max(_rewards.c.seq)
+        with self._connect_to_write() as connection:
+            last_number = connection.execute(sa.select(max_number)).scalar()
+            newest_file_number = connection.execute(sa.select(max_number).where(_IS_EXPORTED_FILE)).scalar()
+            if file_number not in (None, newest_file_number):
                 raise InvalidInput("another file was published since, which this model does not belong to")
             file_query = sa.select(_models.c.content).where(_models.c.number == file_number)
             file_content = b"" if file_number is None else bytes(connection.execute(file_query).scalar_one())
-            n_shared = [_count_common_suffix(part or b"", file_content) for part in (content, state)]
+            n_content_shared = _count_common_suffix(content, file_content)
+            n_state_shared = _count_common_suffix(state or b"", file_content)
             if start_seq is None or learned_seq is None:
-                start_seq = learned_seq = connection.execute(sa.select(last_seq)).scalar() or 0
+                start_seq = learned_seq = connection.execute(sa.select(max_seq)).scalar() or 0
             row = ModelRow(
-                number=0 if number is None else number + 1,
+                number=0 if last_number is None else last_number + 1,
                 time=time,
                 origin=origin,
                 base=base,
@@ -393,12 +397,9 @@ class Store:
             )
             if state is not None:
                 connection.execute(sa.update(_models).values(state=None).where(_models.c.state.is_not(None)))
-            stored_bytes = {
-                "content": content[: len(content) - n_shared[0]],
-                "state": state and state[: len(state) - n_shared[1]],
-            }
-            shared_counts = {"file": file_number, "content_shared": n_shared[0], "state_shared": n_shared[1]}
-            connection.execute(sa.insert(_models).values(**asdict(row), **stored_bytes, **shared_counts))
+            columns = {"content": content[: len(content) - n_content_shared], "content_shared": n_content_shared}
+            columns |= {"state": state and state[: len(state) - n_state_shared], "state_shared": n_state_shared}
+            connection.execute(sa.insert(_models).values(**asdict(row), **columns, file=file_number))
             is_old = _models.c.number < row.number - _MAX_STORED_MODELS
             pinned = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "pinned")).scalar()
             if pinned:
@@ -409,12 +410,12 @@ class Store:
     def list_models(self) -> list[tuple[ModelRow, bool]]:
         """Return all models, newest first, each with True if its content is stored."""
         query = sa.select(_models.c.content.is_not(None), *_MODEL_COLUMNS).order_by(_models.c.number.desc())
-        with self._reading() as connection:
+        with self._connect_to_read() as connection:
             return [(ModelRow(*row[1:]), bool(row[0])) for row in connection.execute(query)]
 
     def find_newest_file(self, *, before: float = math.inf) -> int:
-        """Return the number of the newest exported file with a number below ``before``; -1 if there is none."""
-        query = sa.select(sa.func.max(_models.c.number)).where(_IS_FILE)
+        """Return the model number of the newest exported file, below ``before``; -1 if there is none."""
+        query = sa.select(sa.func.max(_models.c.number)).where(_IS_EXPORTED_FILE)
         number = self._fetch_value(query if before == math.inf else query.where(_models.c.number < before))
         return -1 if number is None else int(number)
 
@@ -436,14 +437,15 @@ class Store:
         """Return the state of the learner when it published this model; None if it is not stored."""
         return self._read_bytes(number, "state")
 
-    def _read_bytes(self, number: int, name: str) -> bytes | None:
+    def _read_bytes(self, number: int, column: str) -> bytes | None:
         """Return the "content" or "state" of a model, including the bytes that it shares with its file."""
-        columns = _models.c[name], _models.c.file, _models.c[f"{name}_shared"]
-        with self._reading() as connection:
+        columns = _models.c[column], _models.c.file, _models.c[f"{column}_shared"]
+        with self._connect_to_read() as connection:
             row = connection.execute(sa.select(*columns).where(_models.c.number == number)).one_or_none()
-        if row is None or row[0] is None:
+        own_bytes, file_number, n_shared = (None, -1, 0) if row is None else row
+        if own_bytes is None:
             return None
-        return bytes(row[0]) + (self.read_content(row[1])[-row[2] :] if row[2] else b"")
+        return bytes(own_bytes) + (self.read_content(file_number)[-n_shared:] if n_shared else b"")
 
     def pin(self, number: int | None) -> None:
         """Let the model with this number decide from now on. None lets the newest model decide."""
@@ -457,10 +459,10 @@ class Store:
 
     def change_note(self, name: str, change: Callable[[str | None], str]) -> str:
         """Replace the note with this name by ``change(note)`` in one transaction, and return the new text."""
-        with self._writing() as connection:
+        with self._connect_to_write() as connection:
             text = change(connection.execute(sa.select(_notes.c.text).where(_notes.c.name == name)).scalar())
-            updated = connection.execute(sa.update(_notes).values(text=text).where(_notes.c.name == name))
-            if not updated.rowcount:
+            update_result = connection.execute(sa.update(_notes).values(text=text).where(_notes.c.name == name))
+            if not update_result.rowcount:
                 connection.execute(sa.insert(_notes).values(name=name, text=text))
         return text
 
@@ -469,51 +471,51 @@ class Store:
         self.change_note(name, lambda _: text)
 
     @contextlib.contextmanager
-    def lead(self) -> Iterator[bool]:
-        """Yield True if this process may do the background work of the log, else False.
+    def try_worker_lock(self) -> Iterator[bool]:
+        """Yield True if this process got the lock of the worker, else False. It is held while the context is open.
 
-        Only one process at a time may do so. It holds a lock while the context is open.
+        Only the process with this lock may do the background work of the log.
         """
         if self.backend == "sqlite":
             import fcntl
 
             path = Path(str(self._engine.url.database) + "-worker")
-            with path.open("a") as file:
+            with path.open("a") as lock_file:
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
                     yield False
                 else:
                     yield True
             return
         with self._engine.connect() as connection:
-            is_leader = bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_WORKER_LOCK))).scalar())
+            has_lock = bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_WORKER_LOCK_ID))).scalar())
             connection.commit()
             try:
-                yield is_leader
+                yield has_lock
             finally:
-                if is_leader:
-                    connection.execute(sa.select(sa.func.pg_advisory_unlock(_WORKER_LOCK)))
+                if has_lock:
+                    connection.execute(sa.select(sa.func.pg_advisory_unlock(_WORKER_LOCK_ID)))
 
     # Connections.
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def _connect_to_write(self) -> Iterator[sa.Connection]:
         """Yield a connection with a transaction that holds the lock of writers."""
         with self._engine.connect() as base_connection:
             connection = base_connection.execution_options(daband_writes=True)
             with connection.begin():
                 if self.backend == "postgresql":
-                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WRITE_LOCK)))
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WRITE_LOCK_ID)))
                 yield connection
 
-    def _reading(self) -> sa.Connection:
+    def _connect_to_read(self) -> sa.Connection:
         """Return a connection for queries."""
         return self._engine.connect()
 
     def _fetch_value(self, query: sa.Select[Any]) -> Any:
         """Return the first value of a query's first row; None if it has no row."""
-        with self._reading() as connection:
+        with self._connect_to_read() as connection:
             return connection.execute(query).scalar()
 
 
@@ -550,11 +552,11 @@ def _split_ids(ids: Iterable[str]) -> Iterator[list[str]]:
 
 def _find_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str, Event]:
     """Return the events in the log with these ids, by id."""
-    recorded = {}
-    for batch in _split_ids(ids):
-        for row in connection.execute(sa.select(*_EVENT_COLUMNS).where(_events.c.event_id.in_(batch))):
-            recorded[row[0]] = Event(*row)
-    return recorded
+    events_by_id = {}
+    for id_batch in _split_ids(ids):
+        for row in connection.execute(sa.select(*_EVENT_COLUMNS).where(_events.c.event_id.in_(id_batch))):
+            events_by_id[row[0]] = Event(*row)
+    return events_by_id
 
 
 def _write_events(
@@ -562,18 +564,19 @@ def _write_events(
 ) -> dict[int, LogAnswer]:
     """Write events, and return the result of each by ``id(event)``. ``check_ids`` looks for events with their ids."""
     ids = (event.event_id for group in groups for event in group)
-    recorded = _find_events(connection, ids) if check_ids else {}
+    events_by_id = _find_events(connection, ids) if check_ids else {}
     answers, new_rows = {}, []
     for group in groups:
-        has_conflict = any(recorded.get(event.event_id, event).digest != event.digest for event in group)
+        has_conflict = any(events_by_id.get(event.event_id, event).digest != event.digest for event in group)
         for event in group:
-            logged = recorded.get(event.event_id)
-            if logged is not None:
-                answers[id(event)] = LogAnswer("repeated" if logged.digest == event.digest else "conflict", logged)
+            old_event = events_by_id.get(event.event_id)
+            if old_event is not None:
+                status = "repeated" if old_event.digest == event.digest else "conflict"
+                answers[id(event)] = LogAnswer(status, old_event)
             elif has_conflict:
                 answers[id(event)] = LogAnswer("refused")
             else:
-                recorded[event.event_id] = event
+                events_by_id[event.event_id] = event
                 new_rows.append({name: getattr(event, name) for name in Event.__dataclass_fields__})
                 answers[id(event)] = LogAnswer("recorded", event)
     if new_rows:
@@ -585,24 +588,25 @@ def _write_rewards(connection: sa.Connection, rewards: Sequence[Reward]) -> dict
     """Write rewards, and return the result of each by ``id(reward)``."""
     if not rewards:
         return {}
-    recorded: dict[str, tuple[float | None, str | None]] = {}
-    for batch in _split_ids(entry.event_id for entry in rewards):
+    #: The reward and its kind of each event in the log, by id; (None, None) if it has no reward.
+    rewards_by_id: dict[str, tuple[float | None, str | None]] = {}
+    for id_batch in _split_ids(entry.event_id for entry in rewards):
         query = (
             sa.select(_events.c.event_id, _rewards.c.reward, _rewards.c.kind)
             .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
-            .where(_events.c.event_id.in_(batch))
+            .where(_events.c.event_id.in_(id_batch))
         )
-        recorded.update({row[0]: (row[1], row[2]) for row in connection.execute(query)})
+        rewards_by_id.update({row[0]: (row[1], row[2]) for row in connection.execute(query)})
     answers, new_rows = {}, []
     for entry in rewards:
-        reward, kind = recorded.get(entry.event_id, (None, None))
-        if entry.event_id not in recorded:
+        old_reward, old_kind = rewards_by_id.get(entry.event_id, (None, None))
+        if entry.event_id not in rewards_by_id:
             answers[id(entry)] = LogAnswer("unknown")
-        elif reward is not None:
-            is_repeated = reward == entry.reward or entry.kind == "default"
-            answers[id(entry)] = LogAnswer("repeated" if is_repeated else "refused", None, reward, kind)
+        elif old_reward is not None:
+            is_repeated = old_reward == entry.reward or entry.kind == "default"
+            answers[id(entry)] = LogAnswer("repeated" if is_repeated else "refused", None, old_reward, old_kind)
         else:
-            recorded[entry.event_id] = entry.reward, entry.kind
+            rewards_by_id[entry.event_id] = entry.reward, entry.kind
             answers[id(entry)] = LogAnswer("recorded", None, entry.reward, entry.kind)
             new_rows.append({name: getattr(entry, name) for name in Reward.__dataclass_fields__})
     if new_rows:
@@ -622,29 +626,29 @@ class Writer:
 
     Attributes:
         failure: the reason why the last transaction failed, or empty.
-        written: the number of entries that were written.
-        transactions: the number of transactions.
-        seconds: the time that transactions took.
+        n_written: the number of entries that were written.
+        n_transactions: the number of transactions.
+        transaction_seconds: the time that transactions took.
     """
 
-    def __init__(self, store: Store, *, max_waiting: int) -> None:
+    def __init__(self, store: Store, *, max_waiting_entries: int) -> None:
         self._store = store
-        self._max_waiting = max_waiting
+        self._max_waiting_entries = max_waiting_entries
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="daband-log")
-        self._groups: list[tuple[Sequence[Entry], asyncio.Future[list[LogAnswer]]]] = []
-        self._n_waiting = 0
+        self._waiting_requests: list[tuple[Sequence[Entry], asyncio.Future[list[LogAnswer]]]] = []
+        self._n_waiting_entries = 0
         self._writing_task: asyncio.Task[None] | None = None
         self.failure = ""
-        self.written = self.transactions = 0
-        self.seconds = 0.0
+        self.n_written = self.n_transactions = 0
+        self.transaction_seconds = 0.0
 
     async def write(self, entries: Sequence[Entry]) -> list[LogAnswer]:
         """Write the entries of a request, and return their results when they are on disk."""
-        if self._n_waiting + len(entries) > self._max_waiting:
-            raise LogFailed(f"{self._n_waiting:,} entries wait for the log; try again later")
+        if self._n_waiting_entries + len(entries) > self._max_waiting_entries:
+            raise LogFailed(f"{self._n_waiting_entries:,} entries wait for the log; try again later")
         future: asyncio.Future[list[LogAnswer]] = asyncio.get_running_loop().create_future()
-        self._groups.append((entries, future))
-        self._n_waiting += len(entries)
+        self._waiting_requests.append((entries, future))
+        self._n_waiting_entries += len(entries)
         if self._writing_task is None:
             self._writing_task = asyncio.create_task(self._write_groups())
         return await future
@@ -659,12 +663,12 @@ class Writer:
         """Write the entries of waiting requests until none is left."""
         loop = asyncio.get_running_loop()
         try:
-            while self._groups:
-                groups, self._groups = self._groups, []
-                entry_groups = [entries for entries, _ in groups]
+            while self._waiting_requests:
+                requests, self._waiting_requests = self._waiting_requests, []
+                entry_groups = [entries for entries, _ in requests]
                 outcomes = await loop.run_in_executor(self._thread, self._write_once, entry_groups)
-                for (entries, future), outcome in zip(groups, outcomes, strict=True):
-                    self._n_waiting -= len(entries)
+                for (entries, future), outcome in zip(requests, outcomes, strict=True):
+                    self._n_waiting_entries -= len(entries)
                     if future.done():  # the client has disconnected, but its entries are in the log
                         continue
                     if isinstance(outcome, Exception):
@@ -676,7 +680,7 @@ class Writer:
 
     def _write_once(self, groups: list[Sequence[Entry]]) -> list[list[LogAnswer] | Exception]:
         """Write all groups in one transaction, and return their results. If that fails, write each group separately."""
-        started = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             outcomes: list[list[LogAnswer] | Exception] = [*self._store.append_groups(groups)]
             self.failure = ""
@@ -688,15 +692,15 @@ class Writer:
             if len(groups) > 1:
                 return [self._write_once([entries])[0] for entries in groups]
             return [LogFailed(f"the entry cannot be written: {type(error).__name__}")]
-        self.transactions += 1
-        self.written += sum(map(len, groups))
-        self.seconds += time.perf_counter() - started
+        self.n_transactions += 1
+        self.n_written += sum(map(len, groups))
+        self.transaction_seconds += time.perf_counter() - started_at
         return outcomes
 
 
 def _count_common_suffix(left: bytes, right: bytes) -> int:
     """Return the length of the longest common suffix of two byte strings."""
-    size = min(len(left), len(right))
-    ends = (np.frombuffer(part, np.uint8, size, len(part) - size) for part in (left, right))
-    differences = np.flatnonzero(np.not_equal(*ends))
-    return size if not len(differences) else size - 1 - int(differences[-1])
+    length = min(len(left), len(right))
+    ends = (np.frombuffer(content, np.uint8, length, len(content) - length) for content in (left, right))
+    differing_indices = np.flatnonzero(np.not_equal(*ends))
+    return length if not len(differing_indices) else length - 1 - int(differing_indices[-1])

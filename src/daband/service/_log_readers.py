@@ -85,7 +85,8 @@ def export_events(
     frames = []
     try:
         for rounds in store.read_rounds(_to_seconds(since, -math.inf), _to_seconds(until, math.inf)):
-            rows = [_to_row(event, reward, ids=ids) for event, reward, kind in rounds if defaults or kind != "default"]
+            used_rounds = [(event, reward) for event, reward, kind in rounds if defaults or kind != "default"]
+            rows = [_to_row(event, reward, with_ids=ids) for event, reward in used_rounds]
             if rows:
                 frames.append(pl.DataFrame(rows, infer_schema_length=None))
     finally:
@@ -100,19 +101,22 @@ def export_events(
     return len(frame)
 
 
-def _to_row(event: Event, reward: float, *, ids: bool) -> dict[str, Any]:
-    """Return an event and its reward as a row of the exported file, by column name."""
+def _to_row(event: Event, reward: float, *, with_ids: bool) -> dict[str, Any]:
+    """Return an event and its reward as a row of the exported file, by column name.
+
+    ``with_ids`` adds the columns ``event_id``, ``time``, ``model`` and ``mode``.
+    """
     if event.context is None:
         raise DataError("the log has no contexts (--contexts drop), so policies cannot be trained or evaluated on it")
     context = orjson.loads(event.context)
     if isinstance(context, list):
         context = {"context": np.asarray(context, np.float64).reshape(-1).tolist()}
     offered = {} if event.eligible is None else {"offered": orjson.loads(event.eligible)}
-    conflicting = [name for name in (*_LOG_COLUMNS, *offered) if name in context]
-    if conflicting:
-        raise DataError(f"the context has a column {conflicting[0]!r}, which is needed for the log; rename it")
+    reserved_names = [name for name in (*_LOG_COLUMNS, *offered) if name in context]
+    if reserved_names:
+        raise DataError(f"the context has a column {reserved_names[0]!r}, which is needed for the log; rename it")
     row = {**context, "arm": event.arm, "reward": reward, "propensity": event.propensity, **offered}
-    if ids:
+    if with_ids:
         row |= {"event_id": event.event_id, "time": event.time, "model": event.model, "mode": event.mode}
     return row
 
@@ -142,12 +146,12 @@ class RewardSums:
 
     def add(self, weight: float, reward: float) -> None:
         """Add a round with this importance weight and reward."""
-        power_of_weight = 1.0
+        weight_power = 1.0
         for row in self._sums:  # for nine numbers, numpy is slower
-            row[0] += power_of_weight
-            row[1] += power_of_weight * reward
-            row[2] += power_of_weight * reward * reward
-            power_of_weight *= weight
+            row[0] += weight_power
+            row[1] += weight_power * reward
+            row[2] += weight_power * reward * reward
+            weight_power *= weight
 
     @property
     def sums(self) -> FloatArray:
@@ -162,27 +166,27 @@ class RewardSums:
     @property
     def effective_sample_size(self) -> float:
         """The effective sample size, (sum of w)^2 / sum of w^2."""
-        total, squares = self._sums[1][0], self._sums[2][0]
-        return total**2 / squares if squares > 0 else 0.0
+        weight_sum, squared_sum = self._sums[1][0], self._sums[2][0]
+        return weight_sum**2 / squared_sum if squared_sum > 0 else 0.0
 
-    def mean(self, power: int = 0) -> MeanEstimate:
+    def estimate_mean(self, power: int = 0) -> MeanEstimate:
         """Return the mean reward with weights w^power: ``power`` is 0 for the played arms, 1 for the other policy."""
         sums, n = self.sums, self.n
-        total = float(sums[power, 0])
-        if total <= 0.0:
+        weight_sum = float(sums[power, 0])
+        if weight_sum <= 0.0:
             return MeanEstimate(math.nan, math.inf)
-        value = float(sums[power, 1]) / total
-        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ sums[2 * power])
-        return MeanEstimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / total if n > 1 else math.inf)
+        value = float(sums[power, 1]) / weight_sum
+        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ sums[2 * power])  # of weighted deviations
+        return MeanEstimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / weight_sum if n > 1 else math.inf)
 
-    def difference(self) -> MeanEstimate:
+    def estimate_difference(self) -> MeanEstimate:
         """Return the mean reward of the played arms minus the mean reward of the other policy, on the same rounds."""
-        sums, n, played, other = self.sums, self.n, self.mean(0), self.mean(1)
-        if not math.isfinite(other.error):
+        sums, n, played_mean, other_mean = self.sums, self.n, self.estimate_mean(0), self.estimate_mean(1)
+        if not math.isfinite(other_mean.error):
             return MeanEstimate(math.nan, math.inf)
-        v, u, scale = played.value, other.value, n / float(sums[1, 0])
-        # v and u are the means of the played arms and of the other policy. These are the sums of squares and of
-        # products of the terms r - v and w (r - u).
+        # v and u are the means of the played arms and of the other policy. The next three sums are the sums of squares
+        # and of products of the terms r - v and w (r - u).
+        v, u, scale = played_mean.value, other_mean.value, n / float(sums[1, 0])
         played_squares = float(sums[0, 2] - 2 * v * sums[0, 1] + v * v * sums[0, 0])
         products = float(sums[1, 2] - (v + u) * sums[1, 1] + v * u * sums[1, 0])
         other_squares = float(sums[2, 2] - 2 * u * sums[2, 1] + u * u * sums[2, 0])
@@ -202,10 +206,11 @@ class Statistics:
         self._monitor: Monitor | None = None
         if deployed.reference is not None and settings.contexts == "keep":
             self._monitor = Monitor(deployed, false_alarms=settings.false_alarms, seed=0)
+        #: The numbers of events and rewards of each kind, by the names in the snapshot.
         self._counts: Counter[str] = Counter()
         self._min_propensity: float | None = None
         self._arm_counts: Counter[int] = Counter()
-        self._own_counts: Counter[int] = Counter()
+        self._own_arm_counts: Counter[int] = Counter()
         #: Sums over the rounds in which the choice of the policy that was not played is known.
         self._weighted_sums = RewardSums()
         #: Sums over all rounds, with weight 1.
@@ -218,48 +223,48 @@ class Statistics:
         self.lift = LiftSequence(_CONFIDENCE)
         #: The events of this comparison that were not added to the lift, in the order of the log, with their rewards;
         #: None if the reward has not arrived.
-        self._pending: dict[str, LoggedReward | None] = {}
+        self._pending_rewards: dict[str, LoggedReward | None] = {}
 
     def add_events(self, events: Sequence[Event]) -> None:
         """Add the next events of the log."""
-        monitored: list[tuple[int, str]] = []
+        monitored_contexts: list[tuple[int, str]] = []
         stride = -(-len(events) // _MAX_MONITORED_CONTEXTS)
         for index, event in enumerate(events):
             self._counts["events"] += 1
             self._arm_counts[event.arm] += 1
             if event.own_arm is not None:
-                self._own_counts[event.own_arm] += 1
+                self._own_arm_counts[event.own_arm] += 1
                 if event.incumbent_arm is not None:
                     self._counts["compared"] += 1
                     self._counts["equal"] += event.own_arm == event.incumbent_arm
             self._min_propensity = min(event.propensity, self._min_propensity or 1.0)
             if self.settings.wait is not None and self._is_compared(event):
-                self._pending[event.event_id] = None
+                self._pending_rewards[event.event_id] = None
             if self._monitor is None or event.model < self._first_model or index % stride:
                 continue
             if event.context is not None and can_read(event.context, self.deployed):
-                monitored.append((self._counts["events"], event.context))
-        for start in range(0, len(monitored), _CONTEXTS_PER_CALL):
-            self._check_contexts(monitored[start : start + _CONTEXTS_PER_CALL])
+                monitored_contexts.append((self._counts["events"], event.context))
+        for start in range(0, len(monitored_contexts), _CONTEXTS_PER_CALL):
+            self._check_contexts(monitored_contexts[start : start + _CONTEXTS_PER_CALL])
 
-    def _check_contexts(self, monitored: Sequence[tuple[int, str]]) -> None:
+    def _check_contexts(self, monitored_contexts: Sequence[tuple[int, str]]) -> None:
         """Update the monitor with contexts, given as pairs of the event's number and the JSON text."""
         assert self._monitor is not None
-        self._monitor.observe(read_rows(text for _, text in monitored))
+        self._monitor.observe(read_rows(context for _, context in monitored_contexts))
         if self._monitor.alarm and self._alarm_event is None:
-            self._alarm_event = monitored[-1][0]
+            self._alarm_event = monitored_contexts[-1][0]
 
     def add_rewards(self, logged_rewards: Sequence[LoggedReward]) -> None:
         """Add the next rewards of the log."""
-        for logged in logged_rewards:
-            self._counts["given" if logged.kind == "given" else "defaulted"] += 1
-            self._all_sums.add(1.0, logged.reward)
-            self._model_sums.setdefault(logged.event.model, RewardSums()).add(1.0, logged.reward)
-            weight = self._compute_weight(logged.event)
+        for entry in logged_rewards:
+            self._counts["given" if entry.kind == "given" else "defaulted"] += 1
+            self._all_sums.add(1.0, entry.reward)
+            self._model_sums.setdefault(entry.event.model, RewardSums()).add(1.0, entry.reward)
+            weight = self._weigh_other_policy(entry.event)
             if weight is not None:
-                self._weighted_sums.add(weight, logged.reward)
-            if self._is_compared(logged.event):
-                self._pending[logged.event.event_id] = logged
+                self._weighted_sums.add(weight, entry.reward)
+            if self._is_compared(entry.event):
+                self._pending_rewards[entry.event.event_id] = entry
                 self._update_lift()
 
     def _is_compared(self, event: Event) -> bool:
@@ -271,12 +276,12 @@ class Statistics:
 
         Rewards of purchases arrive sooner than the default rewards of visitors who buy nothing, so the rewards that
         have arrived are not representative. Without ``Settings.wait``, some rewards never arrive. Events are then added
-        to ``_pending`` only with their rewards, so rewards are added as they arrive.
+        to ``_pending_rewards`` only with their rewards, so rewards are added as they arrive.
         """
-        while self._pending and (logged := self._pending[event_id := next(iter(self._pending))]) is not None:
-            del self._pending[event_id]
-            assert logged.event.control is not None
-            self.lift.add(logged.reward, logged.event.control, in_control=logged.event.mode == "control")
+        while self._pending_rewards and (entry := next(iter(self._pending_rewards.values()))) is not None:
+            del self._pending_rewards[entry.event.event_id]
+            assert entry.event.control is not None
+            self.lift.add(entry.reward, entry.event.control, in_control=entry.event.mode == "control")
 
     def describe_lift(self) -> dict[str, Any]:
         """Return the lift, its interval, the number of rewards of both groups, and the verdict.
@@ -290,10 +295,11 @@ class Statistics:
 
     def build_snapshot(self, now: float) -> dict[str, Any]:
         """Return all statistics at the time ``now``, as a dictionary of JSON types."""
-        counts, arm_names, uplift = self._counts, self.deployed.arm_names, self._weighted_sums.difference()
+        counts, arm_names, uplift = self._counts, self.deployed.arm_names, self._weighted_sums.estimate_difference()
         n_rewarded = counts["given"] + counts["defaulted"]
         if self.settings.mode == "apprentice":
             uplift = MeanEstimate(-uplift.value, uplift.error)
+        model_limits = {number: _to_limits(sums.estimate_mean()) for number, sums in self._model_sums.items()}
         return {
             "time": now,
             "mode": self.settings.mode,
@@ -303,17 +309,17 @@ class Statistics:
             "defaulted_fraction": counts["defaulted"] / n_rewarded if n_rewarded else None,
             "min_propensity": self._min_propensity,
             "equal_fraction": counts["equal"] / counts["compared"] if counts["compared"] else None,
-            "played": _to_limits(self._all_sums.mean()),
-            "other": _to_limits(self._weighted_sums.mean(1)),
+            "played": _to_limits(self._all_sums.estimate_mean()),
+            "other": _to_limits(self._weighted_sums.estimate_mean(1)),
             "uplift": _to_limits(uplift),
             "lift": self.describe_lift(),
             "compared_rounds": self._weighted_sums.n,
             "effective_sample_size": self._weighted_sums.effective_sample_size,
             "assessed": None if self.deployed.assessment is None else self.deployed.assessment.get("value"),
             "shift": self._describe_shift(),
-            "arms": [[name, self._arm_counts[arm], self._own_counts[arm]] for arm, name in enumerate(arm_names)],
+            "arms": [[name, self._arm_counts[arm], self._own_arm_counts[arm]] for arm, name in enumerate(arm_names)],
             "new_arms": self.deployed.new_arms,
-            "models": {number: {"n": sums.n, **_to_limits(sums.mean())} for number, sums in self._model_sums.items()},
+            "models": {number: {"n": self._model_sums[number].n, **limits} for number, limits in model_limits.items()},
         }
 
     def _describe_shift(self) -> dict[str, Any] | None:
@@ -331,7 +337,7 @@ class Statistics:
             "scores": [{name: getattr(score, name) for name in field_names} for score in scores],
         }
 
-    def _compute_weight(self, event: Event) -> float | None:
+    def _weigh_other_policy(self, event: Event) -> float | None:
         """Return the importance weight of the policy that was not played; None if its choice is not known."""
         other_arm = event.incumbent_arm if event.mode == "online" else event.own_arm
         if other_arm is None or event.mode != self.settings.mode or event.control is not None:

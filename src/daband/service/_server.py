@@ -26,7 +26,7 @@ from daband.policies._checkpoints import read_checkpoint
 from daband.service._app import create_app
 from daband.service._settings import Limits, Settings
 
-_log = logging.getLogger("daband.service")
+_logger = logging.getLogger("daband.service")
 #: Seconds between two checks that the worker still runs.
 _POLL_SECONDS = 1.0
 #: Seconds after which a worker that has ended is started again.
@@ -36,13 +36,13 @@ _KEEP_ALIVE_SECONDS = 75
 #: Maximum number of connections that the kernel queues. The event loop accepts all queued connections at once.
 _BACKLOG_CONNECTIONS = 64
 #: The number of file descriptors that are reserved for the log, its lock and new connections.
-_RESERVED_FILES = 64 + _BACKLOG_CONNECTIONS
+_N_RESERVED_FILES = 64 + _BACKLOG_CONNECTIONS
 #: The smallest limit on the number of connections.
 _MIN_CONNECTIONS = 8
 #: Maximum size of a header in bytes, unless ``Limits.body_bytes`` is larger.
 _MAX_HEADER_BYTES = 1 << 16
 #: If at least this many bytes of a request arrive within ``Limits.request_seconds``, the time limit starts again.
-_BYTES_PER_PERIOD = 1 << 20
+_MIN_BYTES_PER_PERIOD = 1 << 20
 
 
 def serve(
@@ -69,15 +69,15 @@ def serve(
     settings = settings or Settings()
     _check_learning(learn, settings)
     app = create_app(file, log, settings)
-    stopping = threading.Event()
-    supervisor = threading.Thread(target=_supervise_worker, args=(stopping, log, settings, learn, learn_every))
+    stop_event, policy_file = threading.Event(), None if learn is None else str(learn)
+    supervisor = threading.Thread(target=_supervise_worker, args=(stop_event, log, settings, policy_file, learn_every))
     supervisor.start()
     config = build_uvicorn_config(app, settings.limits, host=host, port=port, access_log=False, log_level="warning")
     try:
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run()
     finally:
-        stopping.set()
+        stop_event.set()
         supervisor.join()
 
 
@@ -105,17 +105,17 @@ def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
     file descriptor for ever. Here a request must arrive within ``limits.request_seconds``. A connection above the limit
     replaces the connection that has waited longest for a request. If all others are busy, the new one is closed.
     """
-    max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    max_connections = min(limits.connections, max(max_files - _RESERVED_FILES, _MIN_CONNECTIONS))
+    max_open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    max_connections = min(limits.connections, max(max_open_files - _N_RESERVED_FILES, _MIN_CONNECTIONS))
 
     class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """The HTTP protocol of one connection, with a timer while it waits for the client."""
 
         _timer: asyncio.TimerHandle | None = None
         #: The time at which the timer was started.
-        _started_at = 0.0
-        #: The number of bytes received since then.
-        _n_received = 0
+        _timer_started_at = 0.0
+        #: The number of bytes that were received since then.
+        _n_received_bytes = 0
 
         @property
         def _waits_for_client(self) -> bool:
@@ -131,7 +131,7 @@ def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
             if len(open_connections) > max_connections:
                 min(
                     (connection for connection in open_connections if connection._waits_for_client),
-                    key=lambda connection: connection._started_at,
+                    key=lambda connection: connection._timer_started_at,
                 ).transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -145,9 +145,9 @@ def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 return
             if self._timer is None:
                 self._start_timer()
-            self._n_received += len(data)
+            self._n_received_bytes += len(data)
             in_header = self.cycle is None or self.cycle.response_complete
-            if in_header and self._n_received > max(_MAX_HEADER_BYTES, limits.body_bytes):
+            if in_header and self._n_received_bytes > max(_MAX_HEADER_BYTES, limits.body_bytes):
                 self.transport.abort()
 
         def pause_writing(self) -> None:
@@ -161,7 +161,7 @@ def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def _start_timer(self) -> None:
             """Start the timer, or start it again if it runs."""
             self._stop_timer()
-            self._started_at, self._n_received = self.loop.time(), 0
+            self._timer_started_at, self._n_received_bytes = self.loop.time(), 0
             self._timer = self.loop.call_later(limits.request_seconds, self._on_timeout)
 
         def _stop_timer(self) -> None:
@@ -173,7 +173,7 @@ def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def _on_timeout(self) -> None:
             """Close the connection, unless enough of a large body has arrived."""
             self._timer = None
-            if self._n_received >= _BYTES_PER_PERIOD:
+            if self._n_received_bytes >= _MIN_BYTES_PER_PERIOD:
                 self._start_timer()
             elif self._waits_for_client and not self.transport.is_closing():
                 self.transport.abort()
@@ -181,47 +181,47 @@ def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
     return LimitedProtocol
 
 
-def _check_learning(learn: str | Path | None, settings: Settings) -> None:
+def _check_learning(policy_file: str | Path | None, settings: Settings) -> None:
     """Raise an error if the policy to learn with cannot be read, or if the log does not store contexts."""
-    if learn is None:
+    if policy_file is None:
         return
-    if not Path(learn).is_file():
-        raise InvalidInput(f"learn must be a file that policy.save wrote, and {learn} is not a file")
-    read_checkpoint(learn)  # raises an error for a damaged file before the log is created
+    if not Path(policy_file).is_file():
+        raise InvalidInput(f"learn must be a file that policy.save wrote, and {policy_file} is not a file")
+    read_checkpoint(policy_file)  # raises an error for a damaged file before the log is created
     if settings.contexts != "keep":
         raise InvalidInput(f"learning needs contexts='keep', got {settings.contexts!r}")
 
 
-def _supervise_worker(stopping: threading.Event, *arguments: Any) -> None:
-    """Run the worker process until ``stopping`` is set, and start it again if it ends.
+def _supervise_worker(stop_event: threading.Event, *worker_arguments: Any) -> None:
+    """Run the worker process until ``stop_event`` is set, and start it again if it ends.
 
-    ``arguments`` are those of ``_start_worker``.
+    ``worker_arguments`` are those of ``_start_worker``.
     """
-    while not stopping.is_set():
+    while not stop_event.is_set():
         try:
-            process = _start_worker(*arguments)
+            process = _start_worker(*worker_arguments)
         except OSError as error:  # for example for lack of memory
             reason = f"cannot start: {error}"
         else:
-            while process.poll() is None and not stopping.wait(_POLL_SECONDS):
+            while process.poll() is None and not stop_event.wait(_POLL_SECONDS):
                 pass
             process.terminate()
             reason = f"ended with status {process.wait()}"
-        if not stopping.wait(_RESTART_SECONDS):
-            _log.error("the worker %s; it is started again", reason)
+        if not stop_event.wait(_RESTART_SECONDS):
+            _logger.error("the worker %s; it is started again", reason)
 
 
-def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:
+def _start_worker(log: str, settings: Settings, policy_file: str | None, learn_every: int) -> subprocess.Popen[bytes]:
     """Start the worker process, and return it.
 
     The worker reads its task from the standard input, because the address of the log may contain a password.
     """
     task = {
-        "log": log, "settings": {**asdict(settings), "tokens": {}}, "learn": None if learn is None else str(learn),
-        "learn_every": learn_every, "parent": os.getpid(),
+        "log": log, "settings": {**asdict(settings), "tokens": {}}, "policy_file": policy_file,
+        "learn_every": learn_every, "parent_pid": os.getpid(),
     }  # fmt: skip
-    arguments = [sys.executable, "-c", "from daband.service._worker import main; main()"]
-    process = subprocess.Popen(arguments, stdin=subprocess.PIPE)  # noqa: S603 - our own module
+    command = [sys.executable, "-c", "from daband.service._worker import main; main()"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own module
     assert process.stdin is not None
     process.stdin.write(orjson.dumps(task))
     process.stdin.close()

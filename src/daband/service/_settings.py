@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from daband.errors import InvalidInput
 #: The mode of a service, see ``Settings``.
 Mode = Literal["online", "apprentice"]
 #: "keep" if contexts are stored in the log, else "drop".
-Contexts = Literal["keep", "drop"]
+ContextStorage = Literal["keep", "drop"]
 #: The clock warns if it differs from the machine's clock by at least this number of seconds.
 _MAX_CLOCK_DIFFERENCE_SECONDS = 5.0
 
@@ -66,7 +65,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """The behaviour of a service.
+    """The behaviour of a service. ``wait``, ``control``, ``widen`` and ``new_arms`` are options of ``daband serve``.
 
     Args:
         mode: "online" (the model's arm is played) or "apprentice" (the incumbent's arm is played, the model's arm is
@@ -76,8 +75,8 @@ class Settings:
         default_reward: the reward of such an event, in the unit of the policy's rewards.
         incumbent: the arm, by name or index, that was always played before the policy; by default the incumbent in the
             exported file.
-        control: the fraction of events, drawn at random, for which the incumbent's arm is played. If the policy is
-            proven to be worse, the incumbent's arm is played for all events.
+        control: the fraction of events, drawn at random, for which the incumbent's arm is played (the control group).
+            If the policy is proven to be worse, the incumbent's arm is played for all events.
         widen: the fraction that replaces ``control`` once the policy is proven to be better; None for no change.
         new_arms: the largest fraction of events that choose an arm without any reward; None for the value in the file.
         false_alarms: an upper bound on the probability of ever raising an alarm while nothing has changed.
@@ -87,7 +86,7 @@ class Settings:
     """
 
     mode: Mode = "online"
-    contexts: Contexts = "keep"
+    contexts: ContextStorage = "keep"
     wait: float | None = None
     default_reward: float = 0.0
     incumbent: str | None = None
@@ -101,7 +100,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_one_of("mode", self.mode, get_args(Mode))
-        check_one_of("contexts", self.contexts, get_args(Contexts))
+        check_one_of("contexts", self.contexts, get_args(ContextStorage))
         if self.wait is not None and not check_finite("wait", self.wait) > 0:
             raise InvalidInput(f"wait must be more than 0 seconds, got {self.wait}")
         check_finite("default_reward", self.default_reward)
@@ -124,31 +123,33 @@ class Clock:
 
     Args:
         newest_time: the time of the newest entry of the log. The clock does not start before it.
-        wall: returns the machine's time of day, in seconds since 1970.
-        steady: returns the seconds of a clock that is never set.
+        get_wall_time: returns the machine's time of day, in seconds since 1970.
+        get_steady_time: returns the seconds of a clock that is never set.
     """
 
     def __init__(
         self,
         newest_time: float = 0.0,
         *,
-        wall: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
+        get_wall_time: Callable[[], float] = time.time,
+        get_steady_time: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._wall, self._steady = wall, steady
-        self._base = max(wall(), newest_time) - steady()
+        self._get_wall_time, self._get_steady_time = get_wall_time, get_steady_time
+        #: The difference between the time of this clock and the steady time, in seconds.
+        self._offset = max(get_wall_time(), newest_time) - get_steady_time()
 
     def now(self) -> float:
         """Return the seconds since 1970."""
-        return self._base + self._steady()
+        return self._offset + self._get_steady_time()
 
     @property
     def warning(self) -> str:
         """A warning if the machine's clock was changed after the start; otherwise empty."""
-        difference = self._wall() - self.now()
-        if math.fabs(difference) < _MAX_CLOCK_DIFFERENCE_SECONDS:
+        seconds_ahead = self._get_wall_time() - self.now()
+        if abs(seconds_ahead) < _MAX_CLOCK_DIFFERENCE_SECONDS:
             return ""
-        side = "ahead of" if difference > 0 else "behind"
+        direction = "ahead of" if seconds_ahead > 0 else "behind"
         return (
-            f"the machine's clock is {math.fabs(difference):.0f} s {side} the service's; events keep the service's time"
+            f"the machine's clock is {abs(seconds_ahead):.0f} s {direction} the service's; events keep the service's "
+            "time"
         )

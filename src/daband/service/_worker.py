@@ -26,21 +26,21 @@ from daband.errors import DabandError, InvalidInput
 from daband.policies._checkpoints import load_policy
 from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._policy import Policy
-from daband.service._decider import load_model, with_added_arms
+from daband.service._decider import Model, load_model, with_added_arms
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
 from daband.service._log_readers import Statistics, can_read, read_rows
 from daband.service._settings import Clock, Limits, Settings, Tokens
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
 
-_log = logging.getLogger("daband.service")
+_logger = logging.getLogger("daband.service")
 #: Seconds between two reads of a log without new entries.
 _PAUSE_SECONDS = 0.5
 #: The largest mean difference between the predictions of a policy and of its exported file, as a fraction of the
 #: largest prediction. Machines round differently.
 _MAX_RELATIVE_ERROR = 1e-3
 #: The number of entries of the log that are read at a time.
-_BATCH_ROWS = 500
+_BATCH_ENTRIES = 500
 #: Seconds between two published models of a linear policy.
 _LINEAR_PUBLISH_SECONDS = 5.0
 #: Seconds between two published models of a policy that learns by gradients.
@@ -64,47 +64,46 @@ class LogLearner:
 
     Args:
         store: the log.
-        file: the saved policy.
-        deployed: the file that the policy was exported to.
-        number: the model number of ``deployed`` in the log.
+        policy_file: the saved policy.
+        file_model: the model of the log that was exported from this policy.
         group_size: the number of rewards in a group.
     """
 
-    def __init__(
-        self, store: Store, file: str | Path, deployed: DeployedPolicy, number: int, *, group_size: int = 100
-    ) -> None:
-        self._store, self._deployed, self._number, self._group_size = store, deployed, number, group_size
-        content = Path(file).read_bytes()
+    def __init__(self, store: Store, policy_file: str | Path, file_model: Model, *, group_size: int = 100) -> None:
+        self._store, self._file_model, self._group_size = store, file_model, group_size
+        deployed = file_model.deployed
+        content = Path(policy_file).read_bytes()
         #: The digest of the policy file and the size of groups, which identify the sequence of learned models.
-        self.base = f"{hashlib.sha256(content).hexdigest()}/{group_size}"
-        learned_models = [row for row, _ in store.list_models() if row.origin == "learned" and row.base == self.base]
+        self.sequence_id = f"{hashlib.sha256(content).hexdigest()}/{group_size}"
+        all_models = [row for row, _ in store.list_models()]
+        learned_models = [row for row in all_models if row.origin == "learned" and row.base == self.sequence_id]
         state = store.read_state(learned_models[0].number) if learned_models else None
-        self.policy = _load_policy(file, deployed)
-        if not _was_exported_to(deployed, self.policy):
+        self.policy = _load_policy(policy_file, deployed)
+        if not _was_exported_from(deployed, self.policy):
             raise InvalidInput(
-                f"model {number} was exported from another policy, which had learned {deployed.rounds_learned:,} "
-                f"rounds (this one has learned {self.policy.rounds_learned:,}). Start the service with --learn "
-                "and the policy that the file was exported from"
+                f"model {file_model.number} was exported from another policy, which had learned "
+                f"{deployed.rounds_learned:,} rounds (this one has learned {self.policy.rounds_learned:,}). Start the "
+                "service with --learn and the policy that the file was exported from"
             )
         #: The number of the reward after which learning started.
         self.start_seq = self._find_start(is_new=not learned_models)
         #: The number of the last learned reward.
-        self.seq = self.start_seq
+        self.learned_seq = self.start_seq
         if state is not None:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "state of the learner"
                 path.write_bytes(state)
-                self.policy, self.seq = _load_policy(path, deployed), learned_models[0].learned_seq
-        self._published_seq = self.seq
+                self.policy, self.learned_seq = _load_policy(path, deployed), learned_models[0].learned_seq
+        self._published_seq = self.learned_seq
 
     def learn_group(self) -> bool:
         """Learn the next complete group of rewards. Return True if there was one."""
-        rows = self._store.read_rewards(self.seq, self._group_size)
-        if len(rows) < self._group_size:
+        logged_rewards = self._store.read_rewards(self.learned_seq, self._group_size)
+        if len(logged_rewards) < self._group_size:
             return False
         self._add_arms()
-        learn(self.policy, rows, self._deployed)
-        self.seq = rows[-1].seq
+        learn_rewards(self.policy, logged_rewards, self._file_model.deployed)
+        self.learned_seq = logged_rewards[-1].seq
         return True
 
     def _add_arms(self) -> None:
@@ -113,25 +112,25 @@ class LogLearner:
         if catalogue is not None and arms_note is not None:
             for arm in orjson.loads(arms_note)["arms"]:
                 if arm["id"] not in catalogue.index:
-                    row = {name: value for name, value in arm.items() if name != "id"}
-                    self.policy.add_arm(arm["id"], row if catalogue.table is not None else row["features"])
+                    columns = {name: value for name, value in arm.items() if name != "id"}
+                    self.policy.add_arm(arm["id"], columns if catalogue.table is not None else columns["features"])
 
     def publish(self, now: float) -> ModelRow | None:
         """Publish a model if rewards were learned since the last model. Return its row, or None without new rewards."""
-        if self.seq == self._published_seq:
+        if self.learned_seq == self._published_seq:
             return None
         row = self._store.add_model(
-            export_to_bytes(self.policy, self._deployed),
+            export_to_bytes(self.policy, self._file_model.deployed),
             time=now,
             origin="learned",
-            base=self.base,
+            base=self.sequence_id,
             start_seq=self.start_seq,
-            learned_seq=self.seq,
+            learned_seq=self.learned_seq,
             rounds=self.policy.rounds_learned,
             state=_write_to_bytes(self.policy.save),
-            file_number=self._number,
+            file_number=self._file_model.number,
         )
-        self._published_seq = self.seq
+        self._published_seq = self.learned_seq
         return row
 
     def _find_start(self, *, is_new: bool) -> int:
@@ -139,38 +138,39 @@ class LogLearner:
 
         ``is_new`` is True if the log has no models learned from this policy file.
         """
-        name = f"base:{self.base}"
-        saved_start = self._store.read_note(name)
+        note_name = f"base:{self.sequence_id}"
+        saved_start = self._store.read_note(note_name)
         if saved_start is not None:
             return int(saved_start)
         start = self._store.find_last_reward_seq() if is_new and self._store.read_note("learner") is not None else 0
-        self._store.write_note(name, str(start))
-        self._store.write_note("learner", self.base)
+        self._store.write_note(note_name, str(start))
+        self._store.write_note("learner", self.sequence_id)
         return start
 
 
-def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy) -> None:
+def learn_rewards(policy: Policy, logged_rewards: Sequence[LoggedReward], deployed: DeployedPolicy) -> None:
     """Update a policy with a group of rewards. Rounds in which the incumbent chose are weighted by propensity."""
-    rows = [row for row in rows if can_read(row.event.context, deployed)]
+    readable = [entry for entry in logged_rewards if can_read(entry.event.context, deployed)]
     for is_online in (True, False):
-        group = [row for row in rows if (row.event.mode == "online") is is_online]
-        if not group:
+        entries = [entry for entry in readable if (entry.event.mode == "online") is is_online]
+        if not entries:
             continue
-        contexts = deployed.reader.read(read_rows(str(row.event.context) for row in group)).contexts
-        propensities, offered = [row.event.propensity for row in group], np.ones((len(group), policy.n_arms), np.bool_)
-        for mask, row in zip(offered, group, strict=True):
-            if row.event.eligible is not None:
-                mask[:] = np.isin(np.arange(policy.n_arms), orjson.loads(row.event.eligible))
+        contexts = deployed.reader.read(read_rows(str(entry.event.context) for entry in entries)).contexts
+        propensities = [entry.event.propensity for entry in entries]
+        eligible_masks = np.ones((len(entries), policy.n_arms), np.bool_)
+        for mask, entry in zip(eligible_masks, entries, strict=True):
+            if entry.event.eligible is not None:
+                mask[:] = np.isin(np.arange(policy.n_arms), orjson.loads(entry.event.eligible))
         policy.update(
             contexts,
-            [row.event.arm for row in group],
-            [row.reward for row in group],
+            [entry.event.arm for entry in entries],
+            [entry.reward for entry in entries],
             deployed.domain,
-            weights=None if is_online else weigh_logged_rounds(policy, propensities, offered),
+            weights=None if is_online else weigh_logged_rounds(policy, propensities, eligible_masks),
         )
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)
-    if rows and (policy.learns_by_gradients or policy.catalogue is not None):
+    if readable and (policy.learns_by_gradients or policy.catalogue is not None):
         policy.adapt()
 
 
@@ -214,8 +214,8 @@ def _load_policy(file: str | Path, deployed: DeployedPolicy) -> Policy:
     return policy
 
 
-def _was_exported_to(deployed: DeployedPolicy, policy: Policy) -> bool:
-    """Return True if file and policy have the same predictions, up to rounding, and as many learned rounds."""
+def _was_exported_from(deployed: DeployedPolicy, policy: Policy) -> bool:
+    """Return True if file and policy have the same predictions, up to rounding, and the same number of rounds."""
     if policy.rounds_learned != deployed.rounds_learned:
         return False
     contexts = np.random.default_rng(0).normal(size=(64, *deployed.frozen.row_shape))
@@ -231,7 +231,7 @@ class Worker:
     Args:
         store: the log.
         settings: the settings of the service.
-        learn: the saved policy to continue learning with; None to learn nothing.
+        policy_file: the saved policy to continue learning with; None to learn nothing.
         learn_every: the number of rewards that are learned at a time.
         publish_seconds: the seconds between two published models; None for a default that depends on the policy.
         snapshot_seconds: the seconds between two writes of the statistics.
@@ -243,7 +243,7 @@ class Worker:
         store: Store,
         settings: Settings,
         *,
-        learn: str | Path | None = None,
+        policy_file: str | Path | None = None,
         learn_every: int = 100,
         publish_seconds: float | None = None,
         snapshot_seconds: float = 0.0,
@@ -251,13 +251,14 @@ class Worker:
     ) -> None:
         self.store, self.settings = store, settings
         self._clock = clock or Clock(store.find_newest_time())
-        self._model = load_model(store.read_content(number := store.find_newest_file()), number)
+        file_number = store.find_newest_file()
+        self._model = load_model(store.read_content(file_number), file_number)
         self._learner: LogLearner | None = None
-        if learn is not None and settings.contexts == "keep":
+        if policy_file is not None and settings.contexts == "keep":
             try:
-                self._learner = LogLearner(store, learn, self._model.deployed, number, group_size=learn_every)
+                self._learner = LogLearner(store, policy_file, self._model, group_size=learn_every)
             except (DabandError, OSError) as error:  # other work continues
-                _log.warning("%s cannot learn from the log: %s", learn, error)
+                _logger.warning("%s cannot learn from the log: %s", policy_file, error)
         if publish_seconds is None:
             has_gradients = self._learner is not None and self._learner.policy.learns_by_gradients
             publish_seconds = _GRADIENT_PUBLISH_SECONDS if has_gradients else _LINEAR_PUBLISH_SECONDS
@@ -268,7 +269,7 @@ class Worker:
         self._defaulted_until = 0.0
         self._reset_note = self._verdict = ""
         self._arms_note: str | None
-        self._snapshot, self._snapshot_at = b"", 0.0
+        self._snapshot_json, self._snapshot_written_at = b"", 0.0
         self._restart_statistics()
 
     @property
@@ -278,7 +279,7 @@ class Worker:
 
     def run_once(self) -> bool:
         """Process the next entries of the log. Return True if there are more."""
-        has_more = self._read_log() | self._set_defaults()
+        has_more = self._read_log() | self._write_default_rewards()
         if self._learner is not None:
             has_more |= self._learner.learn_group()
             now = self._clock.now()
@@ -288,21 +289,21 @@ class Worker:
 
     def write_snapshot(self) -> None:
         """Write the statistics if they have changed, and at least every ten seconds."""
-        if self._clock.now() - self._snapshot_at < self._snapshot_seconds:
+        if self._clock.now() - self._snapshot_written_at < self._snapshot_seconds:
             return
         snapshot = self._statistics.build_snapshot(0.0)
         lift = snapshot["lift"]
         if lift["verdict"] != self._verdict:
             self._verdict = lift["verdict"]
             if self._verdict:
-                values = lift["value"], lift["low"], lift["high"]
-                _log.warning("the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", self._verdict, *values)
+                limits = lift["value"], lift["low"], lift["high"]
+                _logger.warning("the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", self._verdict, *limits)
             self.store.write_note("verdict", f"{self._reset_note}/{self._model.number}/{self._verdict}")
         snapshot["learning"] = self._learner is not None
-        text = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
+        snapshot_json = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
         now = self._clock.now()
-        if text != self._snapshot or now - self._snapshot_at >= _HEARTBEAT_SECONDS:
-            self._snapshot, self._snapshot_at = text, now
+        if snapshot_json != self._snapshot_json or now - self._snapshot_written_at >= _HEARTBEAT_SECONDS:
+            self._snapshot_json, self._snapshot_written_at = snapshot_json, now
             snapshot["time"] = now
             self.store.write_note("snapshot", orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS).decode())
 
@@ -318,56 +319,58 @@ class Worker:
         """Add the next events and rewards to the statistics. Return True if there are more."""
         if (self.store.read_note("watch_from") or "0") != self._reset_note:
             self._restart_statistics()
-        since = float(self._reset_note)
+        reset_time = float(self._reset_note)
         arms_note = self.store.read_note("arms")
         if arms_note != self._arms_note:
             self._arms_note, self._statistics.deployed = arms_note, with_added_arms(self._model, arms_note).deployed
-        events = self.store.read_events(self._event_seq, _BATCH_ROWS)
+        events = self.store.read_events(self._event_seq, _BATCH_ENTRIES)
         if events:
             self._event_seq = events[-1][0]
-            self._statistics.add_events([event for _, event in events if event.time >= since])
+            self._statistics.add_events([event for _, event in events if event.time >= reset_time])
         # A reward is counted after its event, and after the rewards before it.
-        rewards = self.store.read_rewards(self._reward_seq, _BATCH_ROWS)
-        rewards = list(takewhile(lambda row: row.event_seq <= self._event_seq, rewards))
+        rewards = self.store.read_rewards(self._reward_seq, _BATCH_ENTRIES)
+        rewards = list(takewhile(lambda entry: entry.event_seq <= self._event_seq, rewards))
         if rewards:
             self._reward_seq = rewards[-1].seq
-            self._statistics.add_rewards([row for row in rewards if row.event.time >= since])
-        return len(events) == _BATCH_ROWS or len(rewards) == _BATCH_ROWS
+            self._statistics.add_rewards([entry for entry in rewards if entry.event.time >= reset_time])
+        return len(events) == _BATCH_ENTRIES or len(rewards) == _BATCH_ENTRIES
 
-    def _set_defaults(self) -> bool:
+    def _write_default_rewards(self) -> bool:
         """Write the default rewards of events that have waited long enough. Return True if there may be more."""
-        wait, now = self.settings.wait, self._clock.now()
-        if wait is None or now - self._started_at < min(wait, _MAX_GRACE_SECONDS):
+        wait_seconds, now = self.settings.wait, self._clock.now()
+        if wait_seconds is None or now - self._started_at < min(wait_seconds, _MAX_GRACE_SECONDS):
             return False
-        due_events = self.store.find_unrewarded(self._defaulted_until, now - wait, _BATCH_ROWS)
+        due_events = self.store.find_unrewarded(self._defaulted_until, now - wait_seconds, _BATCH_ENTRIES)
         if due_events:
             reward = self.settings.default_reward
             self.store.append([Reward(event_id, reward, now, kind="default") for _, event_id in due_events])
         # Further events may have the same time as the last one of a full batch, so that time is read again. Otherwise
         # the last minute is read again, because the clocks of other machines may be late.
-        has_more = len(due_events) == _BATCH_ROWS
-        until = math.nextafter(due_events[-1][0], 0.0) if has_more else now - wait - _MAX_CLOCK_DIFFERENCE_SECONDS
-        self._defaulted_until = max(self._defaulted_until, until)
+        has_more = len(due_events) == _BATCH_ENTRIES
+        read_until = now - wait_seconds - _MAX_CLOCK_DIFFERENCE_SECONDS
+        if has_more:
+            read_until = math.nextafter(due_events[-1][0], 0.0)
+        self._defaulted_until = max(self._defaulted_until, read_until)
         return has_more
 
 
-def run_worker(store: Store, make_worker: Callable[[], Worker], parent: int) -> None:
-    """Run a worker until the process ``parent`` ends. Wait while another process runs one. Try again after an error."""
-    while os.getppid() == parent:
+def run_worker(store: Store, make_worker: Callable[[], Worker], parent_pid: int) -> None:
+    """Run a worker until the parent process ends. Wait while another process runs one. Try again after an error."""
+    while os.getppid() == parent_pid:
         try:
-            with store.lead() as is_leader:
-                worker = make_worker() if is_leader else None
-                while worker is not None and os.getppid() == parent and not worker.is_outdated:
+            with store.try_worker_lock() as has_lock:
+                worker = make_worker() if has_lock else None
+                while worker is not None and os.getppid() == parent_pid and not worker.is_outdated:
                     has_more = worker.run_once()
                     worker.write_snapshot()
                     if not has_more:
                         time.sleep(_PAUSE_SECONDS)
         except sa.exc.OperationalError as error:  # for example a full disk or a lost connection
-            _log.warning("the log is not available: %s", error.orig)
+            _logger.warning("the log is not available: %s", error.orig)
         except DabandError as error:
-            _log.error("the worker cannot continue: %s", error)
+            _logger.error("the worker cannot continue: %s", error)
         except Exception as error:  # its text may contain parts of a context
-            _log.error("the worker failed: %s", type(error).__name__)
+            _logger.error("the worker failed: %s", type(error).__name__)
         time.sleep(_PAUSE_SECONDS)
 
 
@@ -375,14 +378,13 @@ def main() -> None:
     """Run the worker process. Its task is read as JSON from the standard input."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     task = orjson.loads(sys.stdin.buffer.read())
-    fields = task["settings"]
-    settings = Settings(**{**fields, "tokens": Tokens(), "limits": Limits(**fields["limits"])})
+    settings_fields = task["settings"]
+    settings = Settings(**{**settings_fields, "tokens": Tokens(), "limits": Limits(**settings_fields["limits"])})
     store = Store(task["log"])
 
     def make_worker() -> Worker:
-        return Worker(
-            store, settings, learn=task["learn"], learn_every=task["learn_every"], snapshot_seconds=_SNAPSHOT_SECONDS
-        )
+        learning = {"policy_file": task["policy_file"], "learn_every": task["learn_every"]}
+        return Worker(store, settings, **learning, snapshot_seconds=_SNAPSHOT_SECONDS)
 
     with contextlib.suppress(KeyboardInterrupt):  # the terminal stops both processes
-        run_worker(store, make_worker, task["parent"])
+        run_worker(store, make_worker, task["parent_pid"])
