@@ -30,6 +30,7 @@ def test_help_cuts_no_text_at_eighty_columns(words):
     text = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80", "TERM": "dumb"}).output
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
+    assert "list[" not in text.partition("Options:")[2]  # the type of an option in Python
     assert words or "..." not in text.partition("Commands:")[2]
     if words == ("serve",):  # whole sentences, in whatever lines
         assert "Learn from the log: the policy that FILE was exported from, a saved file or its folder." in " ".join(

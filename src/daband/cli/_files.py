@@ -10,7 +10,7 @@ import inspect
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,9 +29,13 @@ from daband.domains.readers._tables import from_table
 from daband.errors import InvalidInput
 
 
-def _option(help: str, *names: str) -> Any:
-    """Return an option with this help text."""
-    return typer.Option(*names, help=help)
+def _option(help: str, metavar: str | None = None) -> Any:
+    """Return an option with this help text. ``metavar`` is the name of its value in the help."""
+    return typer.Option(help=help, metavar=metavar)
+
+
+#: Returns an option for the names of columns.
+_columns = partial(_option, metavar="COLUMNS")
 
 
 def _file_options(
@@ -50,22 +54,23 @@ def _file_options(
     offered: Annotated[
         str | None, _option("The column with the arms that could be chosen, separated by |; default: all.")
     ] = None,
-    id: Annotated[list[str] | None, _option("Columns with ids, not used as context, e.g. customer,order.")] = None,
-    category: Annotated[list[str] | None, _option("Columns to read as categories, e.g. city,channel.")] = None,
-    number: Annotated[list[str] | None, _option("Columns to read as numbers.")] = None,
-    date: Annotated[list[str] | None, _option("Columns to read as dates.")] = None,
-    drop: Annotated[list[str] | None, _option("Columns to ignore.")] = None,
-    text: Annotated[list[str] | None, _option("Columns of texts for --encoder.")] = None,
+    id: Annotated[list[str] | None, _columns("Columns with ids, not used as context, e.g. customer,order.")] = None,
+    category: Annotated[list[str] | None, _columns("Columns to read as categories, e.g. city,channel.")] = None,
+    number: Annotated[list[str] | None, _columns("Columns to read as numbers.")] = None,
+    date: Annotated[list[str] | None, _columns("Columns to read as dates.")] = None,
+    drop: Annotated[list[str] | None, _columns("Columns to ignore.")] = None,
+    text: Annotated[list[str] | None, _columns("Columns of texts for --encoder.")] = None,
     encoder: Annotated[
         str | None,
         _option("Encode images or texts by a frozen encoder: timm:NAME, sentence-transformers:NAME, model.onnx."),
     ] = None,
     arms: Annotated[
-        list[str] | None, _option("A table of arms with features; old.csv,new.csv if the target has other arms.")
+        list[str] | None,
+        _option("A table of arms with features; old.csv,new.csv if the target has other arms.", "FILES"),
     ] = None,
     side: Annotated[int, _option("Side of images in pixels; larger takes longer.")] = IMAGE_SIDE,
     shift: Annotated[str | None, _option("The assumed shift: covariate, units, style, labels, or several.")] = None,
-    units: Annotated[list[str] | None, _option("Columns whose unit differs in the target, e.g. price.")] = None,
+    units: Annotated[list[str] | None, _columns("Columns whose unit differs in the target, e.g. price.")] = None,
     settings: Annotated[Path | None, _option("Store the data options in this file, instead of daband.toml.")] = None,
 ) -> None:
     """Declare the options of every command that accepts files.

@@ -33,7 +33,7 @@ def fit_log_command(
     arm: Annotated[str | None, typer.Option(help="If LOG is one table: the column with the arm.")] = None,
     reward: Annotated[str | None, typer.Option(help="With --arm: the column with the reward, in any unit.")] = None,
     propensity: Annotated[str | None, typer.Option(help="With --arm: the column with propensities.")] = None,
-    id: Annotated[list[str] | None, typer.Option(help="With --arm: a column that is not a context.")] = None,
+    id: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="With --arm: a column with ids.")] = None,
     policy: Annotated[Path | None, typer.Option(help="A saved policy to continue with; by default a new one.")] = None,
     method: Annotated[str, typer.Option(help="The method of a new policy.")] = "linucb",
     arms: Annotated[int | None, typer.Option(min=1, help="The number of arms of a new policy.")] = None,

@@ -84,9 +84,7 @@ def _global_options(
     context: typer.Context,
     plugin: Annotated[
         list[str] | None,
-        typer.Option(
-            "--plugin", help="Your module that registers policies, pairs or loss terms: mine, my.module or mine.py."
-        ),
+        typer.Option(metavar="MODULE", help="Your module or file that registers policies, pairs or loss terms."),
     ] = None,
     version: Annotated[  # noqa: ARG001 - its callback acts
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
@@ -159,7 +157,7 @@ def ablate(
     name: Name,
     base: Annotated[
         list[str] | None,
-        typer.Option(help=f"The settings whose terms are removed: {' or '.join(ABLATION_BASES)}; both by default."),
+        typer.Option(metavar="NAME", help=f"Settings to ablate: {' or '.join(ABLATION_BASES)}; by default both."),
     ] = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,

@@ -52,7 +52,7 @@ Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7; defau
 Jobs = Annotated[int, typer.Option(min=1, help="Number of parallel runs, each in a separate process.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the runs and results.json; default: in runs/, by NAME.")]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="Override a setting: key=value, e.g. --set episodes=20.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. --set episodes=20.")
 ]
 ArmColumn = Annotated[str, typer.Option("--arm", help="The column with the chosen arm, by name or index.")]
 RewardColumn = Annotated[str, typer.Option("--reward", help="The column with its reward; empty if unknown.")]
