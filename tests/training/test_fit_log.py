@@ -252,7 +252,7 @@ def test_arguments_are_checked(log, tmp_path):
 @pytest.mark.slow
 def test_the_command_line(log, tmp_path):
     out = tmp_path / "policy.safetensors"
-    command = [sys.executable, "-m", "daband", "fit-log", f"{log}/*.parquet", "--arms", "3", "--out", str(out)]
+    command = [sys.executable, "-m", "daband", "fit-log", f"{log}/*.parquet", "--n-arms", "3", "--out", str(out)]
     done = subprocess.run([*command, "--state", str(tmp_path / "s")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "1,010 learned" in done.stdout
@@ -266,7 +266,7 @@ def test_a_file_that_cannot_be_written_costs_no_fit(tmp_path, monkeypatch, capsy
     from daband.cli._main import main
 
     nowhere = str(tmp_path / "nowhere" / "p.safetensors")
-    monkeypatch.setattr(sys, "argv", ["daband", "fit-log", str(tmp_path / "no log"), "--arms", "3", "--out", nowhere])
+    monkeypatch.setattr(sys, "argv", ["daband", "fit-log", str(tmp_path / "no log"), "--n-arms", "3", "--out", nowhere])
     with pytest.raises(SystemExit):
         main()
     assert "cannot be written: the folder" in re.sub(r"\s+", " ", capsys.readouterr().err)  # before the log is read

@@ -36,7 +36,7 @@ def fit_log_command(
     id: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="With --arm: a column with ids.")] = None,
     policy: Annotated[Path | None, typer.Option(help="A saved policy to continue with; by default a new one.")] = None,
     method: Annotated[str, typer.Option(help="The method of a new policy.")] = "linucb",
-    arms: Annotated[int | None, typer.Option(min=1, help="The number of arms of a new policy.")] = None,
+    n_arms: Annotated[int | None, typer.Option(min=1, help="The number of arms of a new policy.")] = None,
     context: options.ContextColumns = None,
     state: Annotated[
         Path | None, typer.Option(help="A folder for the state; after an interruption, the same command continues.")
@@ -47,7 +47,7 @@ def fit_log_command(
 
     For one table: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer --out p.safetensors
 
-    Example: daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors
+    Example: daband fit-log 'logs/*.parquet' --n-arms 5 --out policy.safetensors
     """
     check_writable(out)  # before the fit, which may take hours
     if arm is not None:
@@ -57,7 +57,7 @@ def fit_log_command(
         _save_policy(_fit_table(log, method, roles), out)
         return
     columns = options.parse_columns(context)
-    fitted_policy = daband.load(policy) if policy is not None else _make_policy(method, arms, log, columns)
+    fitted_policy = daband.load(policy) if policy is not None else _make_policy(method, n_arms, log, columns)
     with show_rows_bar(fitted_policy.name) as show_rows:
         daband.fit_log(
             fitted_policy,
@@ -150,13 +150,13 @@ def _fit_table(log: str, method: str, roles: dict[str, Any]) -> Policy:
     return fitted_policy
 
 
-def _make_policy(method: str, arms: int | None, log: str, columns: Columns | None) -> Policy:
+def _make_policy(method: str, n_arms: int | None, log: str, columns: Columns | None) -> Policy:
     """Return a new policy for the contexts of a log."""
-    if arms is None:
-        raise InvalidInput("--arms is needed for a new policy, because a log may lack arms that were never chosen")
+    if n_arms is None:
+        raise InvalidInput("--n-arms is needed for a new policy, because a log may lack arms that were never chosen")
     check_method(method)
-    parquet_log = ParquetLog(log, n_arms=arms, columns=columns)
-    settings: dict[str, Any] = {"context_shape": parquet_log.context_shape, "n_arms": arms}
+    parquet_log = ParquetLog(log, n_arms=n_arms, columns=columns)
+    settings: dict[str, Any] = {"context_shape": parquet_log.context_shape, "n_arms": n_arms}
     policy_class = get_policy_class(method)
     if method.endswith("-p"):
         settings["transform"] = daband.PCA(min(64, parquet_log.context_shape[0]))
