@@ -74,11 +74,12 @@ def more_table(name: str) -> Any:
     source, target = (frame.filter(pl.col("domain") == role).drop("domain") for role in ("source", "target"))
     target = target.sample(fraction=1.0, shuffle=True, seed=0)
     context = [column for column in source.columns if column != "arm"]
+    categorical = [column for column in context if frame[column].dtype == pl.String]
     return daband.domains.from_table(
         source=source,
         target=target[::2].drop("arm"),
         target_test=target[1::2],
-        columns=daband.domains.Columns(context=tuple(context), label="arm"),
+        columns=daband.domains.Columns(context=context, categorical=categorical, label="arm"),
         name=name,
     )
 

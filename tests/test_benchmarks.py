@@ -91,7 +91,7 @@ def test_predictions_are_stored_and_questions_measured(tmp_path, script):
     assert {row["way"] for row in rows} >= {"questions", "uniform"}
     assert np.mean([row["true"] for row in rows if "true" in row]) > 0.8
     assert {row["target"] for row in script("questions").verdicts(first)} == {"real", "unrelated", "flipped"}
-    assert script("reference_class").new_rows(tmp_path) == []  # generated data sets do not belong to the class
+    assert script("reference_class").build_new_rows(tmp_path) == []  # generated data sets do not belong to the class
 
 
 @slow

@@ -18,7 +18,7 @@ SIMPLE = ("constant", "linucb", "linucb-p", "nlinucb")
 KINDS = ("tables", "patients", "texts", "features", "images")
 SETS = {
     "fifth": "held-out 5", "fourth": "held-out 4", "third": "held-out 3", "report": "held-out 2",
-    "development": "development", "shared": "development, all",
+    "development": "development", "shared": "research data sets",
 }  # fmt: skip
 """The name of a set of data sets on pages, by its name in the record."""
 
@@ -51,12 +51,12 @@ def _by_data_set(runs: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
 
 def _against_simple(runs: Sequence[Record]) -> list[str]:
     """Return data sets, runs, the mean gain of the default, how often it is close, and the lowest mean."""
-    means = []
-    for own in _by_data_set(runs).values():
+    means, by_data_set = [], _by_data_set(runs)
+    for own in by_data_set.values():
         values = {name: np.mean([run["values"][name] for run in own]) for name in own[0]["values"]}
         means.append(float(values["daband"] - max(values[name] for name in SIMPLE if name in values)))
     close = [percent(float(np.mean(np.array(means) >= -limit))) for limit in (0.02, 0.04)]
-    return [str(len(means)), str(len(runs)), number(float(np.mean(means)), sign=True), *close,
+    return [str(len(means)), str(sum(map(len, by_data_set.values()))), number(float(np.mean(means)), sign=True), *close,
             number(min(means), sign=True)]  # fmt: skip
 
 
@@ -73,7 +73,8 @@ def trust(questions: Record) -> str:
     from daband.trust._reference import KINDS as REFERENCE_KINDS
     from daband.trust._reference import load_reference_class
 
-    measured = {kind: leave_one_out(load_reference_class().select_kind(kind)) for kind in REFERENCE_KINDS}
+    reference = load_reference_class()
+    measured = {kind: leave_one_out(reference.select_kind(kind)) for kind in REFERENCE_KINDS}
     limits = [
         [kind, str(row["sets"]), percent(row["true"], 1), percent(row["deployed_of_good"]),
          percent(row["worse_of_deployed"], 1), percent(row["kept_median"]), percent(row["kept_tenth_percentile"])]
@@ -94,6 +95,7 @@ def trust(questions: Record) -> str:
     return fill(
         "trust", limits=limits, rows=rows, fifty=fifty, verdicts=verdicts, commit=questions["commit"],
         development_sets=sets["development", "questions"], coda_sets=sets["report", "coda"],
+        class_rows=len(reference.data_sets), class_sets=len(set(reference.data_sets)),
     )  # fmt: skip
 
 
