@@ -78,7 +78,7 @@ class PreparedRun:
             seed=spec.seed,
             directory=self.folder,
             config={"run": spec.model_dump(mode="json")},
-            progress=None if progress is None else lambda record: progress({**record, "of": phase.episodes}),
+            progress=None if progress is None else lambda record: progress({**record, "of": phase.n_episodes}),
         )
         phase = build_source_phase(self.policy, source, self.pair.target, settings)
         return phase

@@ -10,7 +10,7 @@ In the folder ``directory``, ``log.json`` has the settings of the policy and the
 state together with the parts that it was learned from, so that both agree even after a crash. The policy stores the
 digests of the parts that it has learned, so that no part is counted twice, even in later calls.
 
-``fit_log`` and ``learn_log`` are the public functions. Both call ``_fit``, which plays a ``_LogRun``.
+``fit_log`` and ``learn_log`` are the public functions. Both call ``_fit_policy``, which plays a ``_LogRun``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from daband.training._work_folder import Folder, defer_stop_signals
 Progress = Callable[[dict[str, float]], None]
 
 #: The maximum number of rounds to which a transform is fitted.
-_SAMPLE_ROWS = 65_536
+_MAX_SAMPLE_ROWS = 65_536
 #: The number of rows per part for policies that learn rounds in order. They are slow, and progress is saved only
 #: between parts.
 _GRADIENT_PART_ROWS = 65_536
@@ -120,7 +120,7 @@ def fit_log(
         directory=directory,
         progress=progress,
     )
-    return _fit(policy, log, settings)
+    return _fit_policy(policy, log, settings)
 
 
 def learn_log(
@@ -181,7 +181,7 @@ def learn_log(
         column_names={"arm": arm, "reward": reward, "propensity": propensity},
     )
     parts_before = policy.log_parts
-    _fit(policy, log, settings)
+    _fit_policy(policy, log, settings)
     if policy.log_parts != parts_before:
         policy.version += 1
     return policy
@@ -211,7 +211,7 @@ class _FitSettings:
         return TARGET_PREFIX if self.domain == "target" else ""
 
 
-def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings) -> Policy:
+def _fit_policy(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings) -> Policy:
     """Open the log, lock the folder, learn the log from sums or round by round, and return the policy."""
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
@@ -221,18 +221,18 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     check_int("adapt_every", settings.adapt_every, minimum=1)
     if settings.workers is not None:
         check_int("workers", settings.workers, minimum=1)
-    roles = {role: name for role in ("id", "weights") if (name := getattr(settings, role)) is not None}
+    role_columns = {role: name for role in ("id", "weights") if (name := getattr(settings, role)) is not None}
     parquet_log = open_log(
         log,
         policy,
         columns=columns,
-        roles={**settings.column_names, **roles} if columns is None else roles,
+        roles={**settings.column_names, **role_columns} if columns is None else role_columns,
         skip_unrewarded=settings.domain == "target",
     )
     config = {
         "policy": {**policy.settings(), "name": policy.name}, "columns": asdict(parquet_log.columns),
         "domain": settings.domain,
-        "adapt_every": settings.adapt_every if policy.learns_by_gradients else None, **roles,
+        "adapt_every": settings.adapt_every if policy.learns_by_gradients else None, **role_columns,
     }  # fmt: skip
     learns_from_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
     for path, n_rounds in parquet_log.unrewarded.items():
@@ -262,7 +262,7 @@ class _LogRun:
 
     def __init__(self, policy: Policy, log: ParquetLog, settings: _FitSettings, folder: Folder | None) -> None:
         self.policy, self.log, self.settings, self.folder = policy, log, settings, folder
-        self._started = time.perf_counter()
+        self._start_time = time.perf_counter()
         self._rows_done = self._parts_done = 0
         #: The digest of each part that was learned in this call or that the folder contains, by the part's name.
         self._learned_digests: dict[str, str] = {}
@@ -273,14 +273,14 @@ class _LogRun:
         blank_policy = policy.without_rounds()
         blank_policy.deploy(settings.domain)
         parts = self.log.parts()
-        old_digests = self._find_old_parts(parts)
+        old_digests = self._find_old_digests(parts)
         if not old_digests:  # otherwise its transform was fitted when it learned these parts
-            saved = self._read_policy("prepared")
-            if saved is not None:
-                blank_policy.restore(saved)
+            saved_arrays = self._read_policy("prepared")
+            if saved_arrays is not None:
+                blank_policy.restore(saved_arrays)
             else:
                 if not blank_policy.prepared:
-                    blank_policy.prepare(self.log.sample_contexts(_SAMPLE_ROWS))
+                    blank_policy.prepare(self.log.sample_contexts(_MAX_SAMPLE_ROWS))
                 self._write_policy("prepared", blank_policy)
         sums = blank_policy.empty_sums()
         # If the policy has learned some parts in an earlier call, the sums of the other parts have a separate file.
@@ -288,14 +288,14 @@ class _LogRun:
         file_name = f"sums{suffix}.npz"
         if (saved_sums := self._read_sums(file_name)) is not None:
             sums.restore(saved_sums)
-        remaining = self._find_remaining(parts)
-        arguments = (blank_policy, self.log, remaining, settings.weights)
+        remaining_parts = self._find_remaining_parts(parts)
+        arguments = (blank_policy, self.log, remaining_parts, settings.weights)
         if settings.engine == "ray":
-            outcomes = sum_parts_on_ray(*arguments, address=settings.ray_address, workers=settings.workers)
+            outcomes = sum_parts_on_ray(*arguments, address=settings.ray_address, n_workers=settings.workers)
         else:
             outcomes = sum_parts_locally(*arguments)
-        write = partial(self._write_sums, file_name, sums)
-        self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
+        write_state = partial(self._write_sums, file_name, sums)
+        self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write_state=write_state)
         learned_parts = (part for part in parts if part.name in self._learned_digests)
         policy.learn_sums(sums, blank_policy, self._format_digests(learned_parts))
         if self.folder is not None:  # the policy includes the sums of earlier calls
@@ -307,60 +307,60 @@ class _LogRun:
         """Update the policy with the rounds of the log in order, and adapt it after every ``adapt_every`` rounds."""
         policy = self.policy
         parts = self.log.parts(_GRADIENT_PART_ROWS)
-        old_digests = self._find_old_parts(parts)
-        saved = self._read_policy("policy")
+        old_digests = self._find_old_digests(parts)
+        saved_arrays = self._read_policy("policy")
         folder_digests = set(self._learned_digests.values())
-        has_learned_folder = folder_digests and folder_digests <= old_digests
-        if saved is not None and not has_learned_folder:
-            policy.restore(saved)
-            self._find_old_parts(parts, warn=False)
+        has_learned_folder = bool(folder_digests) and folder_digests <= old_digests
+        if saved_arrays is not None and not has_learned_folder:
+            policy.restore(saved_arrays)
+            self._find_old_digests(parts, with_warning=False)
         elif policy.transform is not None and not policy.transform.fitted:
-            unlabelled = [] if target is None else [target.batch(0, min(_SAMPLE_ROWS, len(target)), seed=policy.seed)]
-            policy.prepare(self.log.sample_contexts(_SAMPLE_ROWS), *unlabelled)
-        remaining = self._find_remaining(parts)
+            samples = [] if target is None else [target.batch(0, min(_MAX_SAMPLE_ROWS, len(target)), seed=policy.seed)]
+            policy.prepare(self.log.sample_contexts(_MAX_SAMPLE_ROWS), *samples)
+        remaining_parts = self._find_remaining_parts(parts)
 
         def learn_part(part: LogPart, _: object) -> None:
             self._learn_part(part, target)
             policy.log_parts |= frozenset(self._format_digests([part]))
 
         self._write_policy("policy", policy)
-        write = partial(self._write_policy, "policy", policy)
-        self._learn_parts(self._check_parts(remaining), parts, learn_part, write=write)
+        write_state = partial(self._write_policy, "policy", policy)
+        self._learn_parts(self._check_parts(remaining_parts), parts, learn_part, write_state=write_state)
 
     def _learn_parts(
         self,
         outcomes: Generator[tuple[LogPart, Any]],
         parts: Sequence[LogPart],
-        learn: Callable[[LogPart, Any], None],
+        learn_part: Callable[[LogPart, Any], None],
         *,
-        write: Callable[[], None],
+        write_state: Callable[[], None],
     ) -> None:
         """Learn all parts, report the progress, and save it at intervals.
 
         Args:
-            outcomes: parts that are not learned yet, each with what was computed from it, such as its sums.
+            outcomes: parts that are not learned yet, each with its outcome: its sums, or None.
             parts: all parts of the log.
-            learn: called with every part and its outcome.
-            write: saves the learned state. It is called at intervals, at the end, and before an error in the log is
-                raised.
+            learn_part: called with every part and its outcome.
+            write_state: saves the learned state. It is called at intervals, at the end, and before an error in the log
+                is raised.
         """
 
         def save() -> None:
-            started = time.perf_counter()
-            write()
+            start_time = time.perf_counter()
+            write_state()
             if self.folder is not None:
-                self.folder.record_save(started)
+                self.folder.record_save(start_time)
 
         # ``outcomes`` holds threads or a cluster, so it is closed at once if an error is raised.
-        with defer_stop_signals(enabled=self.folder is not None) as request, closing(outcomes):
+        with defer_stop_signals(enabled=self.folder is not None) as stop_request, closing(outcomes):
             try:
                 for part, outcome in outcomes:
-                    learn(part, outcome)
+                    learn_part(part, outcome)
                     self._learned_digests[part.name] = self._digests[part]
                     self._report_progress(part, parts)
-                    if self.folder is not None and self.folder.is_due():
+                    if self.folder is not None and self.folder.is_save_due():
                         save()
-                    request.handle_signal(save)
+                    stop_request.handle_signal(save)
             except DataError as error:
                 save()
                 saved_note = "" if self.folder is None else f"; the parts before it are saved in {self.folder.path}"
@@ -380,31 +380,25 @@ class _LogRun:
         ids = self.log.read_values(part, settings.id)
         for batch, weights in read_weighted_batches(policy, self.log, part, settings.weights, settings.adapt_every):
             rounds_before = policy.rounds_learned
-            policy.update(
-                batch.contexts,
-                batch.arms,
-                batch.rewards,
-                settings.domain,
-                weights=weights,
-                ids=None if settings.id is None else list(itertools.islice(ids, len(batch))),
-                on_duplicate="skip",
-            )
+            batch_ids = None if settings.id is None else list(itertools.islice(ids, len(batch)))
+            rounds = batch.contexts, batch.arms, batch.rewards
+            policy.update(*rounds, settings.domain, weights=weights, ids=batch_ids, on_duplicate="skip")
             if target is not None:
                 start = rounds_before % target.rounds_available
                 stop = min(start + len(batch), target.rounds_available)
                 policy.observe_target(target.batch(start, stop, seed=policy.seed))
             policy.adapt()
 
-    def _find_old_parts(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
+    def _find_old_digests(self, parts: list[LogPart], *, with_warning: bool = True) -> frozenset[str]:
         """Find the parts that the policy has learned in an earlier call, and return their digests.
 
-        Sets ``_digests`` and ``_old_parts``. With ``warn``, a warning names the first of these parts.
+        Sets ``_digests`` and ``_old_parts``. With ``with_warning``, a warning names the first of these parts.
         """
         self._digests = compute_digests(parts)
         learned_digests = frozenset(part.removeprefix(TARGET_PREFIX) for part in self.policy.log_parts)
         old_digests = learned_digests & frozenset(self._digests.values())
         self._old_parts = [part for part in parts if self._digests[part] in old_digests]
-        if self._old_parts and warn and self.folder is None:
+        if self._old_parts and with_warning and self.folder is None:
             n_rounds, label = sum(map(len, self._old_parts)), self._old_parts[0].label
             message = f"the policy has learned {label} before; its {n_rounds:,} rounds are not counted again"
             _warn(message, stacklevel=5)
@@ -414,7 +408,7 @@ class _LogRun:
         """Return the digests of parts in the form in which the policy stores them."""
         return [f"{self.settings.part_prefix}{self._digests[part]}" for part in parts]
 
-    def _find_remaining(self, parts: list[LogPart]) -> list[LogPart]:
+    def _find_remaining_parts(self, parts: list[LogPart]) -> list[LogPart]:
         """Return the parts that are not learned yet. Raise an error if a learned part is missing or has changed."""
         current_digests = {part.name: self._digests[part] for part in parts}
         for name, digest in self._learned_digests.items():
@@ -423,12 +417,12 @@ class _LogRun:
                 label = f"{self.folder.path}: {name}" if self.folder is not None else name
                 raise InvalidInput(f"{label} was learned and {problem}; restore it, or remove the folder")
         old_labels = {part.label for part in self._old_parts}
-        remaining = [part for part in parts if part.name not in self._learned_digests and part.label not in old_labels]
-        remaining_labels = {part.label for part in remaining}
-        self._rows_at_start = self._rows_done = sum(len(part) for part in parts if part.label not in remaining_labels)
-        self._parts_done = len(parts) - len(remaining)
-        self._started = time.perf_counter()
-        return remaining
+        new_parts = [part for part in parts if part.name not in self._learned_digests and part.label not in old_labels]
+        new_labels = {part.label for part in new_parts}
+        self._rows_at_start = self._rows_done = sum(len(part) for part in parts if part.label not in new_labels)
+        self._parts_done = len(parts) - len(new_parts)
+        self._start_time = time.perf_counter()
+        return new_parts
 
     def _report_progress(self, part: LogPart, parts: Sequence[LogPart]) -> None:
         """Count a learned part, and call ``progress`` with the numbers so far."""
@@ -436,11 +430,11 @@ class _LogRun:
         self._parts_done += 1
         if self.settings.progress is None:
             return
-        rate = (self._rows_done - self._rows_at_start) / max(time.perf_counter() - self._started, 1e-9)
-        seconds_left = (len(self.log) - self._rows_done) / max(rate, 1e-9)
+        rows_per_second = (self._rows_done - self._rows_at_start) / max(time.perf_counter() - self._start_time, 1e-9)
+        seconds_left = (len(self.log) - self._rows_done) / max(rows_per_second, 1e-9)
         self.settings.progress({
             "rows": self._rows_done, "rows_total": len(self.log), "parts": self._parts_done, "parts_total": len(parts),
-            "rows_per_second": rate, "seconds_left": seconds_left,
+            "rows_per_second": rows_per_second, "seconds_left": seconds_left,
         })  # fmt: skip
 
     # The files of the folder: a policy or sums, each with the parts that it was learned from.
@@ -449,10 +443,10 @@ class _LogRun:
         """Return the arrays of the policy saved under ``name``, or None. Set ``_learned_digests`` from its notes."""
         if self.folder is None or not (path := self.folder.path / f"{name}.safetensors").exists():
             return None
-        saved = read_checkpoint(path)
-        if "parts" in saved.notes:
-            self._learned_digests = json.loads(saved.notes["parts"])
-        return saved.arrays
+        saved_policy = read_checkpoint(path)
+        if "parts" in saved_policy.notes:
+            self._learned_digests = json.loads(saved_policy.notes["parts"])
+        return saved_policy.arrays
 
     def _write_policy(self, name: str, policy: Policy) -> None:
         """Save the policy under this name, with the list of learned parts."""

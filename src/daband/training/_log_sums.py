@@ -32,11 +32,11 @@ from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
 
-T = TypeVar("T")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 #: The maximum number of times that the task of a part is submitted, if its workers are lost.
 _MAX_ATTEMPTS = 5
-#: The number of submitted parts per worker. With more than one, no worker waits for the driver.
+#: The number of submitted parts per worker. With more than one, no worker waits for this process.
 _PARTS_PER_WORKER = 2
 #: The size of the object store of a local cluster, in bytes; its processes exchange little data.
 _OBJECT_STORE_BYTES = 256 * 2**20
@@ -51,13 +51,13 @@ def read_weighted_batches(
 
     Weights are read from ``weight_column``. If it is None, they are computed from propensities.
     """
-    values = log.read_values(part, weight_column)
+    column_values = log.read_values(part, weight_column)
     for batch in log.batches(part, batch_rows):
         if weight_column is None:
             yield batch, weigh_logged_rounds(policy, batch.propensities, batch.offered)
             continue
         try:
-            weights = check_weights(list(itertools.islice(values, len(batch))), len(batch))
+            weights = check_weights(list(itertools.islice(column_values, len(batch))), len(batch))
             assert weights is not None
         except InvalidInput as error:
             raise DataError(f"{part.label} has no weights in column {weight_column!r}: {error}") from None
@@ -65,12 +65,12 @@ def read_weighted_batches(
 
 
 def sum_part(
-    policy: RidgePolicy, log: ParquetLog, part: LogPart, weight_column: str | None, *, threads: int = 1
+    policy: RidgePolicy, log: ParquetLog, part: LogPart, weight_column: str | None, *, n_threads: int = 1
 ) -> RidgeSums:
     """Return the sums over the rounds of one part of a log, weighted as in ``read_weighted_batches``.
 
     The policy is not changed. Every batch is summed separately, and the sums are added in the order of the batches, so
-    that the number of ``threads`` does not affect the result.
+    that ``n_threads``, the number of threads, does not affect the result.
     """
 
     def sum_batch(weighted_batch: tuple[LoggedRounds, FloatArray]) -> RidgeSums:
@@ -84,24 +84,26 @@ def sum_part(
 
     total = policy.empty_sums()
     batches = read_weighted_batches(policy, log, part, weight_column)
-    threaded_sums = (sums for _, sums in _map_in_order(sum_batch, batches, threads=threads))
-    batch_sums = map(sum_batch, batches) if threads == 1 else threaded_sums
+    threaded_sums = (sums for _, sums in _map_in_order(sum_batch, batches, n_threads=n_threads))
+    batch_sums = map(sum_batch, batches) if n_threads == 1 else threaded_sums
     for sums in batch_sums:
         total.merge(sums)
     return total
 
 
-def _map_in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) -> Iterator[tuple[T, Result]]:
+def _map_in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], *, n_threads: int
+) -> Iterator[tuple[Item, Result]]:
     """Yield every item with the result of ``work(item)``, in order. Meanwhile threads work on the next items."""
-    with ThreadPoolExecutor(threads) as pool:
-        pending: deque[tuple[T, Future[Result]]] = deque()
+    with ThreadPoolExecutor(n_threads) as pool:
+        pending_items: deque[tuple[Item, Future[Result]]] = deque()
         for item in items:
-            pending.append((item, pool.submit(work, item)))
-            if len(pending) > threads:
-                oldest, future = pending.popleft()
-                yield oldest, future.result()
-        for oldest, future in pending:
-            yield oldest, future.result()
+            pending_items.append((item, pool.submit(function, item)))
+            if len(pending_items) > n_threads:
+                oldest_item, future = pending_items.popleft()
+                yield oldest_item, future.result()
+        for oldest_item, future in pending_items:
+            yield oldest_item, future.result()
 
 
 def sum_parts_locally(
@@ -110,11 +112,11 @@ def sum_parts_locally(
     """Yield every part with its sums, in the order of ``parts``. Meanwhile threads sum the next parts."""
     threads_per_part = -(-_MAX_THREADS // max(len(parts), 1))  # with few parts, several threads work on one part
 
-    def sum_one(part: LogPart) -> RidgeSums:
-        return sum_part(policy, log, part, weight_column, threads=threads_per_part)
+    def sum_log_part(part: LogPart) -> RidgeSums:
+        return sum_part(policy, log, part, weight_column, n_threads=threads_per_part)
 
     with use_one_blas_thread():  # threads work on separate parts or batches, not on the products of one batch
-        yield from _map_in_order(sum_one, parts, threads=min(_MAX_THREADS, max(len(parts), 1)))
+        yield from _map_in_order(sum_log_part, parts, n_threads=min(_MAX_THREADS, max(len(parts), 1)))
 
 
 def sum_parts_on_ray(
@@ -124,30 +126,32 @@ def sum_parts_on_ray(
     weight_column: str | None,
     *,
     address: str,
-    workers: int | None,
+    n_workers: int | None,
 ) -> Generator[tuple[LogPart, RidgeSums]]:
     """Yield every part with its sums, in the order of ``parts``. Tasks of a Ray cluster compute the sums.
 
-    ``address`` and ``workers`` are the arguments ``ray_address`` and ``workers`` of ``fit_log``.
+    ``address`` is the address of the cluster. "local" starts one on this machine with at most ``n_workers`` workers, by
+    default one per core.
     """
     ray = _import_ray()
     if not parts:
         return
-    with _connect_to_cluster(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
-        task = ray.remote(num_cpus=1, max_retries=0)(_sum_task)
-        shared = ray.put((policy, log, weight_column))
+    with _connect_to_cluster(ray, address, min(n_workers or os.cpu_count() or 1, len(parts))):
+        remote_task = ray.remote(num_cpus=1, max_retries=0)(_sum_task)
+        shared_arguments = ray.put((policy, log, weight_column))
         n_ahead = _PARTS_PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        submitted: dict[int, Any] = {}
+        references: dict[int, Any] = {}
 
         def submit(index: int) -> None:
-            submitted[index] = task.options(name=f"daband fit_log part {index}").remote(shared, parts[index])
+            named_task = remote_task.options(name=f"daband fit_log part {index}")
+            references[index] = named_task.remote(shared_arguments, parts[index])
 
         def wait_for_sums(index: int, part: LogPart) -> RidgeSums:
             for attempt in range(_MAX_ATTEMPTS):
                 if attempt:
                     submit(index)
                 try:
-                    return _get_result(ray, submitted[index])
+                    return _get_result(ray, references[index])
                 except WorkerDied:
                     continue
             raise WorkerDied(f"{part.label}: {_MAX_ATTEMPTS} workers died while summing it; see the cluster's logs")
@@ -157,16 +161,16 @@ def sum_parts_on_ray(
                 submit(index)
             for index, part in enumerate(parts):
                 yield part, wait_for_sums(index, part)
-                del submitted[index]
+                del references[index]
                 if index + n_ahead < len(parts):
                     submit(index + n_ahead)
         finally:
-            _cancel_tasks(ray, submitted.values())
+            _cancel_tasks(ray, references.values())
 
 
-def _sum_task(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
-    """Return the sums of one part. This function runs in a worker; ``shared`` is in Ray's object store."""
-    policy, log, weight_column = shared
+def _sum_task(shared_arguments: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
+    """Return the sums of one part. This function runs in a worker; ``shared_arguments`` is in Ray's object store."""
+    policy, log, weight_column = shared_arguments
     return sum_part(policy, log, part, weight_column)
 
 
@@ -184,10 +188,10 @@ def _import_ray() -> Any:
 
 
 @contextlib.contextmanager
-def _connect_to_cluster(ray: Any, address: str, workers: int) -> Iterator[None]:
+def _connect_to_cluster(ray: Any, address: str, n_workers: int) -> Iterator[None]:
     """Connect to the Ray cluster at ``address`` for this block.
 
-    "local" starts a cluster with ``workers`` workers on this machine, and stops it at the end of the block.
+    "local" starts a cluster with ``n_workers`` workers on this machine, and stops it at the end of the block.
     """
     if ray.is_initialized():  # the caller has opened a connection, and will close it
         yield
@@ -199,7 +203,7 @@ def _connect_to_cluster(ray: Any, address: str, workers: int) -> Iterator[None]:
         if address == "local":
             # The path is short, because paths of Unix sockets below it are limited to about a hundred characters.
             temporary_folder = tempfile.mkdtemp(prefix="dr-")
-            options = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+            options = {"num_cpus": n_workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
             ray.init(address="local", _temp_dir=temporary_folder, **options, **init_options)
         else:
             try:

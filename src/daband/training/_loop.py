@@ -128,9 +128,9 @@ def continue_on_target(
         )
     rounds = min(rounds, target.rounds_available)
     check_domains(policy, target, None, role="target")
-    episodes = math.ceil(rounds / episode_length)
+    n_episodes = math.ceil(rounds / episode_length)
     settings = TrainSettings(
-        episodes=episodes,
+        episodes=n_episodes,
         episode_length=episode_length,
         seed=seed,
         directory=directory,
@@ -139,7 +139,7 @@ def continue_on_target(
         progress=progress,
     )
     order_seed = settings.get_order_seed(policy)
-    return run_phase(Phase(policy, "target", target, None, episodes, order_seed, settings, rounds))
+    return run_phase(Phase(policy, "target", target, None, n_episodes, order_seed, settings, rounds))
 
 
 def can_train_stacked(policies: Sequence[Policy]) -> bool:
@@ -214,14 +214,14 @@ class RunGroup:
         return any(trainer.folder is not None for trainer in self._trainers.values())
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """True if every run is finished or has failed."""
-        return all(trainer.finished for trainer in self._trainers.values())
+        return all(trainer.is_finished for trainer in self._trainers.values())
 
     @property
-    def episode(self) -> int:
+    def next_episode(self) -> int:
         """The index of the next episode, of the run with the fewest episodes."""
-        return min((trainer.episode for trainer in self._trainers.values()), default=0)
+        return min((trainer.next_episode for trainer in self._trainers.values()), default=0)
 
     @property
     def failure(self) -> Exception | None:
@@ -229,31 +229,33 @@ class RunGroup:
         return next(iter(self._failures.values()), None)
 
     @property
-    def episodes(self) -> int:
+    def n_episodes(self) -> int:
         """The number of episodes of each run."""
-        return self.phases[0].episodes
+        return self.phases[0].n_episodes
 
     def play_episode(self) -> None:
         """Play the next episode of every run that is not ahead of the others, and adapt their policies."""
         trainers = self._trainers
-        episode = min(trainer.episode for trainer in trainers.values() if not trainer.finished)
-        running = [index for index, trainer in trainers.items() if trainer.episode == episode and not trainer.finished]
-        play = partial(Trainer.play, episode_start=time.perf_counter(), n_runs=len(running))
-        running = [index for index in running if self._try_run(index, partial(play, trainers[index]))]
+        unfinished_trainers = {index: trainer for index, trainer in trainers.items() if not trainer.is_finished}
+        episode = min(trainer.next_episode for trainer in unfinished_trainers.values())
+        running_indices = [index for index, trainer in unfinished_trainers.items() if trainer.next_episode == episode]
+        play = partial(Trainer.play_rounds, episode_start=time.perf_counter(), n_runs=len(running_indices))
+        running_indices = [index for index in running_indices if self._try_run(index, partial(play, trainers[index]))]
         if self._n_runs == 1:
-            for index in running:
-                self._try_run(index, lambda: trainers[0].close(trainers[0].policy.adapt()))
+            for index in running_indices:
+                self._try_run(index, lambda: trainers[0].record_episode(trainers[0].policy.adapt()))
             return
         from daband.neural._neural_linucb import adapt_stacked
 
-        for index, metrics in zip(running, adapt_stacked([trainers[i].policy for i in running]), strict=True):
-            self._try_run(index, partial(trainers[index].close, metrics))
+        results = adapt_stacked([trainers[index].policy for index in running_indices])
+        for index, metrics in zip(running_indices, results, strict=True):
+            self._try_run(index, partial(trainers[index].record_episode, metrics))
 
     @property
     def seconds_left(self) -> float | None:
         """The estimated seconds for the remaining episodes; None before two episodes, as the first one takes longer."""
         durations = self.episode_seconds[1:]
-        return sum(durations) / len(durations) * (self.episodes - self.episode) if durations else None
+        return sum(durations) / len(durations) * (self.n_episodes - self.next_episode) if durations else None
 
     def save(self) -> None:
         """Write every run into its folder."""
@@ -294,18 +296,18 @@ def run_groups(groups: Sequence[RunGroup], *, on_episode: Callable[[RunGroup], N
         for group in groups:
             group.save()
 
-    with defer_stop_signals(enabled=any(group.has_folder for group in groups)) as request:
+    with defer_stop_signals(enabled=any(group.has_folder for group in groups)) as stop_request:
         try:
-            while running := [group for group in groups if not group.finished]:
-                running.sort(key=lambda group: group.seconds_left or 0.0)
-                unmeasured_groups = [group for group in running if group.seconds_left is None]
-                for group in unmeasured_groups or running[:1]:
-                    started = time.perf_counter()
+            while unfinished_groups := [group for group in groups if not group.is_finished]:
+                unfinished_groups.sort(key=lambda group: group.seconds_left or 0.0)
+                unmeasured_groups = [group for group in unfinished_groups if group.seconds_left is None]
+                for group in unmeasured_groups or unfinished_groups[:1]:
+                    start_time = time.perf_counter()
                     group.play_episode()
-                    group.episode_seconds.append(time.perf_counter() - started)
+                    group.episode_seconds.append(time.perf_counter() - start_time)
                     if on_episode is not None:
                         on_episode(group)
-                    request.handle_signal(save)
+                    stop_request.handle_signal(save)
         finally:
             for group in groups:
                 group.stop()
@@ -366,12 +368,12 @@ def choose_training_budget(pair: Pair, episodes: int | None, episode_length: int
     if not isinstance(source, LoggedDomain):
         source.passes = max(source.passes, min(max_passes, math.ceil(n_rounds / len(source))))
     n_rounds = max(len(source), min(source.rounds_available, n_rounds))
-    length = min(max(episode_length, math.ceil(n_rounds / _MAX_EPISODES)), n_rounds)
-    n_episodes = max(1, n_rounds // length)
+    new_length = min(max(episode_length, math.ceil(n_rounds / _MAX_EPISODES)), n_rounds)
+    n_episodes = max(1, n_rounds // new_length)
     if isinstance(source, LoggedDomain):  # episodes are equally long, so drop as few rounds as possible
-        n_episodes = min(range(n_episodes, n_episodes // 2, -1), key=lambda episodes: n_rounds % episodes)
-        length = n_rounds // n_episodes
-    return replace(pair, source=source), n_episodes, length
+        n_episodes = min(range(n_episodes, n_episodes // 2, -1), key=lambda count: n_rounds % count)
+        new_length = n_rounds // n_episodes
+    return replace(pair, source=source), n_episodes, new_length
 
 
 def train_candidates(
@@ -426,10 +428,11 @@ def _run_candidates(
             raise group.failure
         if progress is None:
             return
-        if group.finished and not note and describe_first is not None and not all(other.finished for other in groups):
+        is_early = group.is_finished and not all(other.is_finished for other in groups)
+        if is_early and not note and describe_first is not None:
             note = describe_first(group.name, group.phases[0].policy)
-        state = _compute_progress(group, groups)
-        progress(replace(state, note=note) if note else state)
+        group_progress = _compute_progress(group, groups)
+        progress(replace(group_progress, note=note) if note else group_progress)
 
     with ExitStack() as open_groups:
         for name, phase in named_phases:
@@ -442,17 +445,16 @@ def _run_candidates(
 
 def _compute_progress(last_group: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
     """Return the progress of all groups after an episode of ``last_group``."""
-    seconds_left = [0.0 if group.finished else group.seconds_left for group in groups]
-    known_seconds_left = [seconds for seconds in seconds_left if seconds is not None]
-    episodes_done, all_episodes = (sum(getattr(group, name) for group in groups) for name in ("episode", "episodes"))
+    seconds_by_group = [0.0 if group.is_finished else group.seconds_left for group in groups]
+    known_seconds = [seconds for seconds in seconds_by_group if seconds is not None]
     return CandidateProgress(
         candidate=last_group.name,
-        episode=last_group.episode,
-        episodes=last_group.episodes,
-        policies_done=sum(group.episode >= group.episodes for group in groups),
+        episode=last_group.next_episode,
+        episodes=last_group.n_episodes,
+        policies_done=sum(group.next_episode >= group.n_episodes for group in groups),
         policies=len(groups),
-        seconds_left=sum(known_seconds_left) if len(known_seconds_left) == len(seconds_left) else None,
-        fraction=episodes_done / all_episodes,
+        seconds_left=sum(known_seconds) if len(known_seconds) == len(groups) else None,
+        fraction=sum(group.next_episode for group in groups) / sum(group.n_episodes for group in groups),
         note=last_group.phases[0].note,
     )
 

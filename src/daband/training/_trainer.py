@@ -57,14 +57,21 @@ _MAX_DEFAULT_PASSES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """The settings of one run: arguments of ``train``, where they are documented."""
+    """The settings of one run, which are arguments of ``train``."""
 
+    #: The number of episodes; None for the default of ``train``.
     episodes: int | None = None
+    #: The number of rounds per episode.
     episode_length: int = 64
+    #: The seed that determines the order of contexts; None for the policy's seed.
     seed: int | None = None
+    #: The run's folder, or None.
     directory: str | Path | None = None
+    #: Additional settings to store in ``config.json``, or None.
     config: Mapping[str, Any] | None = None
+    #: The minimum number of seconds between two saves.
     save_every: float = 30.0
+    #: Called after every episode with its record.
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -107,11 +114,11 @@ class Run:
     note: str = ""
 
     def __repr__(self) -> str:
-        regret = "" if np.isnan(self.total_regret) else f", regret {self.total_regret:,.4g}"
-        mean = f"mean reward {self.reward.mean():.4g}" if self.rounds else "no rounds"
+        regret_text = "" if np.isnan(self.total_regret) else f", regret {self.total_regret:,.4g}"
+        mean_text = f"mean reward {self.reward.mean():.4g}" if self.rounds else "no rounds"
         return (
-            f"<Run of {self.rounds:,} rounds in {len(self.episodes):,} episodes: {mean}{regret}, {self.seconds:,.1f} s"
-            f"{self.note and f'; {self.note}'}>"
+            f"<Run of {self.rounds:,} rounds in {len(self.episodes):,} episodes: {mean_text}{regret_text}, "
+            f"{self.seconds:,.1f} s{self.note and f'; {self.note}'}>"
         )
 
     @property
@@ -130,20 +137,21 @@ class History:
     """The rounds and records of all episodes so far."""
 
     #: The rounds of each episode, as arrays (rounds,) by the names in ``_ROUND_COLUMNS``.
-    rounds: list[dict[str, AnyArray]] = field(default_factory=list)
-    #: The record of each episode, as in ``Run.episodes``.
-    episodes: list[dict[str, float]] = field(default_factory=list)
+    rounds_by_episode: list[dict[str, AnyArray]] = field(default_factory=list)
+    #: The record of each episode (``Run.episodes``).
+    records: list[dict[str, float]] = field(default_factory=list)
     #: The duration of all episodes in seconds.
     seconds: float = 0.0
 
     def concatenate(self, name: str) -> AnyArray:
         """Return the column ``name`` of the rounds of all episodes, (rounds,)."""
         no_rounds = np.zeros(0, np.int64 if name == "arm" else np.float64)
-        return np.concatenate([episode[name] for episode in self.rounds]) if self.rounds else no_rounds
+        columns = [rounds[name] for rounds in self.rounds_by_episode]
+        return np.concatenate(columns) if columns else no_rounds
 
     def format_records(self) -> str:
         """Return the records in the format of ``episodes.jsonl``."""
-        return "".join(json.dumps(record, sort_keys=True) + "\n" for record in self.episodes)
+        return "".join(json.dumps(record, sort_keys=True) + "\n" for record in self.records)
 
     def compute_digest(self) -> str:
         """Return a digest of all rounds and records."""
@@ -160,20 +168,22 @@ class Phase:
     The policy may observe unlabelled target contexts at the same time.
     """
 
+    #: The policy, which is changed in place.
     policy: Policy
     #: The role of ``domain``: "source" or "target".
     domain_name: str
     #: The domain in which rounds are played.
     domain: LabelledDomain
     #: The unlabelled target contexts, or None.
-    unlabelled: Contexts | None
+    target_contexts: Contexts | None
     #: The number of episodes.
-    episodes: int
+    n_episodes: int
     #: The seed that determines the order of contexts.
-    seed: int
+    order_seed: int
+    #: The settings of the run.
     settings: TrainSettings = field(default_factory=TrainSettings)
     #: The total number of rounds, if the last episode may be shorter; None if all episodes have the same length.
-    rounds: int | None = None
+    n_rounds: int | None = None
     #: The text of ``Run.note``.
     note: str = ""
 
@@ -185,42 +195,42 @@ class Phase:
     def get_round_range(self, episode: int) -> tuple[int, int]:
         """Return the index of an episode's first round, and the index after its last round."""
         start, stop = episode * self.episode_length, (episode + 1) * self.episode_length
-        return start, stop if self.rounds is None else min(stop, self.rounds)
+        return start, stop if self.n_rounds is None else min(stop, self.n_rounds)
 
     def read_episode(self, episode: int) -> tuple[ByDomain, ByDomain]:
         """Return the rounds and the unlabelled target contexts of an episode, by domain."""
         start, stop = self.get_round_range(episode)
-        rounds = self.domain.read_by_domain(start, stop, seed=self.seed)
-        if self.unlabelled is None or start >= self.unlabelled.rounds_available:
+        rounds = self.domain.read_by_domain(start, stop, seed=self.order_seed)
+        if self.target_contexts is None or start >= self.target_contexts.rounds_available:
             return rounds, []
-        stop = min(stop, self.unlabelled.rounds_available)
-        return rounds, self.unlabelled.read_by_domain(start, stop, seed=self.seed)
+        stop = min(stop, self.target_contexts.rounds_available)
+        return rounds, self.target_contexts.read_by_domain(start, stop, seed=self.order_seed)
 
     def build_config(self) -> dict[str, Any]:
         """Return the content of ``config.json``."""
-        training = {
-            "domain": self.domain_name, "episodes": self.episodes, "episode_length": self.episode_length,
-            "rounds": self.rounds, "seed": self.seed, "data": self._compute_data_digest(),
+        training_settings = {
+            "domain": self.domain_name, "episodes": self.n_episodes, "episode_length": self.episode_length,
+            "rounds": self.n_rounds, "seed": self.order_seed, "data": self._compute_data_digest(),
         }  # fmt: skip
-        policy = {**self.policy.settings(), "name": self.policy.name}
-        return {"policy": policy, **(self.settings.config or {}), "training": training}
+        policy_settings = {**self.policy.settings(), "name": self.policy.name}
+        return {"policy": policy_settings, **(self.settings.config or {}), "training": training_settings}
 
     def _compute_data_digest(self) -> str:
         """Return a short digest of the domain's size and its first and last rounds.
 
         It is stored in ``config.json``, so that a folder cannot be resumed with other data.
         """
-        n_rounds = self.get_round_range(self.episodes - 1)[1]
+        n_rounds = self.get_round_range(self.n_episodes - 1)[1]
         digest = hashlib.sha256(f"{len(self.domain)} {self.domain.context_shape}".encode())
         for start in (0, max(0, n_rounds - 4)):
-            rounds = self.domain.rounds(start, min(start + 4, n_rounds), seed=self.seed)
+            rounds = self.domain.rounds(start, min(start + 4, n_rounds), seed=self.order_seed)
             digest.update(np.ascontiguousarray(rounds.contexts).tobytes())
             digest.update(np.ascontiguousarray(rounds.rewards).tobytes())
         return digest.hexdigest()[:16]
 
 
 class Trainer:
-    """Plays one training run. For each episode, call ``play``, adapt the policy, and call ``close``."""
+    """Plays one training run. For each episode, call ``play_rounds``, adapt the policy, and call ``record_episode``."""
 
     def __init__(self, phase: Phase) -> None:
         policy = phase.policy
@@ -239,11 +249,11 @@ class Trainer:
             if self.folder is not None:
                 self.folder.release()
             raise
-        policy.plan(phase.episodes)
+        policy.plan(phase.n_episodes)
         self._episode_start = time.perf_counter()
         self._n_runs = 1
         self._collapse_watch = CollapseWatch()
-        for record in self.history.episodes:  # warnings given before an interruption are not repeated
+        for record in self.history.records:  # warnings given before an interruption are not repeated
             self._collapse_watch.observe(record)
         #: The decisions of the current episode; None for logs.
         self._decisions: RewardedDecision | None = None
@@ -251,16 +261,16 @@ class Trainer:
         self._target_contexts: ByDomain = []
 
     @property
-    def episode(self) -> int:
+    def next_episode(self) -> int:
         """The index of the next episode."""
-        return len(self.history.episodes)
+        return len(self.history.records)
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """True if every episode is recorded."""
-        return self.episode >= self.phase.episodes
+        return self.next_episode >= self.phase.n_episodes
 
-    def play(self, *, episode_start: float | None = None, n_runs: int = 1) -> None:
+    def play_rounds(self, *, episode_start: float | None = None, n_runs: int = 1) -> None:
         """Play the rounds of the next episode, and pass its target contexts to the policy.
 
         Args:
@@ -270,12 +280,12 @@ class Trainer:
                 proportionally less often.
         """
         self._episode_start, self._n_runs = self._episode_start if episode_start is None else episode_start, n_runs
-        rounds, self._target_contexts = self.phase.read_episode(self.episode)
-        self._decisions = _play_episode(self.phase, rounds, self.history)
+        rounds, self._target_contexts = self.phase.read_episode(self.next_episode)
+        self._decisions = _play_rounds(self.phase, rounds, self.history)
         for name, contexts in self._target_contexts:
             self.policy.observe_target(contexts, name)
 
-    def close(self, metrics: dict[str, float] | Exception) -> None:
+    def record_episode(self, metrics: dict[str, float] | Exception) -> None:
         """Record the episode with ``metrics``, the result of ``adapt``. If it is an exception, raise it."""
         if isinstance(metrics, Exception):
             raise metrics
@@ -283,14 +293,14 @@ class Trainer:
         if metrics and self._decisions is not None and self._target_contexts:
             bound_terms = _compute_bound_terms(self.policy, self._decisions, self._target_contexts, history, metrics)
             metrics = {**metrics, **bound_terms}
-        record = _build_record(self.episode, history, metrics)
+        record = _build_record(self.next_episode, history, metrics)
         for message in self._collapse_watch.observe(record):
             warnings.warn(message, CollapseWarning, stacklevel=4)
-        history.episodes.append(record)
+        history.records.append(record)
         now = time.perf_counter()
         history.seconds += (now - self._episode_start) / self._n_runs
         self._episode_start = now
-        if self.folder is not None and (self.folder.is_due() or self.finished):
+        if self.folder is not None and (self.folder.is_save_due() or self.is_finished):
             self.save()
         if self.progress is not None:
             self.progress(record)
@@ -299,14 +309,14 @@ class Trainer:
         """Write the history and then the policy into the folder, if the run has one."""
         if self.folder is None:
             return
-        started = time.perf_counter()
+        start_time = time.perf_counter()
         columns = {name: self.history.concatenate(name) for name in _ROUND_COLUMNS}
         write_npz(self.folder.path / "rounds.npz", columns)
         write_text(self.folder.path / "episodes.jsonl", self.history.format_records())
-        counts = {"episodes": str(len(self.history.episodes)), "rounds": str(len(columns["arm"]))}
+        counts = {"episodes": str(len(self.history.records)), "rounds": str(len(columns["arm"]))}
         notes = {**counts, "seconds": repr(self.history.seconds), "digest": self.history.compute_digest()}
         self.policy.save(self.folder.path / "policy.safetensors", notes=notes)
-        self.folder.record_save(started, n_runs=self._n_runs)
+        self.folder.record_save(start_time, n_runs=self._n_runs)
 
     def _resume(self, folder: Folder) -> History:
         """Restore the policy after the last saved episode, and return the history up to that episode.
@@ -321,21 +331,21 @@ class Trainer:
             self.save()
             return history
         try:
-            saved = read_checkpoint(path)
-            n_rounds, n_episodes = int(saved.notes["rounds"]), int(saved.notes["episodes"])
+            saved_policy = read_checkpoint(path)
+            n_rounds, n_episodes = int(saved_policy.notes["rounds"]), int(saved_policy.notes["episodes"])
             columns = read_npz(folder.path / "rounds.npz")
             for name in _ROUND_COLUMNS:
                 if len(columns[name]) < n_rounds:
                     raise ValueError(f"rounds.npz has {len(columns[name])} of {n_rounds} rounds")
-            history.rounds = [{name: columns[name][:n_rounds] for name in _ROUND_COLUMNS}]
+            history.rounds_by_episode = [{name: columns[name][:n_rounds] for name in _ROUND_COLUMNS}]
             lines = read_bytes(folder.path / "episodes.jsonl").decode().splitlines()[:n_episodes]
             if len(lines) < n_episodes:
                 raise ValueError(f"episodes.jsonl has {len(lines)} of {n_episodes} episodes")
-            history.episodes = [json.loads(line) for line in lines]
-            history.seconds = float(saved.notes["seconds"])
-            if saved.notes["digest"] != history.compute_digest():
+            history.records = [json.loads(line) for line in lines]
+            history.seconds = float(saved_policy.notes["seconds"])
+            if saved_policy.notes["digest"] != history.compute_digest():
                 raise ValueError("rounds.npz or episodes.jsonl does not match the digest saved with the policy")
-            policy.restore(saved.arrays)
+            policy.restore(saved_policy.arrays)
         except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise CheckpointError(f"{folder.path} is damaged ({error}); remove the folder to start again") from error
         return history
@@ -348,7 +358,7 @@ class Trainer:
     def build_run(self) -> Run:
         """Return the history as a ``Run``."""
         arm, reward, regret, propensity = (self.history.concatenate(name) for name in _ROUND_COLUMNS)
-        return Run(arm, reward, regret, propensity, self.history.episodes, self.history.seconds, self.phase.note)
+        return Run(arm, reward, regret, propensity, self.history.records, self.history.seconds, self.phase.note)
 
 
 def _compute_bound_terms(
@@ -358,7 +368,7 @@ def _compute_bound_terms(
 
     The bound is stated for rewards in [0, 1], so rewards, predictions and bonuses are scaled from the user's units.
     """
-    previous_record = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
+    previous_record = next((record for record in reversed(history.records) if "bound_rounds" in record), None)
     target_decisions = [policy.decide(batch, name or "target", rule="ucb") for name, batch in target_batches]
     low, high = policy.reward_moments.reward_range
     return accumulate_bound_terms(
@@ -366,7 +376,7 @@ def _compute_bound_terms(
         alpha=policy.alpha,
         source_decisions=_scale_to_unit(decision, low, high),
         rewards=(decision.reward - low) / (high - low),
-        regrets=history.rounds[-1]["regret"][-len(decision.arm) :] / (high - low),
+        regrets=history.rounds_by_episode[-1]["regret"][-len(decision.arm) :] / (high - low),
         target_decisions=_scale_to_unit(join_decisions(target_decisions), low, high),
         discriminator_accuracy=metrics.get("discriminator_accuracy"),
     )
@@ -377,50 +387,51 @@ def _scale_to_unit(decision: Decision, low: float, high: float) -> Decision:
     return replace(decision, mean=(decision.mean - low) / (high - low), bonus=decision.bonus / (high - low))
 
 
-def _play_episode(phase: Phase, rounds_by_domain: ByDomain, history: History) -> RewardedDecision | None:
+def _play_rounds(phase: Phase, rounds_by_domain: ByDomain, history: History) -> RewardedDecision | None:
     """Play the rounds of every domain in turn, append them to the history, and return the decisions.
 
     Logged rounds are learned without a decision. The result is None if all rounds are logged.
     """
     policy = phase.policy
     decisions: list[RewardedDecision] = []
-    columns = []
+    domain_columns = []
     for name, rounds in rounds_by_domain:
-        domain = name or phase.domain_name
+        domain_name = name or phase.domain_name
         if isinstance(rounds, LoggedRounds):
             weights = weigh_logged_rounds(policy, rounds.propensities, rounds.offered)
-            policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain, weights)
+            policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain_name, weights)
             policy.log_parts |= phase.domain.by_name[name].log_parts  # type: ignore[attr-defined]
-            columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
+            domain_columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
         else:
-            decision = policy.play(rounds.contexts, rounds.rewards, domain)
-            columns.append((decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity))
+            decision = policy.play(rounds.contexts, rounds.rewards, domain_name)
+            domain_columns.append((decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity))
             decisions.append(decision)
-    history.rounds.append(dict(zip(_ROUND_COLUMNS, map(np.concatenate, zip(*columns, strict=True)), strict=True)))
+    columns = map(np.concatenate, zip(*domain_columns, strict=True))
+    history.rounds_by_episode.append(dict(zip(_ROUND_COLUMNS, columns, strict=True)))
     return join_decisions(decisions) if decisions else None
 
 
 def _build_record(episode: int, history: History, metrics: dict[str, float]) -> dict[str, float]:
     """Return the record of the last episode: its number, the regret so far, its mean reward and metrics."""
-    regret_before = history.episodes[-1]["regret"] if history.episodes else 0.0
-    regrets = history.rounds[-1]["regret"]
+    regret_before = history.records[-1]["regret"] if history.records else 0.0
+    regrets = history.rounds_by_episode[-1]["regret"]
     total_regret = None if regret_before is None or np.isnan(regrets).any() else regret_before + float(regrets.sum())
-    reward = float(history.rounds[-1]["reward"].mean())
-    return {"episode": episode + 1, "regret": total_regret, "reward": reward, **metrics}  # type: ignore[dict-item]
+    mean_reward = float(history.rounds_by_episode[-1]["reward"].mean())
+    return {"episode": episode + 1, "regret": total_regret, "reward": mean_reward, **metrics}  # type: ignore[dict-item]
 
 
 def _fit_transform(phase: Phase) -> None:
     """Fit the policy's transform to contexts of every domain of the phase, at most ``_MAX_SAMPLE_BYTES`` in total."""
     policy = phase.policy
-    context_bytes = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
+    context_bytes = max(1, phase.domain.batch(0, 1, seed=phase.order_seed).nbytes)
     n_rows = min(len(phase.domain), max(2, _MAX_SAMPLE_BYTES // (2 * context_bytes)))
-    n_rows = min(phase.episodes * phase.episode_length, n_rows)
-    streams = [phase.domain] if phase.unlabelled is None else [phase.domain, phase.unlabelled]
+    n_rows = min(phase.n_episodes * phase.episode_length, n_rows)
+    context_sets = [phase.domain] if phase.target_contexts is None else [phase.domain, phase.target_contexts]
     samples: dict[int, AnyArray] = {}
-    for stream, default_name in zip(streams, (phase.domain_name, "target"), strict=False):
-        fraction = min(n_rows, len(stream)) / len(stream)
-        for name, domain in stream.by_name.items():
-            sample = domain.batch(0, math.ceil(fraction * len(domain)), seed=phase.seed)
+    for context_set, default_name in zip(context_sets, (phase.domain_name, "target"), strict=False):
+        fraction = min(n_rows, len(context_set)) / len(context_set)
+        for name, domain in context_set.by_name.items():
+            sample = domain.batch(0, math.ceil(fraction * len(domain)), seed=phase.order_seed)
             samples[policy.domains.index(name or default_name)] = sample
     policy.prepare(*(samples[index] for index in sorted(samples)))
 
@@ -436,42 +447,42 @@ def build_source_phase(
     note = ""
     check_domains(policy, source, target)
     length = check_int("episode_length", settings.episode_length, minimum=1)
-    episodes = settings.episodes
-    if episodes is None:
-        source, episodes, length, note = _choose_budget(source, length)
+    n_episodes = settings.episodes
+    if n_episodes is None:
+        source, n_episodes, length, note = _choose_default_budget(source, length)
         settings = replace(settings, episode_length=length)
     else:
-        check_int("episodes", episodes, minimum=1)
+        check_int("episodes", n_episodes, minimum=1)
     max_episodes = source.rounds_available // length
-    if episodes * length > source.rounds_available:
+    if n_episodes * length > source.rounds_available:
         raise InvalidInput(
-            f"{episodes} episodes of {length} are {episodes * length} rounds, but the source has "
+            f"{n_episodes} episodes of {length} are {n_episodes * length} rounds, but the source has "
             f"{source.rounds_available} ({len(source)} contexts, {source.passes} pass(es)); use "
             + (f"at most episodes={max_episodes}" if max_episodes else f"a shorter episode_length than {length}")
-            + f", or build the pair with passes={math.ceil(episodes * length / len(source))}, which shows contexts "
+            + f", or build the pair with passes={math.ceil(n_episodes * length / len(source))}, which shows contexts "
             "again (on the command line --set episodes=... or --set pair_options.passes=...)"
         )
-    return Phase(policy, "source", source, target, episodes, settings.get_order_seed(policy), settings, note=note)
+    return Phase(policy, "source", source, target, n_episodes, settings.get_order_seed(policy), settings, note=note)
 
 
-def _choose_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
+def _choose_default_budget(source: Any, episode_length: int) -> tuple[Any, int, int, str]:
     """Return the source with its passes, the number of episodes, the length of an episode, and ``Run.note``.
 
-    These are the defaults of ``train``, for episodes of at most ``length`` rounds.
+    These are the defaults of ``train``, for episodes of at most ``episode_length`` rounds.
     """
-    default_rounds = _DEFAULT_EPISODES * length
+    default_rounds = _DEFAULT_EPISODES * episode_length
     if source.rounds_available >= default_rounds:
-        return source, _DEFAULT_EPISODES, length, ""
+        return source, _DEFAULT_EPISODES, episode_length, ""
     if not isinstance(source, LoggedDomain):
         passes = min(max(source.passes, _MAX_DEFAULT_PASSES), math.ceil(default_rounds / len(source)))
         if passes > source.passes:
             source = copy.copy(source)
             source.passes = passes
-    length = min(length, source.rounds_available)
-    episodes = min(_DEFAULT_EPISODES, source.rounds_available // length)
-    times = "once" if source.passes == 1 else f"{source.passes} times"
-    note = f"the source's {len(source):,} contexts are shown {times}: {episodes * length:,} rounds"
-    return source, episodes, length, note
+    episode_length = min(episode_length, source.rounds_available)
+    n_episodes = min(_DEFAULT_EPISODES, source.rounds_available // episode_length)
+    times_text = "once" if source.passes == 1 else f"{source.passes} times"
+    note = f"the source's {len(source):,} contexts are shown {times_text}: {n_episodes * episode_length:,} rounds"
+    return source, n_episodes, episode_length, note
 
 
 def check_unlabelled(target: Contexts | None) -> None:

@@ -40,7 +40,7 @@ class Folder:
     def __init__(self, path: str | Path, *, content: str = "a run", save_every: float = 0.0) -> None:
         self.path = make_folder(path)
         self.content = content
-        self._save_every = self._save_interval = save_every
+        self._min_interval = self._save_interval = save_every
         self._lock = ExitStack()
         self._lock.enter_context(lock_folder(self.path, wait=False))
         self._last_save = time.perf_counter()
@@ -53,37 +53,37 @@ class Folder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, *exception_info: object) -> None:
         self.release()
 
-    def claim(self, file: str, settings: Mapping[str, Any]) -> None:
-        """Write the settings to the file ``file``. If it exists, raise an error unless it has the same settings."""
-        path, expected = self.path / file, as_json(settings)
+    def claim(self, file_name: str, settings: Mapping[str, Any]) -> None:
+        """Write the settings to a file of the folder. If it exists, raise an error unless it has the same settings."""
+        path, new_settings = self.path / file_name, as_json(settings)
         if not os.path.lexists(path):
-            write_json(path, expected, sort_keys=True)
+            write_json(path, new_settings, sort_keys=True)
             return
         try:
-            difference = describe_difference(read_json(path), expected)
+            difference = describe_difference(read_json(path), new_settings)
         except DataError as error:
             raise InvalidInput(f"{error}; remove the folder to start again") from None
         if difference:
             message = f"{self.path} holds {self.content} with other settings ({difference}); choose another directory"
             raise InvalidInput(message)
 
-    def is_due(self) -> bool:
+    def is_save_due(self) -> bool:
         """Return True if it is time to save."""
         return time.perf_counter() - self._last_save >= self._save_interval
 
-    def record_save(self, started: float, *, n_runs: int = 1) -> None:
+    def record_save(self, start_time: float, *, n_runs: int = 1) -> None:
         """Record the end of a save, and set the time of the next save.
 
         Args:
-            started: the time at which the save started, from ``time.perf_counter``.
+            start_time: the time at which the save started, from ``time.perf_counter``.
             n_runs: the number of runs that take turns in this process. Each saves proportionally less often.
         """
         self._last_save = time.perf_counter()
-        interval = _SAVE_INTERVAL_FACTOR * n_runs * (self._last_save - started)
-        self._save_interval = max(self._save_every, interval) if self._save_every else 0.0
+        interval = _SAVE_INTERVAL_FACTOR * n_runs * (self._last_save - start_time)
+        self._save_interval = max(self._min_interval, interval) if self._min_interval else 0.0
 
 
 def as_json(settings: Mapping[str, Any]) -> Any:
@@ -122,7 +122,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         #: The number of the signal; None if none has arrived.
-        self.signal: int | None = None
+        self.signal_number: int | None = None
         #: The handlers that signals had before training, by signal number.
         self.previous_handlers: dict[int, Any] = {}
 
@@ -132,15 +132,15 @@ class StopRequest:
         Usually that handler raises an exception (``KeyboardInterrupt`` for Ctrl-C) or ends the process. If it returns,
         training continues.
         """
-        if self.signal is None:
+        if self.signal_number is None:
             return
-        number, self.signal = self.signal, None
+        signal_number, self.signal_number = self.signal_number, None
         save()
-        handler = self.previous_handlers[number]
+        handler = self.previous_handlers[signal_number]
         if not callable(handler):
-            self.signal = number
+            self.signal_number = signal_number
             raise _DefaultSignalAction
-        handler(number, None)
+        handler(signal_number, None)
 
 
 @contextmanager
@@ -156,19 +156,19 @@ def defer_stop_signals(*, enabled: bool) -> Iterator[StopRequest]:
         yield request
         return
 
-    def record_signal(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and request.signal == number:
-            request.signal = None
-            signal.signal(number, request.previous_handlers[number])
-            signal.raise_signal(number)
+    def record_signal(signal_number: int, _frame: FrameType | None) -> None:
+        if signal_number == signal.SIGINT and request.signal_number == signal_number:
+            request.signal_number = None
+            signal.signal(signal_number, request.previous_handlers[signal_number])
+            signal.raise_signal(signal_number)
         else:
-            request.signal = number
+            request.signal_number = signal_number
 
-    for number in _DEFERRED_SIGNALS:
-        handler = signal.getsignal(number)
+    for deferred_signal in _DEFERRED_SIGNALS:
+        handler = signal.getsignal(deferred_signal)
         if handler is not None and handler is not signal.SIG_IGN:  # it is None if C code has set it
-            request.previous_handlers[number] = handler
-            signal.signal(number, record_signal)
+            request.previous_handlers[deferred_signal] = handler
+            signal.signal(deferred_signal, record_signal)
     try:
         with suppress(_DefaultSignalAction):
             yield request
@@ -176,5 +176,5 @@ def defer_stop_signals(*, enabled: bool) -> Iterator[StopRequest]:
         for signal_number, handler in request.previous_handlers.items():
             signal.signal(signal_number, handler)
         # The signal's default action must end the process, or the signal arrived after the last episode.
-        if request.signal is not None:
-            signal.raise_signal(request.signal)
+        if request.signal_number is not None:
+            signal.raise_signal(request.signal_number)
