@@ -8,8 +8,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from daband.bench.report._method_summaries import label
-from daband.bench.report._sections import comparison_tables
+from daband.bench.report._method_summaries import get_label
+from daband.bench.report._sections import build_comparison_tables
 from daband.cli._shared import make_report_table
 
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
@@ -68,11 +68,11 @@ def test_a_table_of_all_methods_fits_eighty_columns(feedback, unit):
         for seed in range(5)
     ]  # fmt: skip
     console = Console(width=80, file=io.StringIO())
-    (table,) = comparison_tables("digit", records)
+    (table,) = build_comparison_tables("digit", records)
     console.print(make_report_table(table, without=("by class", "paper", "rounds", "seeds", "seconds per run")))
     shown = console.file.getvalue()
     assert "…" not in shown
-    assert all(f"│ {label(method, 'default')} " in shown for method in methods)
+    assert all(f"│ {get_label(method, 'default')} " in shown for method in methods)
     assert ("0.7000 ± 0.1581" in shown) == (unit == 1.0)
 
 

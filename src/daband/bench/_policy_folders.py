@@ -266,11 +266,5 @@ def _assess_run(run_folder: Path, spec: RunSpec, incumbent: Any) -> Assessment:
         # The chosen policy has learned the held-out source rounds, the trained candidate has not.
         candidate_folder = _find_candidate_folder(run_folder, read_json(run_folder / CHOICE_FILE)["table"], spec.seed)
         policy = load_policy(candidate_folder / "policy.safetensors")
-    return assess(
-        policy,
-        source=pair.source_test,
-        target=pair.target,
-        incumbent=incumbent,
-        rule=spec.rule,
-        arm_names=pair.class_names,
-    )
+    source, target, names = pair.source_test, pair.target, pair.class_names
+    return assess(policy, source=source, target=target, incumbent=incumbent, rule=spec.rule, arm_names=names)

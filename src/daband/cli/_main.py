@@ -175,10 +175,10 @@ def ablate(
     folder = out or Path("runs") / f"{name_folder(name)}-ablation"
 
     def print_results(records: Records) -> None:
-        from daband.bench.report._sections import ablation_tables  # imports matplotlib
+        from daband.bench.report._sections import build_ablation_tables  # imports matplotlib
 
         for pair, pair_records in group_by(records, lambda record: record["pair"]).items():
-            print_tables(ablation_tables(pair, pair_records), without=(*_REPORT_ONLY_COLUMNS, "source regret"))
+            print_tables(build_ablation_tables(pair, pair_records), without=(*_REPORT_ONLY_COLUMNS, "source regret"))
 
     print_results(run_all(specs, folder, jobs=jobs, on_failure=print_results))
     print_line(f"Runs and results.json: {folder}")
@@ -197,10 +197,10 @@ def continue_command(
     specs = [read_spec(path) for path in find_finished_runs(folder)]
 
     def print_results(records: Records) -> None:
-        from daband.bench.report._sections import continued_table  # imports matplotlib
+        from daband.bench.report._sections import build_continued_table  # imports matplotlib
 
         for pair, pair_records in group_by(records, lambda record: record["pair"]).items():
-            print_tables([continued_table(pair, pair_records)])
+            print_tables([build_continued_table(pair, pair_records)])
 
     def work(listener: Callable[[Any], None]) -> Records:
         return continue_bench(folder, rounds=rounds, on_event=listener)
@@ -344,13 +344,13 @@ def _run_methods(
     print_line(f"{title}: {len(specs)} runs")
 
     def print_results(records: Records) -> None:
-        from daband.bench.report._sections import comparison_tables, pairs_tables  # imports matplotlib
+        from daband.bench.report._sections import build_comparison_tables, build_pairs_tables  # imports matplotlib
 
         by_pair = group_by(records, lambda record: record["pair"])
         for pair, pair_records in by_pair.items():
-            print_tables(comparison_tables(pair, pair_records), without=_REPORT_ONLY_COLUMNS)
+            print_tables(build_comparison_tables(pair, pair_records), without=_REPORT_ONLY_COLUMNS)
         if len(by_pair) > 1:
-            print_tables(pairs_tables(title, records))
+            print_tables(build_pairs_tables(title, records))
 
     records = run_all(specs, out, jobs=jobs, on_failure=print_results)
     print_results(records)

@@ -29,7 +29,7 @@ def test_digit_averages(method, average):
 def test_single_numbers(pair, method, name, value, deviation):
     row = read_paper_accuracy(pair)[method]
     assert row.per_class[name] == value
-    assert row.deviation[name] == deviation
+    assert row.per_class_deviation[name] == deviation
 
 
 @pytest.mark.parametrize("pair", ["digit", "visda17", "s2rda49"])

@@ -74,7 +74,7 @@ def page(images):
 @pytest.fixture(autouse=True)
 def quick_figures(monkeypatch):
     """Figures are built but not drawn, which takes most of the time; the fixture ``page`` draws them before."""
-    monkeypatch.setattr(_page, "_figure_bytes", lambda *_: b"<svg/>")
+    monkeypatch.setattr(_page, "_render_figure", lambda *_: b"<svg/>")
 
 
 def test_summary_is_mean_and_sample_deviation(vectors):

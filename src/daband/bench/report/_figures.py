@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from daband._arrays import FloatArray
 from daband.bench._records import Metric
-from daband.bench.report._method_summaries import Key, label
+from daband.bench.report._method_summaries import MethodKey, get_label
 from daband.bench.report._run_files import RunCurves
 
 #: Matplotlib's settings for every figure of a report.
@@ -28,7 +28,7 @@ COLOURS = (
 #: Colour of dots and of the outlines of diamonds.
 _INK = "#1b1f24"
 #: Colour and line style by method.
-_STYLES = {
+_STYLE_BY_METHOD = {
     "daband": ("#d55e00", "-"), "mixture": ("#e69f00", "-"), "nlinucb": ("#0072b2", "-"), "linucb": ("#009e73", "-"),
     "trees": ("#8c510a", "-"), "nlinucb-p": ("#56b4e9", "--"), "linucb-p": ("#cc79a7", "--"),
     "random": ("#7a7f87", ":"), "constant": ("#b3a100", ":"),
@@ -38,10 +38,10 @@ _STYLES = {
 def get_style(method: str, variant: str = "default") -> tuple[str, str]:
     """Return the colour and the line style of a method in all figures.
 
-    Methods and variants without an entry in ``_STYLES`` get a colour and a style by a hash of their name.
+    Methods and variants without an entry in ``_STYLE_BY_METHOD`` get a colour and a style by a hash of their name.
     """
-    if method in _STYLES and variant == "default":
-        return _STYLES[method]
+    if method in _STYLE_BY_METHOD and variant == "default":
+        return _STYLE_BY_METHOD[method]
     hash_byte = hashlib.sha256(f"{method} {variant}".encode()).digest()[0]
     return COLOURS[hash_byte % len(COLOURS)], ("-", "--", "-.")[hash_byte % 3]
 
@@ -57,36 +57,37 @@ class ScoreRow:
     """A row of ``draw_scores``: a method with its scores."""
 
     #: The method and its variant.
-    key: Key
+    key: MethodKey
     #: A score per seed.
-    values: FloatArray
+    scores: FloatArray
     #: The paper's accuracy; None if the paper has none.
-    paper: float | None = None
+    paper_accuracy: float | None = None
 
 
 def draw_scores(rows: Sequence[ScoreRow], metric: Metric) -> Figure:
     """Draw target scores, the best method on top. A bar is a mean, a dot one seed, a diamond the paper's accuracy."""
-    ranked_rows = sorted(rows, key=lambda row: float(row.values.mean()))
+    ranked_rows = sorted(rows, key=lambda row: float(row.scores.mean()))
     figure, axes = _create_figure(0.95 + 0.42 * len(ranked_rows))
     for y, row in enumerate(ranked_rows):
-        mean, (colour, _) = float(row.values.mean()), get_style(*row.key)
+        mean, (colour, _) = float(row.scores.mean()), get_style(*row.key)
         axes.barh(y, mean, height=0.62, color=colour, alpha=0.45, linewidth=0)
-        dot_heights = y + np.linspace(-0.25, 0.25, len(row.values) + 2)[1:-1]
-        axes.plot(row.values, dot_heights, "o", color=_INK, markersize=2.6, markeredgewidth=0)
-        if row.paper is not None:
-            axes.plot(row.paper, y, "D", markersize=5.5, markerfacecolor="white", markeredgecolor=_INK, zorder=4)
-        text = f"{mean:,.{metric.count_decimals(mean)}f}"
-        axes.text(1.01, y, text, transform=axes.get_yaxis_transform(), va="center", fontweight="bold", color=colour)
-    axes.set_yticks(range(len(ranked_rows)), [shorten_text(label(*row.key), 32) for row in ranked_rows])
+        dot_heights = y + np.linspace(-0.25, 0.25, len(row.scores) + 2)[1:-1]
+        axes.plot(row.scores, dot_heights, "o", color=_INK, markersize=2.6, markeredgewidth=0)
+        if row.paper_accuracy is not None:
+            colours = {"markerfacecolor": "white", "markeredgecolor": _INK}
+            axes.plot(row.paper_accuracy, y, "D", markersize=5.5, zorder=4, **colours)
+        mean_text, right_edge = f"{mean:,.{metric.count_decimals(mean)}f}", axes.get_yaxis_transform()
+        axes.text(1.01, y, mean_text, transform=right_edge, va="center", fontweight="bold", color=colour)
+    axes.set_yticks(range(len(ranked_rows)), [shorten_text(get_label(*row.key), 32) for row in ranked_rows])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
-    paper_remark = "; diamond: the paper" if any(row.paper is not None for row in ranked_rows) else ""
+    paper_remark = "; diamond: the paper" if any(row.paper_accuracy is not None for row in ranked_rows) else ""
     axes.set_xlabel(f"{metric.name}; bar: mean, dot: one seed{paper_remark}")
     return figure
 
 
-def draw_regret(curves: Mapping[Key, RunCurves], *, domain: str) -> Figure:
+def draw_regret(curves_by_method: Mapping[MethodKey, RunCurves], *, domain: str) -> Figure:
     """Draw the cumulative regret over rounds in a domain, "source" or "target".
 
     A line is the mean over seeds, and its band is the range of seeds.
@@ -95,17 +96,17 @@ def draw_regret(curves: Mapping[Key, RunCurves], *, domain: str) -> Figure:
     large that it would hide all other differences.
     """
     figure, axes = _create_figure(3.2)
-    learners = [curve for (method, _), curve in curves.items() if method not in ("random", "constant")]
-    # If nothing has regret, the limit is 1.
-    y_limit = 1.08 * max(float(curve.values[:, -1].max()) for curve in learners or curves.values()) or 1.0
-    axes.set_xlim(0, max(int(curve.rounds[-1]) for curve in curves.values()))
+    learners = [key for key in curves_by_method if key[0] not in ("random", "constant")]
+    last_regrets = [float(curves_by_method[key].values[:, -1].max()) for key in learners or curves_by_method]
+    y_limit = 1.08 * max(last_regrets) or 1.0  # 1 if nothing has regret
+    axes.set_xlim(0, max(int(curves.rounds[-1]) for curves in curves_by_method.values()))
     axes.set_ylim(0, y_limit)
-    for key, curve in curves.items():
+    for key, curves in curves_by_method.items():
         colour, line_style = get_style(*key)
-        name = shorten_text(label(*key), 32)
-        axes.plot(curve.rounds, curve.values.mean(axis=0), color=colour, linestyle=line_style, label=name)
-        low, high = curve.values.min(axis=0), curve.values.max(axis=0)
-        axes.fill_between(curve.rounds, low, high, color=colour, alpha=0.18, linewidth=0)
+        label = shorten_text(get_label(*key), 32)
+        axes.plot(curves.rounds, curves.values.mean(axis=0), color=colour, linestyle=line_style, label=label)
+        low, high = curves.values.min(axis=0), curves.values.max(axis=0)
+        axes.fill_between(curves.rounds, low, high, color=colour, alpha=0.18, linewidth=0)
     figure.legend(loc="outside upper center", ncols=3, handletextpad=0.5, columnspacing=1.2)
     axes.grid(axis="y")
     axes.set_xlabel(f"rounds in the {domain}")

@@ -20,9 +20,9 @@ from daband.bench._records import Metric, PairedTest, Record, choose_metric, com
 #: The text for a value that is not known.
 UNKNOWN = "unknown"
 #: A method and its variant.
-Key = tuple[str, str]
+MethodKey = tuple[str, str]
 #: The method with which others are compared, Neural-LinUCB.
-BASELINE: Key = ("nlinucb", "default")
+BASELINE: MethodKey = ("nlinucb", "default")
 #: The terms that an ablation keeps: R (regression error), P (predicted reward) and D (divergence of the domains). The
 #: last combination is the full method.
 ABLATION_LETTERS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
@@ -36,15 +36,15 @@ ABLATION_BASES: dict[str, dict[str, tuple[str, ...]]] = {
     "default-rpd": {"R": _R_TERMS, "P": _P_TERMS, "D": ("adversarial", "target_diversity", "pseudo_labels")},
 }
 #: Method names as in the paper.
-_LABELS = {
+_LABEL_BY_METHOD = {
     "daband": "DABand", "nlinucb": "NLinUCB", "nlinucb-p": "NLinUCB-P", "linucb": "LinUCB", "linucb-p": "LinUCB-P",
     "mixture": "Mixture", "trees": "Trees", "random": "Random", "constant": "Constant",
 }  # fmt: skip
 
 
-def label(method: str, variant: str = "default") -> str:
+def get_label(method: str, variant: str = "default") -> str:
     """Return the name of a method in tables and figures, with its variant in brackets unless it is the default."""
-    name = _LABELS.get(method, method)
+    name = _LABEL_BY_METHOD.get(method, method)
     return name if variant == "default" else f"{name} ({variant})"
 
 
@@ -57,7 +57,7 @@ class Mean:
     #: The sample standard deviation; 0 for a single seed.
     deviation: float
     #: The number of seeds.
-    seeds: int
+    n_seeds: int
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Mean:
@@ -68,14 +68,14 @@ class Mean:
         deviation = float(np.std(known_values, ddof=1)) if len(known_values) > 1 else 0.0
         return cls(float(np.mean(known_values)), deviation, len(known_values))
 
-    def format(self, digits: int) -> str:
+    def format(self, n_decimals: int) -> str:
         """Return the mean as text with this number of decimals, such as "0.91 ± 0.02"; "unknown" without a value.
 
         The standard deviation is left out for a single seed.
         """
         if self.value is None:
             return UNKNOWN
-        return f"{self.value:,.{digits}f}" + (f" ± {self.deviation:,.{digits}f}" if self.seeds > 1 else "")
+        return f"{self.value:,.{n_decimals}f}" + (f" ± {self.deviation:,.{n_decimals}f}" if self.n_seeds > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -110,16 +110,21 @@ class MethodSummary:
     #: The mean reward of the logging policy; unknown if the source is not a log.
     logger_value: Mean
     #: The number of training rounds of a run.
-    rounds: int
+    n_rounds: int
     #: The mean duration of a run, in seconds.
     seconds: float
     #: The fraction of target contexts for which each arm was chosen, over all seeds; empty if it was not counted.
     arm_fractions: tuple[float, ...]
 
     @property
-    def key(self) -> Key:
+    def key(self) -> MethodKey:
         """The method and the variant."""
         return self.method, self.variant
+
+    @property
+    def label(self) -> str:
+        """The name of the method in tables and figures."""
+        return get_label(self.method, self.variant)
 
     @property
     def score(self) -> Mean:
@@ -127,12 +132,12 @@ class MethodSummary:
         return self.accuracy if self.metric.field == "target_accuracy" else self.value
 
     @property
-    def rank(self) -> float:
+    def sort_score(self) -> float:
         """A key to sort by: the mean of the ranking metric, or minus infinity if it is unknown."""
         return -np.inf if self.score.value is None else self.score.value
 
 
-def get_key(record: Record) -> Key:
+def get_key(record: Record) -> MethodKey:
     """Return the method and the variant of a record."""
     return record["method"], record["variant"]
 
@@ -144,31 +149,34 @@ def filter_labelled(records: Sequence[Record]) -> list[Record]:
 
 def summarise(records: Sequence[Record]) -> list[MethodSummary]:
     """Return a summary per pair, method and variant, in the order of first appearance."""
-    rows = []
-    for (pair, method, variant), group in group_by(records, lambda record: (record["pair"], *get_key(record))).items():
+    method_summaries = []
+    groups = group_by(records, lambda record: (record["pair"], *get_key(record)))
+    for (pair, method, variant), method_records in groups.items():
 
-        def average(field: str, group: list[Record] = group) -> Mean:
-            return Mean.of([record.get(field) for record in group])
+        def compute_mean(field: str, records: list[Record] = method_records) -> Mean:
+            """Return the mean of a field of the method's records."""
+            return Mean.of([record.get(field) for record in records])
 
-        means: dict[str, Any] = {
-            **{name: average(f"target_{name}") for name in ("accuracy", "accuracy_macro", "value", "regret")},
-            **{name: average(f"target_{name}").value for name in ("best_value", "constant_value")},
-            **{name: average(name) for name in ("source_regret", "source_reward", "logger_value")},
+        mean_fields: dict[str, Any] = {
+            **{name: compute_mean(f"target_{name}") for name in ("accuracy", "accuracy_macro", "value", "regret")},
+            **{name: compute_mean(f"target_{name}").value for name in ("best_value", "constant_value")},
+            **{name: compute_mean(name) for name in ("source_regret", "source_reward", "logger_value")},
         }
-        seeds = tuple(record["seed"] for record in group)
+        seeds = tuple(record["seed"] for record in method_records)
         metric = choose_metric([record for record in records if record["pair"] == pair])
-        seconds = float(np.mean([record.get("wall_seconds", np.nan) for record in group]))
-        fields = {"rounds": group[0]["rounds"], "seconds": seconds, "arm_fractions": _compute_arm_fractions(group)}
-        rows.append(MethodSummary(pair, method, variant, seeds, metric, **means, **fields))
-    return rows
+        seconds = float(np.mean([record.get("wall_seconds", np.nan) for record in method_records]))
+        n_rounds, arm_fractions = method_records[0]["rounds"], _compute_arm_fractions(method_records)
+        other_fields = {"n_rounds": n_rounds, "seconds": seconds, "arm_fractions": arm_fractions}
+        method_summaries.append(MethodSummary(pair, method, variant, seeds, metric, **mean_fields, **other_fields))
+    return method_summaries
 
 
-def _compute_arm_fractions(group: Sequence[Record]) -> tuple[float, ...]:
+def _compute_arm_fractions(records: Sequence[Record]) -> tuple[float, ...]:
     """Return the fraction of target contexts for which each arm was chosen; empty if it was not counted."""
-    arm_counts = [record["target_arm_counts"] for record in group if record.get("target_arm_counts")]
-    if not arm_counts or len({len(counts) for counts in arm_counts}) > 1:
+    counts_by_run = [record["target_arm_counts"] for record in records if record.get("target_arm_counts")]
+    if not counts_by_run or len({len(counts) for counts in counts_by_run}) > 1:
         return ()
-    counts = np.sum(arm_counts, axis=0)
+    counts = np.sum(counts_by_run, axis=0)
     return tuple((counts / counts.sum()).tolist())
 
 
@@ -191,45 +199,48 @@ class MethodComparison:
     """The best method in the target and its difference to a rival, in mean scores over pairs, paired by seed."""
 
     metric: Metric
-    best: Key
+    best: MethodKey
     mean: Mean
     #: Neural-LinUCB if it ran and is not the best, else the runner-up; None if nothing else ran.
-    rival: Key | None
-    paired: PairedTest | None
+    rival: MethodKey | None
+    paired_test: PairedTest | None
 
 
-def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[int, float]:
+def score_by_seed(records: Sequence[Record], key: MethodKey, metric: Metric) -> dict[int, float]:
     """Return the mean score of a method over its pairs, by seed. Seeds that lack one of its pairs are dropped."""
-    runs = [record for record in records if get_key(record) == key]
-    pairs = {record["pair"] for record in runs}
-    by_seed: dict[int, dict[str, float]] = {}
-    for record in runs:
+    method_records = [record for record in records if get_key(record) == key]
+    pairs = {record["pair"] for record in method_records}
+    scores_by_seed: dict[int, dict[str, float]] = {}
+    for record in method_records:
         if record[metric.field] is not None:
-            by_seed.setdefault(record["seed"], {})[record["pair"]] = record[metric.field]
-    return {seed: float(np.mean(list(scores.values()))) for seed, scores in by_seed.items() if scores.keys() == pairs}
+            scores_by_seed.setdefault(record["seed"], {})[record["pair"]] = record[metric.field]
+    complete_scores = {seed: scores for seed, scores in scores_by_seed.items() if scores.keys() == pairs}
+    return {seed: float(np.mean(list(scores.values()))) for seed, scores in complete_scores.items()}
 
 
 def find_best_method(records: Sequence[Record]) -> MethodComparison | None:
     """Return the best of the methods that ran on all pairs; None if there is none, or if no target has labels."""
     pairs = {record["pair"] for record in records}
     metric = choose_metric(records)
-    by_key: dict[Key, dict[int, float]] = {}
-    for key, runs in group_by(records, get_key).items():
-        by_seed = score_by_seed(runs, key, metric)
-        if by_seed and {record["pair"] for record in runs} == pairs:
-            by_key[key] = by_seed
-    if not by_key:
+    scores_by_method: dict[MethodKey, dict[int, float]] = {}
+    for key, method_records in group_by(records, get_key).items():
+        scores_by_seed = score_by_seed(method_records, key, metric)
+        if scores_by_seed and {record["pair"] for record in method_records} == pairs:
+            scores_by_method[key] = scores_by_seed
+    if not scores_by_method:
         return None
-    best, *others = sorted(by_key, key=lambda key: -float(np.mean(list(by_key[key].values()))))
+    best, *others = sorted(scores_by_method, key=lambda key: -float(np.mean(list(scores_by_method[key].values()))))
     rival = BASELINE if BASELINE in others else others[0] if others else None
-    paired = None if rival is None else compare_seeds(by_key[best], by_key[rival])
-    return MethodComparison(metric, best, Mean.of(list(by_key[best].values())), rival, paired)
+    paired_test = None if rival is None else compare_seeds(scores_by_method[best], scores_by_method[rival])
+    return MethodComparison(metric, best, Mean.of(list(scores_by_method[best].values())), rival, paired_test)
 
 
-def compare_seeds(first: Mapping[int, float], second: Mapping[int, float]) -> PairedTest | None:
-    """Return ``first - second`` on the seeds that both have; None if they have none in common."""
-    seeds = sorted(first.keys() & second.keys())
-    return compare_paired([first[seed] for seed in seeds], [second[seed] for seed in seeds]) if seeds else None
+def compare_seeds(first_scores: Mapping[int, float], second_scores: Mapping[int, float]) -> PairedTest | None:
+    """Return ``first_scores - second_scores`` on the seeds that both have; None if they have none in common."""
+    seeds = sorted(first_scores.keys() & second_scores.keys())
+    if not seeds:
+        return None
+    return compare_paired([first_scores[seed] for seed in seeds], [second_scores[seed] for seed in seeds])
 
 
 @dataclass(frozen=True)
@@ -242,7 +253,7 @@ class PaperAccuracy:
     #: Accuracy by class name.
     per_class: dict[str, float]
     #: Standard deviation by class name.
-    deviation: dict[str, float]
+    per_class_deviation: dict[str, float]
 
 
 @lru_cache(maxsize=1)
@@ -259,7 +270,7 @@ def read_paper_accuracy(pair: str) -> dict[str, PaperAccuracy]:
             average=row["average"],
             average_deviation=row["average_deviation"],
             per_class=dict(zip(table["classes"], row["per_class"], strict=True)),
-            deviation=dict(zip(table["classes"], row["deviation"], strict=True)),
+            per_class_deviation=dict(zip(table["classes"], row["deviation"], strict=True)),
         )
         for method, row in table.get("methods", {}).items()
     }

@@ -25,7 +25,7 @@ _REQUIRED_FIELDS = (
     "source_regret", "rounds",
 )  # fmt: skip
 #: Maximum number of points of a curve in a figure. A figure cannot show more, and a run has more rounds.
-_MAX_POINTS = 240
+_MAX_CURVE_POINTS = 240
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ class RunFiles:
         regret = None if path is None else read_npz(path, ("regret",)).get("regret")
         if regret is None or not len(regret) or not np.isfinite(regret).all():
             return None
-        indices = np.unique(np.linspace(0, len(regret) - 1, min(len(regret), _MAX_POINTS)).round().astype(np.int64))
+        n_points = min(len(regret), _MAX_CURVE_POINTS)
+        indices = np.unique(np.linspace(0, len(regret) - 1, n_points).round().astype(np.int64))
         return indices + 1, np.cumsum(regret)[indices]
 
     def read_continued(self) -> Record:
@@ -156,8 +157,9 @@ def merge_curves(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> RunCur
     if not known_curves:
         return None
     last_round = min(int(rounds[-1]) for rounds, _ in known_curves)
-    grid = next(rounds[rounds <= last_round] for rounds, _ in known_curves if int(rounds[-1]) == last_round)
-    return RunCurves(grid, np.stack([np.interp(grid, rounds, values) for rounds, values in known_curves]))
+    common_rounds = next(rounds[rounds <= last_round] for rounds, _ in known_curves if int(rounds[-1]) == last_round)
+    curve_values = [np.interp(common_rounds, rounds, values) for rounds, values in known_curves]
+    return RunCurves(common_rounds, np.stack(curve_values))
 
 
 def frame(folders: Folders) -> pl.DataFrame:

@@ -1,7 +1,7 @@
 """Build the sections of a report, from methods by pair and class to learning curves and warnings.
 
-A ``Section`` has texts, tables and drawings. Functions named ``*_sections`` and ``*_tables`` return them for runs and
-records. Their captions are templates in ``captions.toml``. The last functions format numbers.
+A ``Section`` has texts, tables and drawings. Functions whose names start with "build" return sections and tables for
+runs and records. Their captions are templates in ``captions.toml``. The last functions format numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from daband.bench._records import TARGET_ACCURACY, Metric, PairedTest, Records, 
 from daband.bench._variants import compute_ablation_rows
 from daband.bench.report import _figures as figures
 from daband.bench.report import _method_summaries as summaries
-from daband.bench.report._method_summaries import BASELINE, UNKNOWN, Key, Mean, MethodSummary, label
+from daband.bench.report._method_summaries import BASELINE, UNKNOWN, Mean, MethodKey, MethodSummary, get_label
 from daband.bench.report._run_files import RunFiles, merge_curves
 from daband.evaluation._collapse_watch import CollapseWatch
 
@@ -34,7 +34,9 @@ _MAX_CURVES = 8
 #: Maximum number of warnings in the report.
 _MAX_WARNINGS = 12
 #: Fields of ``environment.json`` in the report.
-_VERSIONS = ("daband", "commit", "python", "numpy", "torch", "system", "processor", "cpus", "device", "accelerator")
+_ENVIRONMENT_FIELDS = (
+    "daband", "commit", "python", "numpy", "torch", "system", "processor", "cpus", "device", "accelerator",
+)  # fmt: skip
 #: The observable terms of the regret bound, with their names in the table.
 _BOUND_TERMS = {
     "source_regret": "source regret", "regression_error": "regression error", "divergence": "divergence",
@@ -109,64 +111,66 @@ def _read_captions() -> dict[str, jinja2.Template]:
     return {name: environment.from_string(text) for name, text in texts.items()}
 
 
-def caption(name: str, /, **values: Any) -> str:
+def render_caption(name: str, /, **values: Any) -> str:
     """Return a text of ``captions.toml`` with its values, not yet escaped."""
     return _read_captions()[name].render(**values)
 
 
-def slug(name: str) -> str:
+def make_slug(name: str) -> str:
     """Return a pair's name as a file name."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
 
 
-def result_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
+def build_result_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     """Return the results on one pair: the comparison of methods, and the ablation."""
-    roles = group_by([run.record for run in runs], summaries.get_role)
+    records_by_role = group_by([run.record for run in runs], summaries.get_role)
     sections = []
-    if "comparison" in roles:
+    if "comparison" in records_by_role:
         # If each arm has its own context, an arm index has another meaning in every round.
         has_shared_arms = runs[0].read_json_file("config.json").get("policy", {}).get("arms") == "shared"
-        sections += _comparison_sections(pair, roles["comparison"], by_class=not has_shared_arms)
-    if "ablation" in roles:
-        sections.append(Section("Ablation of R, P and D", tables=ablation_tables(pair, roles["ablation"])))
+        sections += _build_comparison_sections(pair, records_by_role["comparison"], with_classes=not has_shared_arms)
+    if "ablation" in records_by_role:
+        tables = build_ablation_tables(pair, records_by_role["ablation"])
+        sections.append(Section("Ablation of R, P and D", tables=tables))
     return sections
 
 
-def _comparison_sections(pair: str, records: Records, *, by_class: bool) -> list[Section]:
+def _build_comparison_sections(pair: str, records: Records, *, with_classes: bool) -> list[Section]:
     """Return the sections that compare methods on a pair."""
-    rows, tables = _rank_methods(records), comparison_tables(pair, records)
+    rows, tables = _rank_methods(records), build_comparison_tables(pair, records)
     if not summaries.filter_labelled(records):
         return [Section("Results without target labels", tables=tables)]
-    metric, paper = rows[0].metric, summaries.read_paper_accuracy(pair)
+    metric, paper_accuracies = rows[0].metric, summaries.read_paper_accuracy(pair)
     score_rows = []
     for row in rows:
-        average = paper[row.method].average if row.variant == "default" and row.method in paper else None
-        scores = summaries.score_by_seed(records, row.key, metric)
-        score_rows.append(figures.ScoreRow(row.key, np.array(list(scores.values())), average))
-    listed = "; ".join(f"{label(*row.key)} {row.score.format(metric.count_decimals(row.score.value))}" for row in rows)
+        paper_row = paper_accuracies.get(row.method) if row.variant == "default" else None
+        scores = np.array(list(summaries.score_by_seed(records, row.key, metric).values()))
+        score_rows.append(figures.ScoreRow(row.key, scores, None if paper_row is None else paper_row.average))
+    score_texts = [row.score.format(metric.count_decimals(row.score.value)) for row in rows]
+    scores_text = "; ".join(f"{row.label} {text}" for row, text in zip(rows, score_texts, strict=True))
     drawing = Drawing(
-        f"{slug(pair)}-{metric.field.removeprefix('target_')}",
+        f"{make_slug(pair)}-{metric.field.removeprefix('target_')}",
         figures.draw_scores(score_rows, metric),
-        caption("score", pair=pair, metric=metric.name),
-        f"{metric.name.capitalize()} by method: {listed}.",
+        render_caption("score", pair=pair, metric=metric.name),
+        f"{metric.name.capitalize()} by method: {scores_text}.",
     )
-    texts = [caption("budget", rounds=f"{records[0]['rounds']:,}")] if paper else []
-    classes = _find_class_names(records)
-    if not by_class or not classes or metric is not TARGET_ACCURACY:
+    texts = [render_caption("budget", rounds=f"{records[0]['rounds']:,}")] if paper_accuracies else []
+    class_names = _find_class_names(records)
+    if not with_classes or not class_names or metric is not TARGET_ACCURACY:
         return [Section(metric.name.capitalize(), texts, [drawing], tables)]
-    class_table = _class_table(pair, rows, records, classes)
-    if len(classes) <= _MAX_OPEN_CLASSES:
+    class_table = _build_class_table(pair, rows, records, class_names)
+    if len(class_names) <= _MAX_OPEN_CLASSES:
         return [Section(metric.name.capitalize(), texts, [drawing], [*tables, class_table])]
-    class_section = Section(f"Every class ({len(classes)})", tables=[class_table], folded=True)
+    class_section = Section(f"Every class ({len(class_names)})", tables=[class_table], folded=True)
     return [Section(metric.name.capitalize(), texts, [drawing], tables), class_section]
 
 
 def _rank_methods(records: Records) -> list[MethodSummary]:
     """Return the summaries of methods, the best first."""
-    return sorted(summaries.summarise(records), key=lambda row: -row.rank)
+    return sorted(summaries.summarise(records), key=lambda row: -row.sort_score)
 
 
-def comparison_tables(pair: str, records: Records) -> list[Table]:
+def build_comparison_tables(pair: str, records: Records) -> list[Table]:
     """Return the table of methods on one pair, with target scores, gains, the paper's accuracy and source regret.
 
     If exactly one arm is right, the score is the accuracy, with the gain over Neural-LinUCB. Otherwise it is the value
@@ -175,36 +179,38 @@ def comparison_tables(pair: str, records: Records) -> list[Table]:
     """
     rows = _rank_methods(records)
     if not summaries.filter_labelled(records):
-        return _unlabelled_tables(pair, rows, records)
+        return _build_unlabelled_tables(pair, rows, records)
     metric = rows[0].metric
     is_accuracy = metric is TARGET_ACCURACY
-    paper = summaries.read_paper_accuracy(pair)
-    paper_rows = [paper.get(row.method) if row.variant == "default" else None for row in rows]
-    digits = metric.count_decimals(*(row.score.value for row in rows), significant=4)
+    paper_accuracies = summaries.read_paper_accuracy(pair)
+    paper_rows = [paper_accuracies.get(row.method) if row.variant == "default" else None for row in rows]
+    n_decimals = metric.count_decimals(*(row.score.value for row in rows), significant=4)
     gains = [_compute_gain(records, row.key, metric) for row in rows]
-    values = {"best constant arm": rows[0].constant_value, "best arm": rows[0].best_value}
-    texts = [
+    reference_name = "NLinUCB" if is_accuracy else "the best constant arm"
+    reference_values = {"best constant arm": rows[0].constant_value, "best arm": rows[0].best_value}
+    reference_texts = [
         f"the {name} has {value:,.{count_decimals(value, significant=4)}f}"
-        for name, value in values.items()
+        for name, value in reference_values.items()
         if value is not None
     ]
-    regret_digits = count_decimals(*(row.regret.value for row in rows), significant=4)
+    n_regret_decimals = count_decimals(*(row.regret.value for row in rows), significant=4)
     columns = {
-        "method": [label(*row.key) for row in rows],
-        metric.name: _show_scores(rows, digits),
+        "method": [row.label for row in rows],
+        metric.name: _format_scores(rows, n_decimals),
         "by class": [Mean(row.accuracy_macro.value, 0.0, 1).format(4) if is_accuracy else "" for row in rows],
-        "target regret": ["" if is_accuracy else row.regret.format(regret_digits) for row in rows],
-        "over NLinUCB" if is_accuracy else "over the best constant arm": [_show_change(gain, digits) for gain in gains],
-        "95% interval": [_show_limits(gain, digits) for gain in gains],
-        "paper": ["" if row is None else _show_paper(row.average, row.average_deviation) for row in paper_rows],
-        "source regret": [row.source_regret.format(0 if is_accuracy else _source_decimals(rows)) for row in rows],
-        **_budget_columns(rows),
+        "target regret": ["" if is_accuracy else row.regret.format(n_regret_decimals) for row in rows],
+        f"over {reference_name}": [_format_change(gain, n_decimals) for gain in gains],
+        "95% interval": [_format_limits(gain, n_decimals) for gain in gains],
+        "paper": ["" if row is None else _format_paper(row.average, row.average_deviation) for row in paper_rows],
+        "source regret": [row.source_regret.format(0 if is_accuracy else _count_source_decimals(rows)) for row in rows],
+        **_build_budget_columns(rows),
     }
-    about = caption("methods", pair=pair, accuracy=is_accuracy, references=" and ".join(texts))
-    return [Table.from_columns(f"{slug(pair)}-methods", about, columns)]
+    references = " and ".join(reference_texts)
+    caption_text = render_caption("methods", pair=pair, is_accuracy=is_accuracy, references=references)
+    return [Table.from_columns(f"{make_slug(pair)}-methods", caption_text, columns)]
 
 
-def _compute_gain(records: Records, key: Key, metric: Metric) -> PairedTest | None:
+def _compute_gain(records: Records, key: MethodKey, metric: Metric) -> PairedTest | None:
     """Return a method's gain in the metric, paired by seed.
 
     For the accuracy, it is the gain over Neural-LinUCB, and for the value the gain over the best constant arm.
@@ -214,30 +220,33 @@ def _compute_gain(records: Records, key: Key, metric: Metric) -> PairedTest | No
         reference_scores = {} if key == BASELINE else summaries.score_by_seed(records, BASELINE, metric)
     else:
         field = "target_constant_value"
-        runs = [record for record in records if summaries.get_key(record) == key and record.get(field) is not None]
-        reference_scores = {run["seed"]: run[field] for run in runs}
+        method_records = [
+            record for record in records if summaries.get_key(record) == key and record.get(field) is not None
+        ]
+        reference_scores = {record["seed"]: record[field] for record in method_records}
     return summaries.compare_seeds(scores, reference_scores)
 
 
-def _unlabelled_tables(pair: str, rows: Sequence[MethodSummary], records: Records) -> list[Table]:
+def _build_unlabelled_tables(pair: str, rows: Sequence[MethodSummary], records: Records) -> list[Table]:
     """Return tables of source results and of the chosen arms, for a target without labels."""
-    digits = count_decimals(*(row.source_reward.value for row in rows))
-    logger_values = [row.logger_value.format(digits) for row in rows if row.logger_value.value is not None]
+    n_decimals = count_decimals(*(row.source_reward.value for row in rows))
+    n_regret_decimals = _count_source_decimals(rows)
+    logger_values = [row.logger_value.format(n_decimals) for row in rows if row.logger_value.value is not None]
     logged_value = logger_values[0].partition(" ")[0] if logger_values else None  # does not depend on the method
     columns = {
-        "method": [label(*row.key) for row in rows],
-        "source reward": ["" if logged_value else row.source_reward.format(digits) for row in rows],
-        "source regret": ["" if logged_value else row.source_regret.format(_source_decimals(rows)) for row in rows],
-        **_budget_columns(rows),
+        "method": [row.label for row in rows],
+        "source reward": ["" if logged_value else row.source_reward.format(n_decimals) for row in rows],
+        "source regret": ["" if logged_value else row.source_regret.format(n_regret_decimals) for row in rows],
+        **_build_budget_columns(rows),
     }
-    about = caption("unlabelled", pair=pair, logged=logged_value)
-    tables = [Table.from_columns(f"{slug(pair)}-methods", about, columns)]
-    classes = _find_class_names(records)
-    fractions = {label(*row.key): row.arm_fractions for row in rows if len(row.arm_fractions) == len(classes) > 0}
-    if fractions:
-        texts = {name: [f"{fraction:.3f}" for fraction in values] for name, values in fractions.items()}
-        about = caption("arms", pair=pair)
-        tables.append(Table.from_columns(f"{slug(pair)}-arms", about, {"arm": classes, **texts}))
+    caption_text = render_caption("unlabelled", pair=pair, logged_value=logged_value)
+    tables = [Table.from_columns(f"{make_slug(pair)}-methods", caption_text, columns)]
+    class_names = _find_class_names(records)
+    counted_rows = [row for row in rows if len(row.arm_fractions) == len(class_names) > 0]
+    if counted_rows:
+        arm_columns = {row.label: [f"{fraction:.3f}" for fraction in row.arm_fractions] for row in counted_rows}
+        caption_text = render_caption("arms", pair=pair)
+        tables.append(Table.from_columns(f"{make_slug(pair)}-arms", caption_text, {"arm": class_names, **arm_columns}))
     return tables
 
 
@@ -250,28 +259,28 @@ def _find_class_names(records: Records) -> list[str]:
     return []
 
 
-def _class_table(pair: str, rows: Sequence[MethodSummary], records: Records, classes: Sequence[str]) -> Table:
+def _build_class_table(pair: str, rows: Sequence[MethodSummary], records: Records, class_names: Sequence[str]) -> Table:
     """Return the table of accuracies by class, with the paper's accuracies."""
-    paper = summaries.read_paper_accuracy(pair)
-    columns: dict[str, list[str]] = {"class": [*classes, "all"]}
+    paper_accuracies = summaries.read_paper_accuracy(pair)
+    columns: dict[str, list[str]] = {"class": [*class_names, "all"]}
     for row in rows:
         run_accuracies = [record.get("per_class") or [] for record in records if summaries.get_key(record) == row.key]
-        complete = [accuracies for accuracies in run_accuracies if len(accuracies) == len(classes)]
-        accuracies_by_class = list(zip(*complete, strict=True)) or [()] * len(classes)
+        complete_accuracies = [accuracies for accuracies in run_accuracies if len(accuracies) == len(class_names)]
+        accuracies_by_class = list(zip(*complete_accuracies, strict=True)) or [()] * len(class_names)
         means = [Mean.of([value for value in values if value is not None]) for values in accuracies_by_class]
         mean_texts = ["-" if mean.value is None else mean.format(3) for mean in means]
-        columns[label(*row.key)] = [*mean_texts, row.accuracy.format(4)]
-        paper_row = paper.get(row.method) if row.variant == "default" else None
+        columns[row.label] = [*mean_texts, row.accuracy.format(4)]
+        paper_row = paper_accuracies.get(row.method) if row.variant == "default" else None
         if paper_row is not None:
-            paper_texts = {
-                name: _show_paper(value, paper_row.deviation[name]) for name, value in paper_row.per_class.items()
-            }
-            average = _show_paper(paper_row.average, paper_row.average_deviation)
-            columns[f"paper: {label(row.method)}"] = [*(paper_texts.get(name, "-") for name in classes), average]
-    return Table.from_columns(f"{slug(pair)}-classes", caption("classes", pair=pair, paper=paper), columns)
+            accuracies, deviations = paper_row.per_class, paper_row.per_class_deviation
+            paper_texts = {name: _format_paper(accuracies[name], deviations[name]) for name in accuracies}
+            average_text = _format_paper(paper_row.average, paper_row.average_deviation)
+            columns[f"paper: {row.label}"] = [*(paper_texts.get(name, "-") for name in class_names), average_text]
+    caption_text = render_caption("classes", pair=pair, with_paper=bool(paper_accuracies))
+    return Table.from_columns(f"{make_slug(pair)}-classes", caption_text, columns)
 
 
-def pairs_tables(family: str, records: Records) -> list[Table]:
+def build_pairs_tables(data_set: str, records: Records) -> list[Table]:
     """Return a table for a data set of several pairs, with a row per pair, a row of means, and a column per method.
 
     The list is empty if the targets have no labels.
@@ -281,24 +290,27 @@ def pairs_tables(family: str, records: Records) -> list[Table]:
         return []
     metric, rows = choose_metric(records), summaries.summarise(records)
     pairs = list(dict.fromkeys(row.pair for row in rows))
-    means: dict[Key, list[Mean]] = {}
+    means_by_method: dict[MethodKey, list[Mean]] = {}
     for key in dict.fromkeys(row.key for row in rows):
-        by_pair = {row.pair: row.score for row in rows if row.key == key}
-        scores = summaries.score_by_seed(records, key, metric) if len(by_pair) == len(pairs) else {}
-        means[key] = [*(by_pair.get(pair, Mean.of([])) for pair in pairs), Mean.of(list(scores.values()))]
-    digits = metric.count_decimals(*(row.score.value for row in rows), significant=4)
-    means_by_row = zip(*means.values(), strict=True)
-    best = [max((mean.value for mean in row if mean.value is not None), default=None) for row in means_by_row]
+        score_by_pair = {row.pair: row.score for row in rows if row.key == key}
+        scores = summaries.score_by_seed(records, key, metric) if len(score_by_pair) == len(pairs) else {}
+        pair_scores = [score_by_pair.get(pair, Mean.of([])) for pair in pairs]
+        means_by_method[key] = [*pair_scores, Mean.of(list(scores.values()))]
+    n_decimals = metric.count_decimals(*(row.score.value for row in rows), significant=4)
+    means_by_row = zip(*means_by_method.values(), strict=True)
+    best_scores = [max((mean.value for mean in row if mean.value is not None), default=None) for row in means_by_row]
     columns = {"source-target": [*(pair.partition("/")[2] or pair for pair in pairs), "mean of pairs"]}
-    for key, row_means in means.items():
-        texts = ["-" if mean.value is None else mean.format(digits) for mean in row_means]
-        is_best = [mean.value is not None and mean.value == top for mean, top in zip(row_means, best, strict=True)]
-        columns[label(*key)] = [Bold(text) if bold else text for text, bold in zip(texts, is_best, strict=True)]
-    about = caption("pairs", family=family, metric=metric.name)
-    return [Table.from_columns(f"{slug(family)}-pairs", about, columns)]
+    for key, means in means_by_method.items():
+        cells = ["-" if mean.value is None else mean.format(n_decimals) for mean in means]
+        for index, (mean, best_score) in enumerate(zip(means, best_scores, strict=True)):
+            if mean.value is not None and mean.value == best_score:
+                cells[index] = Bold(cells[index])
+        columns[get_label(*key)] = cells
+    caption_text = render_caption("pairs", data_set=data_set, metric=metric.name)
+    return [Table.from_columns(f"{make_slug(data_set)}-pairs", caption_text, columns)]
 
 
-def ablation_tables(pair: str, records: Records) -> list[Table]:
+def build_ablation_tables(pair: str, records: Records) -> list[Table]:
     """Return a table per recipe with every combination of R, P and D, compared with the full method.
 
     p-values have Holm's correction. The paper's accuracies are a column if there are any.
@@ -308,173 +320,182 @@ def ablation_tables(pair: str, records: Records) -> list[Table]:
     for base, rows in group_by(compute_ablation_rows(records), lambda row: row.base).items():
         summary_rows = [row.summary for row in rows]
         metric = summary_rows[0].metric
-        digits = metric.count_decimals(*(row.score.value for row in summary_rows), significant=4)
+        n_decimals = metric.count_decimals(*(row.score.value for row in summary_rows), significant=4)
         tests = [row.paired_test for row in rows]
         columns = {
             "terms kept": ["none of them" if row.letters == "none" else " + ".join(row.letters) for row in rows],
-            metric.name: _show_scores(summary_rows, digits),
-            "against all three": [_show_change(test, digits) for test in tests],
-            "95% interval": [_show_limits(test, digits) for test in tests],
-            "p (Holm)": [show_p_value(row.p_holm) for row in rows],
+            metric.name: _format_scores(summary_rows, n_decimals),
+            "against all three": [_format_change(test, n_decimals) for test in tests],
+            "95% interval": [_format_limits(test, n_decimals) for test in tests],
+            "p (Holm)": [format_p_value(row.p_holm) for row in rows],
             "source regret": [Mean(row.source_regret.value, 0.0, 1).format(0) for row in summary_rows],
             "seeds": [str(len(row.seeds)) for row in summary_rows],
-            "paper": [_show_paper(*paper[row.letters]) if row.letters in paper else "" for row in rows],
+            "paper": [_format_paper(*paper[row.letters]) if row.letters in paper else "" for row in rows],
         }
-        about = caption("ablation", pair=pair, base=base, tests=sum(test is not None for test in tests))
-        tables.append(Table.from_columns(f"{slug(pair)}-ablation-{slug(base)}", about, columns))
+        caption_text = render_caption("ablation", pair=pair, base=base, n_tests=sum(test is not None for test in tests))
+        tables.append(Table.from_columns(f"{make_slug(pair)}-ablation-{make_slug(base)}", caption_text, columns))
     return tables
 
 
-def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
+def build_assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
     """Return a section with the advantages of runs over the incumbent; empty if no run was assessed."""
     texts = [f"{run.name}: {assessment.sentence}" for run in runs if (assessment := run.read_assessment()) is not None]
     return [Section("Advantage over the incumbent", texts, level=2)] if texts else []
 
 
-def detail_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
+def build_detail_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     """Return the sections on continued training and on learning curves of one pair, as far as the runs have them."""
     records = [record for run in runs if (record := run.read_continued())]
+    continued_tables = [build_continued_table(pair, records)] if records else []
     sections = (
+        Section("Continued in the target", (), _build_regret_drawings(pair, runs, "target"), continued_tables),
         Section(
-            "Continued in the target",
-            drawings=_regret_drawings(pair, runs, "target"),
-            tables=[continued_table(pair, records)] if records else [],
-        ),
-        Section(
-            "Learning in the source", drawings=_regret_drawings(pair, runs, "source"), tables=_bound_tables(pair, runs)
+            "Learning in the source", (), _build_regret_drawings(pair, runs, "source"), _build_bound_tables(pair, runs)
         ),
     )
     return [section for section in sections if section.drawings or section.tables]
 
 
-def continued_table(pair: str, records: Records) -> Table:
+def build_continued_table(pair: str, records: Records) -> Table:
     """Return a table of target regret before and with target rewards, by method, from records of ``continue_run``."""
-    groups = group_by(records, summaries.get_key)
+    records_by_method = group_by(records, summaries.get_key)
     has_unit = choose_metric(records) is not TARGET_ACCURACY
-    fields = {"continued regret": "continued_regret", "zero-shot regret": "zero_shot_regret", "total": "total_regret"}
-    fields = {"reward a round": "continued_reward", **fields} if has_unit else fields
-    columns = {
-        "method": [label(*key) for key in groups],
-        "target rounds": [f"{group[0]['rounds']:,}" for group in groups.values()],
+    field_by_heading = {
+        "continued regret": "continued_regret",
+        "zero-shot regret": "zero_shot_regret",
+        "total": "total_regret",
     }
-    for heading, field in fields.items():
-        digits = count_decimals(*(record[field] for record in records), significant=4) if has_unit else 1
-        columns[heading] = [Mean.of([record[field] for record in group]).format(digits) for group in groups.values()]
-    columns["seeds"] = [str(len(group)) for group in groups.values()]
-    return Table.from_columns(f"{slug(pair)}-continued", caption("continued", pair=pair), columns)
+    field_by_heading = {"reward a round": "continued_reward", **field_by_heading} if has_unit else field_by_heading
+    columns = {
+        "method": [get_label(*key) for key in records_by_method],
+        "target rounds": [f"{method_records[0]['rounds']:,}" for method_records in records_by_method.values()],
+    }
+    for heading, field in field_by_heading.items():
+        n_decimals = count_decimals(*(record[field] for record in records), significant=4) if has_unit else 1
+        means = [Mean.of([record[field] for record in method_records]) for method_records in records_by_method.values()]
+        columns[heading] = [mean.format(n_decimals) for mean in means]
+    columns["seeds"] = [str(len(method_records)) for method_records in records_by_method.values()]
+    return Table.from_columns(f"{make_slug(pair)}-continued", render_caption("continued", pair=pair), columns)
 
 
-def _regret_drawings(pair: str, runs: Sequence[RunFiles], domain: str) -> list[Drawing]:
+def _build_regret_drawings(pair: str, runs: Sequence[RunFiles], domain: str) -> list[Drawing]:
     """Return a drawing of cumulative regret over the rounds in a domain; empty if no run has one."""
-    curves = {}
-    for key, key_runs in list(group_by(runs, lambda run: run.key).items())[:_MAX_CURVES]:
-        curve = merge_curves([run.read_regret(domain) for run in key_runs])
-        if curve is not None:
-            curves[key] = curve
-    if not curves:
+    curves_by_method = {}
+    for key, method_runs in list(group_by(runs, lambda run: run.key).items())[:_MAX_CURVES]:
+        run_curves = merge_curves([run.read_regret(domain) for run in method_runs])
+        if run_curves is not None:
+            curves_by_method[key] = run_curves
+    if not curves_by_method:
         return []
-    listed = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():,.0f}" for key, curve in curves.items())
-    figure, alt = figures.draw_regret(curves, domain=domain), f"Cumulative {domain} regret after all rounds: {listed}."
-    return [Drawing(f"{slug(pair)}-{domain}-regret", figure, caption(f"{domain}_regret", pair=pair), alt)]
+    mean_regrets = {get_label(*key): curves.values[:, -1].mean() for key, curves in curves_by_method.items()}
+    regrets_text = "; ".join(f"{name} {regret:,.0f}" for name, regret in mean_regrets.items())
+    figure = figures.draw_regret(curves_by_method, domain=domain)
+    alt = f"Cumulative {domain} regret after all rounds: {regrets_text}."
+    return [Drawing(f"{make_slug(pair)}-{domain}-regret", figure, render_caption(f"{domain}_regret", pair=pair), alt)]
 
 
-def _bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
+def _build_bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
     """Return a table of the bound's observable terms per round after training; empty if no method measures them."""
     columns: dict[str, list[str]] = {}
-    for key, group in group_by(runs, lambda run: run.key).items():
-        last = [records[-1] for run in group if (records := run.read_episodes()) and "bound_rounds" in records[-1]]
-        if last:
-            sums_by_term = {name: [record.get(f"bound_{name}") for record in last] for name in _BOUND_TERMS}
-            rounds = [record["bound_rounds"] for record in last]
-            columns[label(*key)] = [
-                UNKNOWN if None in values else Mean.of([v / n for v, n in zip(values, rounds, strict=True)]).format(3)
-                for values in sums_by_term.values()
+    for key, method_runs in group_by(runs, lambda run: run.key).items():
+        last_records = [episodes[-1] for run in method_runs if (episodes := run.read_episodes())]
+        last_records = [record for record in last_records if "bound_rounds" in record]
+        if last_records:
+            sums_by_term = {name: [record.get(f"bound_{name}") for record in last_records] for name in _BOUND_TERMS}
+            n_rounds = np.array([record["bound_rounds"] for record in last_records])
+            columns[get_label(*key)] = [
+                UNKNOWN if None in sums else Mean.of(list(np.array(sums) / n_rounds)).format(3)
+                for sums in sums_by_term.values()
             ]
     if not columns:
         return []
     columns = {"term": list(_BOUND_TERMS.values()), **columns}
-    return [Table.from_columns(f"{slug(pair)}-bound", caption("bound", pair=pair), columns)]
+    return [Table.from_columns(f"{make_slug(pair)}-bound", render_caption("bound", pair=pair), columns)]
 
 
-def setup_section(runs: Sequence[RunFiles]) -> Section:
+def build_setup_section(runs: Sequence[RunFiles]) -> Section:
     """Return the section with versions, hardware and the location of each run's settings."""
     environments = [run.read_json_file("environment.json") for run in runs]
-    groups = group_by(
+    environments_by_text = group_by(
         [fields for fields in environments if fields],
-        lambda fields: ", ".join(f"{name} {fields[name]}" for name in _VERSIONS if fields.get(name)),
+        lambda fields: ", ".join(f"{name} {fields[name]}" for name in _ENVIRONMENT_FIELDS if fields.get(name)),
     )
-    lines = [f"{len(group)} run{'s' if len(group) > 1 else ''}: {text}." for text, group in groups.items()]
-    remark = "The run folders are missing, so versions are unknown."
-    return Section(
-        "Versions and settings", [*(lines or [remark]), "config.json in each run's folder has all settings."], level=2
-    )
+    lines = [
+        f"{len(group)} run{'s' if len(group) > 1 else ''}: {text}." for text, group in environments_by_text.items()
+    ]
+    lines = lines or ["The run folders are missing, so versions are unknown."]
+    return Section("Versions and settings", [*lines, "config.json in each run's folder has all settings."], level=2)
 
 
-def warning_sections(runs: Sequence[RunFiles]) -> list[Section]:
+def build_warning_sections(runs: Sequence[RunFiles]) -> list[Section]:
     """Return a section with warnings about the results; empty if there are none.
 
     Each message appears once, with at most three of the runs.
     """
-    messages: dict[str, list[str]] = {}
+    names_by_message: dict[str, list[str]] = {}
     for pair, pair_runs in group_by(runs, lambda run: run.record["pair"]).items():
-        by_method = group_by(pair_runs, lambda run: run.key).values()
-        if len({frozenset(run.record["seed"] for run in group) for group in by_method}) > 1:
-            messages.setdefault("Methods ran on different seeds; differences use common seeds.", []).append(pair)
+        runs_of_methods = group_by(pair_runs, lambda run: run.key).values()
+        if len({frozenset(run.record["seed"] for run in method_runs) for method_runs in runs_of_methods}) > 1:
+            names_by_message.setdefault("Methods ran on different seeds; differences use common seeds.", []).append(
+                pair
+            )
         if len({run.record["rounds"] for run in pair_runs}) > 1:
-            messages.setdefault("Runs with different budgets are compared.", []).append(pair)
+            names_by_message.setdefault("Runs with different budgets are compared.", []).append(pair)
     for run in runs:
         if run.path is None:
-            messages.setdefault("The run's folder is missing, so curves and images leave it out.", []).append(run.name)
+            message = "The run's folder is missing, so curves and images leave it out."
+            names_by_message.setdefault(message, []).append(run.name)
         watch = CollapseWatch()
-        for message in (message for record in run.read_episodes() for message in watch.observe(record)):
-            sign = f"Training showed a sign of collapse: {message.partition(':')[0]}."
-            messages.setdefault(sign, []).append(run.name)
+        for sign in (sign for record in run.read_episodes() for sign in watch.observe(record)):
+            message = f"Training showed a sign of collapse: {sign.partition(':')[0]}."
+            names_by_message.setdefault(message, []).append(run.name)
     texts = []
-    for message, run_names in messages.items():
-        others = f" and {len(run_names) - 3} more" if len(run_names) > 3 else ""
-        texts.append(f"{message} ({'; '.join(run_names[:3])}{others})")
+    for message, names in names_by_message.items():
+        others_text = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        texts.append(f"{message} ({'; '.join(names[:3])}{others_text})")
     return [Section("Warnings", texts[:_MAX_WARNINGS], level=2)] if texts else []
 
 
-def _show_scores(rows: Sequence[MethodSummary], digits: int) -> list[str]:
+def _format_scores(rows: Sequence[MethodSummary], n_decimals: int) -> list[str]:
     """Return the scores of methods on one pair, the best in bold."""
-    best = max(row.rank for row in rows)
-    texts = [row.score.format(digits) for row in rows]
-    return [Bold(text) if len(rows) > 1 and row.rank == best else text for text, row in zip(texts, rows, strict=True)]
+    best_score = max(row.sort_score for row in rows)
+    texts = [row.score.format(n_decimals) for row in rows]
+    is_best = [len(rows) > 1 and row.sort_score == best_score for row in rows]
+    return [Bold(text) if bold else text for text, bold in zip(texts, is_best, strict=True)]
 
 
-def _budget_columns(rows: Sequence[MethodSummary]) -> dict[str, list[str]]:
+def _build_budget_columns(rows: Sequence[MethodSummary]) -> dict[str, list[str]]:
     """Return the table columns with rounds, seeds and seconds."""
     return {
-        "rounds": [f"{row.rounds:,}" for row in rows],
+        "rounds": [f"{row.n_rounds:,}" for row in rows],
         "seeds": [str(len(row.seeds)) for row in rows],
         "seconds per run": [f"{row.seconds:,.1f}" for row in rows],
     }
 
 
-def _source_decimals(rows: Sequence[MethodSummary]) -> int:
+def _count_source_decimals(rows: Sequence[MethodSummary]) -> int:
     """Return the number of decimals for source regrets."""
     return count_decimals(*(row.source_regret.value for row in rows), significant=4)
 
 
-def _show_paper(value: float, deviation: float) -> str:
+def _format_paper(accuracy: float, deviation: float) -> str:
     """Return an accuracy of the paper with its standard deviation as text."""
-    return f"{value:.4f} ± {deviation:.2f}"
+    return f"{accuracy:.4f} ± {deviation:.2f}"
 
 
-def _show_change(paired: PairedTest | None, digits: int) -> str:
+def _format_change(test: PairedTest | None, n_decimals: int) -> str:
     """Return a paired difference as text; empty for None."""
-    return "" if paired is None else f"{paired.difference:+,.{digits}f}"
+    return "" if test is None else f"{test.difference:+,.{n_decimals}f}"
 
 
-def _show_limits(paired: PairedTest | None, digits: int) -> str:
+def _format_limits(test: PairedTest | None, n_decimals: int) -> str:
     """Return the 95% interval of a paired difference as text; empty for None or a single seed."""
-    if paired is None or math.isnan(paired.low):
+    if test is None or math.isnan(test.low):
         return ""
-    return f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}"
+    return f"{test.low:+,.{n_decimals}f} to {test.high:+,.{n_decimals}f}"
 
 
-def show_p_value(value: float | None) -> str:
+def format_p_value(value: float | None) -> str:
     """Return a p-value as text; empty without a test."""
     if value is None or math.isnan(value):
         return ""
