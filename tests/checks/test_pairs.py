@@ -16,7 +16,7 @@ from daband.checks._pairs import (
     check_target_has_no_rewards,
 )
 from daband.domains._registry import load
-from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArraySource
+from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArrayRewards
 from tests.leaks import check_no_target_rewards_in_reach, reachable
 
 N = 40
@@ -116,7 +116,7 @@ def test_domains_that_pay_or_evaluate_are_found(pair):
 
 def test_a_target_with_rewards_is_found(pair):
     check_target_has_no_rewards(pair)
-    with pytest.raises(AssertionError, match=r"pair\.target is a ArraySource"):
+    with pytest.raises(AssertionError, match=r"pair\.target is a ArrayRewards"):
         check_target_has_no_rewards(replace(pair, target=pair.target_labelled))
 
 
@@ -154,19 +154,19 @@ def noisy(contexts):
         (check_names, {"class_names": ("a", "b", "a")}, "not unique"),
         (check_names, {"n_arms": 1, "class_names": ("a",)}, "two arms"),
         (check_names, {"feature_names": ("a",)}, "1 feature names for 8"),
-        (check_names, {"source": ArraySource(CONTEXTS, GENERATOR.random((N, 4)))}, "source has 4 arms"),
+        (check_names, {"source": ArrayRewards(CONTEXTS, GENERATOR.random((N, 4)))}, "source has 4 arms"),
         (check_shapes, {"target": ArrayContexts(GENERATOR.random((N, 5)))}, "target contexts have shape"),
         (check_shapes, {"target": ArrayContexts(CONTEXTS.astype(np.float32))}, "different types"),
         (check_shapes, {"target": ArrayContexts((9 * CONTEXTS).astype(np.int64))}, "not uint8 or floats"),
         (check_finite_contexts, {"target": noisy(CONTEXTS)}, "not finite"),
         (
             check_reward_values,
-            {"source": ArraySource(CONTEXTS, 2 * GENERATOR.random((N, 3)))},
+            {"source": ArrayRewards(CONTEXTS, 2 * GENERATOR.random((N, 3)))},
             "exactly one arm must have reward 1",
         ),
         (
             check_reward_values,
-            {"source": ArraySource(CONTEXTS, GENERATOR.random((N, 3)))},
+            {"source": ArrayRewards(CONTEXTS, GENERATOR.random((N, 3)))},
             "exactly one arm must have reward 1",
         ),
         (check_order, {"target": Stuck(CONTEXTS)}, "two seeds gave the same order"),

@@ -10,7 +10,7 @@ import daband
 from daband._table_transform import TableTransform
 from daband.domains._registry import load, pairs
 from daband.domains.readers._columns import Columns, StatedRoles, find_notices, infer_columns
-from daband.domains.readers._reading import _SAMPLE_BYTES, read_table
+from daband.domains.readers._reading import _CSV_SAMPLE_BYTES, read_table
 from daband.domains.readers._tables import from_table
 from tests.leaks import check_pair
 
@@ -266,7 +266,7 @@ def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, ro
 def test_a_date_cut_off_at_the_end_of_the_sample_is_no_number(tmp_path):
     # 10.12.2016 cut after 10.12 looked like a decimal point, and every column with commas became text.
     before = "amount;since\n" + "0,5;10.12.2016\n" * 5000
-    assert len(before) > _SAMPLE_BYTES
+    assert len(before) > _CSV_SAMPLE_BYTES
     for padding in range(16):
         path = tmp_path / f"{padding}.csv"
         path.write_text(before.replace("amount", "amount" + "t" * padding, 1))

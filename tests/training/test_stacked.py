@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import daband
-from daband.domains.readers._arrays import ArraySource
+from daband.domains.readers._arrays import ArrayRewards
 from daband.errors import InvalidInput
 from daband.neural._daband import DABand
 from daband.neural._neural_linucb import NeuralLinUCB
@@ -276,7 +276,7 @@ def test_after_training_together_each_goes_on_in_the_target(steps):
     pair = pair_of(vectors)
     settings = {"source": pair.source, "target": pair.target, "episodes": 2, "episode_length": EPISODE}
     contexts, labels = vectors(seed=1)
-    target = ArraySource(contexts + 1, np.eye(ARMS)[labels])
+    target = ArrayRewards(contexts + 1, np.eye(ARMS)[labels])
     paying = {"target": target, "rounds": 64, "episode_length": EPISODE}
     together, alone = ([policy_of(DABand, pair, seed, "default") for seed in range(2)] for _ in range(2))
     train_stacked([training_of(policy, **settings) for policy in together])

@@ -135,6 +135,7 @@ class MixedLog(MixedContexts, LoggedDomain):
             return None
 
         def read_mask(part: LoggedDomain, rows: IntArray) -> list[AnyArray]:
+            """Return the mask of these rows of a part. All arms are offered in a part without masks."""
             mask = part.read_offered(rows)
             return [np.ones((len(rows), self.n_arms), np.bool_) if mask is None else mask]
 

@@ -117,8 +117,8 @@ def _describe_variants(family: str, entry: Mapping[str, Any]) -> tuple[str, Any,
         return f"{family}/{{{option}}}", {option: members}, {member: {option: member} for member in members}
     if not members:
         return family, entry.get("choices", {}), {}
-    pairs = permutations(entry.get("ordered", members), 2)
-    variants = {f"{source}-{target}": {"source": source, "target": target} for source, target in pairs}
+    domain_pairs = permutations(entry.get("ordered", members), 2)
+    variants = {f"{source}-{target}": {"source": source, "target": target} for source, target in domain_pairs}
     return f"{family}/{{source}}-{{target}}", {"source": members, "target": members}, variants
 
 

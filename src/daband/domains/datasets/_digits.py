@@ -120,8 +120,7 @@ def load_packaged_photographs() -> list[AnyArray]:
         spec = importlib.util.find_spec(package)  # finds the folder without importing, which takes seconds
         if spec is None or not spec.submodule_search_locations:  # scikit-learn is always installed
             raise DataError("the embedded MNIST-M is cut from photographs of scikit-image: pip install scikit-image")
-        for name in names:
-            photographs.append(decode_image(Path(spec.submodule_search_locations[0]) / folder / name))
+        photographs += [decode_image(Path(spec.submodule_search_locations[0]) / folder / name) for name in names]
     return photographs
 
 

@@ -62,10 +62,11 @@ def _read_office31(*, source: str = "amazon", target: str = "webcam") -> PairDat
         source: amazon (2,817 photographs), dslr (498) or webcam (795).
         target: another of them.
     """
-    (x_first, y_first), (x_second, y_second) = _load_office31_halves(source)
-    training, test = _load_office31_halves(target)
-    source_data = (np.concatenate([x_first, x_second]), np.concatenate([y_first, y_second]))
-    return PairData({"source": source_data, "target": training[0], "target_labelled": training, "target_test": test})
+    first_half, second_half = _load_office31_halves(source)
+    source_contexts, source_labels = (np.concatenate(arrays) for arrays in zip(first_half, second_half, strict=True))
+    training_half, test_half = _load_office31_halves(target)
+    target_arguments = {"target": training_half[0], "target_labelled": training_half, "target_test": test_half}
+    return PairData({"source": (source_contexts, source_labels), **target_arguments})
 
 
 def _load_office31_halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
@@ -110,6 +111,7 @@ declare("office_caltech", read=_read_office_caltech)
 # VisDA-2017, classification: rendered objects to photographs, 12 kinds.
 
 
+#: Names of the classes, which are also the names of the folders.
 _VISDA17_CLASSES = tuple(load_catalogue()["visda17"]["class_names"])
 
 
@@ -139,6 +141,7 @@ declare("visda17", read=_read_visda17)
 
 # S2RDA-49: rendered objects to photographs; the ten kinds that VisDA-2017 has too.
 
+#: The folder of each class.
 _S2RDA49_FOLDERS = ("airplane", "bicycle", "bus", "car", "knife", "motorcycle", "plant", "skateboard", "train", "truck")
 
 
@@ -189,13 +192,14 @@ declare("s2rda49", read=_read_s2rda49)
 # Traffic signs: rendered to photographed, 43 kinds.
 
 
+#: The folder of each class, "00" to "42".
 _SIGNS_FOLDERS = tuple(f"{number:02d}" for number in range(43))
 
 
 def _read_signs(*, side: int = 32) -> PairData:
     """Read rendered signs as source and photographs as target: contexts (3, side, side) of uint8, 43 arms.
 
-    Photographs of one sign, taken while driving towards it, are almost equal, so they stay on one side of the split.
+    Photographs of one sign, taken while driving towards it, are almost equal, so they stay in one half of the split.
 
     Args:
         side: pixels per side.
@@ -221,6 +225,7 @@ declare("signs", read=_read_signs)
 # Emoji: one vendor's drawings to another's, nine Unicode groups.
 
 
+#: Names of the Unicode groups, which are the classes.
 _EMOJI_GROUPS: tuple[str, ...] = tuple(load_catalogue()["emoji"]["class_names"])
 #: Unicode characters that modify an emoji: joiner, presentation, female, male, direction, and four hair styles.
 _EMOJI_MODIFIERS = {"200D", "FE0F", "2640", "2642", "27A1", "1F9B0", "1F9B1", "1F9B2", "1F9B3"}
@@ -315,6 +320,7 @@ _WARFARIN_FILE = "warfarin/warfarin.csv"
 _RACES: dict[str, str] = load_catalogue()["warfarin"]["members"]
 #: Names of the arms.
 _DOSE_CLASSES = ("low", "medium", "high")
+#: Column with the dose in mg per week.
 _DOSE_COLUMN = "Therapeutic Dose of Warfarin"
 #: Smallest medium dose, in mg per week.
 _MIN_MEDIUM_DOSE = 21.0

@@ -21,7 +21,7 @@ from daband._arrays import FloatArray, IntArray
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
-from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArraySource
+from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArrayRewards
 from daband.errors import InvalidInput
 
 #: Norm of the noise around a prototype, which has norm 1.
@@ -92,7 +92,7 @@ def _build_synthetic_pair(
 
     source_contexts, source_expected = world.draw_rounds(rngs["source"], n_contexts, source_frequencies)
     source_rewards = _draw_rewards(rngs["source"], source_expected, noise_fraction)
-    source = ArraySource(source_contexts, source_rewards, expected=source_expected, **options)
+    source = ArrayRewards(source_contexts, source_rewards, expected=source_expected, **options)
     source_test_rounds = world.draw_rounds(rngs["source_test"], n_test, source_frequencies)
     source_test = ArrayEvaluation(*source_test_rounds, name="source_test", **options)
 
@@ -100,7 +100,7 @@ def _build_synthetic_pair(
     target_contexts = world.shift_vectors(target_vectors, rotation, translation, scale)
     target_rewards = _draw_rewards(rngs["target"], target_expected, noise_fraction)
     target = ArrayContexts(target_contexts, is_per_arm=is_per_arm)
-    target_labelled = ArraySource(
+    target_labelled = ArrayRewards(
         target_contexts, target_rewards, expected=target_expected, name="target_labelled", **options
     )
     test_vectors, test_expected = world.draw_rounds(rngs["test"], n_test, target_frequencies)

@@ -43,7 +43,7 @@ class ArrayContexts(Contexts):
         return self._contexts[indices]
 
 
-class ArraySource(ArrayContexts, RewardDomain):
+class ArrayRewards(ArrayContexts, RewardDomain):
     """Contexts with the reward of every arm, in arrays.
 
     Args:
@@ -92,7 +92,7 @@ class ArraySource(ArrayContexts, RewardDomain):
 class ArrayEvaluation(RewardEvaluation):
     """Contexts with the expected reward of every arm, in arrays.
 
-    ``expected`` are labels (n,) or rewards (n, K). The other arguments are as in ``ArraySource``.
+    ``expected`` are labels (n,) or rewards (n, K). The other arguments are as in ``ArrayRewards``.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ArrayEvaluation(RewardEvaluation):
         is_per_arm: bool = False,
         name: str = "target_test",
     ) -> None:
-        domain = ArraySource(contexts, expected, n_arms=n_arms, is_per_arm=is_per_arm, name=name)
+        domain = ArrayRewards(contexts, expected, n_arms=n_arms, is_per_arm=is_per_arm, name=name)
         super().__init__(domain)
         self.array_shape = domain.array_shape
 
@@ -189,7 +189,7 @@ def from_arrays(
         n_arms = check_n_arms(n_arms, n_rows=outcomes.size)
     elif outcomes.ndim == 2:
         n_arms = outcomes.shape[1]
-    else:  # ArraySource rejects invalid labels
+    else:  # ArrayRewards rejects invalid labels
         n_arms = int(outcomes.max()) + 1 if outcomes.size and outcomes.dtype.kind in "biu" else 0
         check_memory(_count_reward_bytes(n_arms, outcomes.size), f"labels up to {n_arms - 1}")
         if n_arms > 2 and outcomes.min() == 1:
@@ -199,7 +199,7 @@ def from_arrays(
                 stacklevel=3,
             )
     is_per_arm = arms == "shared"
-    full_source = ArraySource(*source, n_arms=n_arms, passes=passes, is_per_arm=is_per_arm)
+    full_source = ArrayRewards(*source, n_arms=n_arms, passes=passes, is_per_arm=is_per_arm)
     target_fields = build_target_fields(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, is_per_arm
     )
@@ -238,7 +238,7 @@ def build_target_fields(
     if target_test is not None:
         fields["target_test"] = ArrayEvaluation(*target_test, n_arms=n_arms, is_per_arm=is_per_arm)
     if target_labelled is not None:
-        fields["target_labelled"] = ArraySource(
+        fields["target_labelled"] = ArrayRewards(
             *target_labelled, n_arms=n_arms, passes=passes, is_per_arm=is_per_arm, name="target_labelled"
         )
     return fields
@@ -251,7 +251,7 @@ def check_shapes(fields: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: i
             continue
         if domain.context_shape != shape:
             raise InvalidInput(f"{field} contexts have shape {domain.context_shape}, but source contexts {shape}")
-        if isinstance(domain, ArraySource | ArrayEvaluation) and domain.n_arms != n_arms:
+        if isinstance(domain, ArrayRewards | ArrayEvaluation) and domain.n_arms != n_arms:
             raise InvalidInput(f"{field} has rewards for {domain.n_arms} arms, expected {n_arms}")
         if is_per_arm and domain.array_shape[1] != n_arms:
             raise InvalidInput(f"shared arms need {field} contexts (n, {n_arms}, *C), got {domain.array_shape}")
@@ -272,9 +272,8 @@ def _count_reward_bytes(n_arms: int, n_rows: int) -> float:
 def _check_contexts(contexts: ArrayLike, name: str, is_per_arm: bool) -> AnyArray:
     """Return contexts as an array. Raise an error for a wrong shape or a value that is not finite."""
     array = as_numpy(contexts, name)
-    min_dimensions = 3 if is_per_arm else 2
+    min_dimensions, expected_shape = (3, "(n, K, *C)") if is_per_arm else (2, "(n, *C)")
     if array.ndim < min_dimensions:
-        expected_shape = "(n, K, *C)" if is_per_arm else "(n, *C)"
         raise InvalidInput(f"{name} must have shape {expected_shape}, got {array.shape}")
     if len(array) == 0:
         raise InvalidInput(f"{name} must have at least one row, got shape {array.shape}")

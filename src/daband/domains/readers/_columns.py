@@ -90,9 +90,9 @@ class Columns:
 
 
 #: Regular expression of the usual names of id columns.
-_ID_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", re.IGNORECASE)
+_ID_NAME_REGEX = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", re.IGNORECASE)
 #: Regular expression of the usual names of propensity columns.
-_PROPENSITY_NAME = re.compile(
+_PROPENSITY_REGEX = re.compile(
     r"(logged[_ ]?)?(propensity([_ ]?score)?|propensities|p_?score|action[_ ]?prob(ability)?)", re.IGNORECASE
 )
 #: A text column with at most this many categories is used, also if the table has few rows.
@@ -192,6 +192,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles
         raise InvalidInput(
             f"arm {roles.arm!r} needs a reward: the column with the reward of the chosen arm (--reward COLUMN)"
         )
+    # The stated role of each column, and the reason for it.
     role_by_name = {
         **dict.fromkeys(roles.drop, ("ignored", "dropped, as stated")),
         **({roles.domain: ("ignored", "it names the domain, as stated")} if roles.domain else {}),
@@ -204,7 +205,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles
     feedback_columns = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity", "offered")}
     role_by_name |= {name: (role, "as stated") for role, name in feedback_columns.items() if name is not None}
     if roles.arm is not None and roles.propensity is None:
-        candidates = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in role_by_name]
+        candidates = [name for name in source.columns if _PROPENSITY_REGEX.fullmatch(name) and name not in role_by_name]
         if len(candidates) == 1 and source[candidates[0]].dtype.is_numeric():
             feedback_columns["propensity"] = candidates[0]
             reason = f"by its name; --number {candidates[0]} makes it a context, --drop ignores it"
@@ -247,14 +248,14 @@ def _list_reasons(column_roles: Sequence[ColumnRole]) -> str:
 
 def _check_arms_and_rewards(source: pl.DataFrame, roles: StatedRoles) -> None:
     """Raise an error if the column of arms has one value or too many, or if all rewards are equal."""
-    column = roles.label or roles.arm
-    assert column is not None
-    arms = source[column].drop_nulls()
+    name = roles.label or roles.arm
+    assert name is not None
+    arms = source[name].drop_nulls()
     if arms.n_unique() == 1:
-        raise InvalidInput(f"column {column!r} has only one arm, {arms[0]!r}: there is nothing to choose from")
+        raise InvalidInput(f"column {name!r} has only one arm, {arms[0]!r}: there is nothing to choose from")
     if arms.n_unique() > _MAX_CATEGORIES and len(arms) < _MIN_ROWS_PER_ARM * arms.n_unique():
         raise InvalidInput(
-            f"column {column!r} has {arms.n_unique():,} different values in {len(arms):,} rows, such as {arms[0]!r}: "
+            f"column {name!r} has {arms.n_unique():,} different values in {len(arms):,} rows, such as {arms[0]!r}: "
             "these are not arms. For a log, use --arm COLUMN --reward COLUMN"
         )
     rewards = None if roles.reward is None else source[roles.reward].drop_nulls()
@@ -291,7 +292,7 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
         hint = f"; it increases from row to row, use --drop {name} if it is the time of logging" if is_sorted else ""
         return ColumnRole(name, "date", f"year, and sine and cosine of month, weekday and time of day{hint}")
     if all(are_numeric):
-        if all(values.dtype.is_integer() for values in series) and _ID_NAME.search(name) and identifies_rows:
+        if all(values.dtype.is_integer() for values in series) and _ID_NAME_REGEX.search(name) and identifies_rows:
             reason = f"an id: {n_distinct:,} different integers in {n_rows:,} rows"
             return ColumnRole(name, "ignored", reason, is_id=True)
         return ColumnRole(name, "number", description)
@@ -439,10 +440,9 @@ def _find_missing_codes(name: str, numbers: FloatArray) -> list[Notice]:
             continue
         is_far = max(others.min() - code, code - others.max()) > others.max() - others.min()
         if is_far or code < 0 <= others.min():
-            message = f"{code:g} is in {count:,} rows, all others are between {others.min():g} and {others.max():g}. "
-            notices.append(
-                Notice(name, f"{message}If it means a missing value, leave these cells empty", needs_decision=True)
-            )
+            problem = f"{code:g} is in {count:,} rows, all others are between {others.min():g} and {others.max():g}"
+            remedy = "If it means a missing value, leave these cells empty"
+            notices.append(Notice(name, f"{problem}. {remedy}", needs_decision=True))
     return notices
 
 
@@ -452,8 +452,8 @@ def _find_outlier(name: str, numbers: FloatArray) -> list[Notice]:
     distances = np.nan_to_num(np.abs(numbers - median))
     if high == low or distances.max() <= _MAX_OUTLIER_RANGES * (high - low):
         return []
-    message = f"{numbers[distances.argmax()]:g} is extremely far from its median, {median:g}; in training it is clipped"
-    return [Notice(name, f"{message}. Leave the cell empty if it is a mistake", needs_decision=True)]
+    problem = f"{numbers[distances.argmax()]:g} is extremely far from its median, {median:g}; in training it is clipped"
+    return [Notice(name, f"{problem}. Leave the cell empty if it is a mistake", needs_decision=True)]
 
 
 def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = None) -> Catalogue:
@@ -484,8 +484,7 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
             raise DataError(f"arms: column {id_column!r} must have a different name in every row")
         frames.append(frame.drop(id_column))
         ids_by_frame.append([str(arm_id) for arm_id in ids])
-    source_ids, target_ids = ids_by_frame[0], ids_by_frame[-1]
-    known_ids = set(source_ids)
+    source_ids, target_ids, known_ids = ids_by_frame[0], ids_by_frame[-1], set(ids_by_frame[0])
     new_rows = [row for row, arm_id in enumerate(target_ids) if arm_id not in known_ids]
     all_ids = [*source_ids, *(target_ids[row] for row in new_rows)]
     common_columns = [name for name in frames[0].columns if name in frames[-1].columns]
@@ -497,16 +496,20 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
         for column in column_roles
         if column.role in ("category", "ignored") and _has_words(column.name, all_arms)
     ]
-    numbers, dates, categories = (
+    number_columns, date_columns, category_columns = (
         [column.name for column in column_roles if column.role == role and column.name not in word_columns]
         for role in ("number", "date", "category")
     )
     # A category that no two arms share is uninformative about other arms.
-    categories = [name for name in categories if all_arms[name].drop_nulls().is_duplicated().any()]
-    features = [name for name in common_columns if name in {*numbers, *dates, *categories}] + word_columns
-    if not features:
+    category_columns = [name for name in category_columns if all_arms[name].drop_nulls().is_duplicated().any()]
+    feature_columns = [
+        name for name in common_columns if name in {*number_columns, *date_columns, *category_columns}
+    ] + word_columns
+    if not feature_columns:
         raise InvalidInput(f"arms has no column that can be used as a feature: {_list_reasons(column_roles)}")
-    transform = TableTransform.fit(all_arms, context=features, categorical=categories, dates=dates, words=word_columns)
+    transform = TableTransform.fit(
+        all_arms, context=feature_columns, categorical=category_columns, dates=date_columns, words=word_columns
+    )
     offered = np.stack([np.isin(all_ids, source_ids), np.isin(all_ids, target_ids)])
     return Catalogue.fit(all_ids, transform.apply(all_arms), table=transform, offered=offered)
 

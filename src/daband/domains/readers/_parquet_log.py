@@ -152,19 +152,20 @@ class ParquetLog(LoggedDomain):
 
     def _open_file(self, query: pl.LazyFrame, path: Path) -> LogFile:
         """Return the file with arm indices instead of names, and without unrewarded rounds if they are skipped."""
-        arm, reward, _ = self._log_columns
+        arm_column, reward_column, _ = self._log_columns
         n_missing = 0
         if self._skip_unrewarded:
-            n_missing, n_rows = query.select(pl.col(reward).null_count(), pl.len().alias("")).collect().row(0)
+            n_missing, n_rows = query.select(pl.col(reward_column).null_count(), pl.len().alias("")).collect().row(0)
             if 0 < n_missing == n_rows:
-                raise DataError(f"{path} has no reward yet; fill in the column {reward!r} as rewards arrive")
+                raise DataError(f"{path} has no reward yet; fill in the column {reward_column!r} as rewards arrive")
         if n_missing:
             self.unrewarded[str(path)] = n_missing
-            query = query.with_row_index(ROW_COLUMN).filter(pl.col(reward).is_not_null())
-        if self._arm_names is not None or query.collect_schema()[arm] == pl.String:
-            index_by_name = find_arm_indices(query.select(pl.col(arm).unique()).collect()[arm], path, self._arm_names)
+            query = query.with_row_index(ROW_COLUMN).filter(pl.col(reward_column).is_not_null())
+        if self._arm_names is not None or query.collect_schema()[arm_column] == pl.String:
+            distinct_arms = query.select(pl.col(arm_column).unique()).collect()[arm_column]
+            index_by_name = find_arm_indices(distinct_arms, path, self._arm_names)
             if index_by_name is not None:
-                query = query.with_columns(pl.col(arm).replace_strict(index_by_name, return_dtype=pl.Int64))
+                query = query.with_columns(pl.col(arm_column).replace_strict(index_by_name, return_dtype=pl.Int64))
         return LogFile(str(path), int(query.select(pl.len()).collect().item()), query)
 
     def _set_blocks(self, blocks: list[LogPart]) -> None:

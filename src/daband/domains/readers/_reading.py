@@ -30,7 +30,7 @@ from daband.domains._contract import Contexts
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 #: The number of bytes at the start of a CSV file from which its format is inferred.
-_SAMPLE_BYTES = 1 << 16
+_CSV_SAMPLE_BYTES = 1 << 16
 #: Regular expression of an integer of at most 18 digits.
 _INTEGER_PATTERN = r"[+-]?(?:0|[1-9][0-9]{0,17})"
 #: Regular expression of a number with points between thousands, such as 3.854,17.
@@ -42,7 +42,7 @@ _CSV_SUFFIXES = (".csv", ".tsv")
 #: Number of evenly spaced samples of a file from which its digest is computed.
 _N_DIGEST_SAMPLES = 16
 #: The number of bytes of each sample.
-_DIGEST_BYTES = 1 << 16
+_DIGEST_SAMPLE_BYTES = 1 << 16
 
 
 def read_table(table: Any) -> pl.DataFrame:
@@ -82,9 +82,9 @@ def _convert_pandas_column(column: Any, name: str) -> pl.Series:
 
 def _check_unique_names(names: Sequence[Any]) -> None:
     """Raise an error if two columns have the same name."""
-    duplicate = next((name for name in names if names.count(name) > 1), None)
-    if duplicate is not None:
-        raise InvalidInput(f"the table has two columns named {duplicate!r}; rename or drop one of them")
+    duplicate_name = next((name for name in names if names.count(name) > 1), None)
+    if duplicate_name is not None:
+        raise InvalidInput(f"the table has two columns named {duplicate_name!r}; rename or drop one of them")
 
 
 def scan_table_file(path: Path) -> pl.LazyFrame:
@@ -158,7 +158,7 @@ def _infer_csv_format(path: Path) -> tuple[str, bool, int]:
     points between thousands.
     """
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
-        sample = file.read(_SAMPLE_BYTES)
+        sample = file.read(_CSV_SAMPLE_BYTES)
         if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise DataError(f"{path} is written in UTF-16; save it as UTF-8")
         *lines, last_line = sample.decode("utf-8-sig", errors="replace").splitlines() or [""]
@@ -250,9 +250,9 @@ def compute_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
             size = os.path.getsize(part.path)
             hasher = hashlib.sha256(str(size).encode())
             with open(part.path, "rb") as file:
-                for start in np.linspace(0, max(0, size - _DIGEST_BYTES), _N_DIGEST_SAMPLES).astype(np.int64):
+                for start in np.linspace(0, max(0, size - _DIGEST_SAMPLE_BYTES), _N_DIGEST_SAMPLES).astype(np.int64):
                     file.seek(int(start))
-                    hasher.update(file.read(_DIGEST_BYTES))
+                    hasher.update(file.read(_DIGEST_SAMPLE_BYTES))
             digest_by_path[part.path] = hasher.hexdigest()[:32]
         digests[part] = f"{digest_by_path[part.path]}:{part.start}-{part.stop}"
     return digests
