@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -68,12 +69,14 @@ def _of_adaptation(runs: Sequence[Record]) -> list[float]:
 
 def trust(questions: Record) -> str:
     """Return the page of advantages without target rewards, and of what target rewards buy."""
-    from reference_class import leave_one_out
+    from reference_class import build_earlier_rows, leave_one_out
 
     from daband.trust._reference import KINDS as REFERENCE_KINDS
     from daband.trust._reference import load_reference_class
 
     reference = load_reference_class()
+    all_rows, earlier_rows = Counter(reference.data_sets), Counter(row["set"] for row in build_earlier_rows())
+    predicted_sets = set(all_rows - earlier_rows)
     measured = {kind: leave_one_out(reference.select_kind(kind)) for kind in REFERENCE_KINDS}
     limits = [
         [kind, str(row["sets"]), percent(row["true"], 1), percent(row["deployed_of_good"]),
@@ -95,7 +98,8 @@ def trust(questions: Record) -> str:
     return fill(
         "trust", limits=limits, rows=rows, fifty=fifty, verdicts=verdicts, commit=questions["commit"],
         development_sets=sets["development", "questions"], coda_sets=sets["report", "coda"],
-        class_rows=len(reference.data_sets), class_sets=len(set(reference.data_sets)),
+        class_rows=len(reference.data_sets), class_sets=len(all_rows), predicted_sets=len(predicted_sets),
+        shared_sets=len(predicted_sets & set(earlier_rows)), earlier_sets=len(set(all_rows) - predicted_sets),
     )  # fmt: skip
 
 
