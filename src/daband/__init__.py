@@ -71,9 +71,9 @@ def __getattr__(name: str) -> Any:
             raise ImportError(f"daband.{name} is not part of daband-serving: pip install daband") from None
         if name not in _PACKAGE_BY_NAME:
             return module
-        value = getattr(module, _NAME_IN_PACKAGE.get(name, name))
-        globals()[name] = value
-        return value
+        public_object = getattr(module, _NAME_IN_PACKAGE.get(name, name))
+        globals()[name] = public_object
+        return public_object
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -53,8 +53,8 @@ def check_one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
     The types must match as well: 1 is not True. An array never matches.
     """
     if not any(isinstance(value, type(option)) and value == option for option in options):
-        *first, last = map(repr, options)
-        raise InvalidInput(f"{name} must be {', '.join(first)} or {last}, got {value!r}")
+        *other_options, last_option = map(repr, options)
+        raise InvalidInput(f"{name} must be {', '.join(other_options)} or {last_option}, got {value!r}")
     return value
 
 
@@ -68,15 +68,15 @@ def check_class_names(class_names: Sequence[str] | None, n_arms: int, name: str 
         return tuple(str(arm) for arm in range(n_arms))
     if isinstance(class_names, str) or not isinstance(class_names, Iterable):
         raise InvalidInput(f"{name} must be a list with a name per arm, got {class_names!r}")
-    names = tuple(class_names)
-    if not all(isinstance(arm_name, str) for arm_name in names):
+    arm_names = tuple(class_names)
+    if not all(isinstance(arm_name, str) for arm_name in arm_names):
         raise InvalidInput(f"{name} must be strings, got {class_names!r}")
-    if len(names) != n_arms:
-        raise InvalidInput(f"{name} must have a name for each of {n_arms} arms, got {len(names)} names")
-    if len(set(names)) < len(names):
-        repeated = next(arm_name for arm_name in names if names.count(arm_name) > 1)
-        raise InvalidInput(f"{name} must be different names, but {repeated!r} is repeated")
-    return names
+    if len(arm_names) != n_arms:
+        raise InvalidInput(f"{name} must have a name for each of {n_arms} arms, got {len(arm_names)} names")
+    if len(set(arm_names)) < len(arm_names):
+        repeated_name = next(arm_name for arm_name in arm_names if arm_names.count(arm_name) > 1)
+        raise InvalidInput(f"{name} must be different names, but {repeated_name!r} is repeated")
+    return arm_names
 
 
 def check_available(available: ArrayLike, n: int, n_arms: int, name: str = "available") -> BoolArray:

@@ -33,9 +33,9 @@ ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on a
 
 _FLOAT64 = np.dtype(np.float64)
 #: The kinds of numpy types that are numbers: booleans, integers and floating-point numbers.
-_NUMBER_KINDS = "biuf"
+_NUMBER_TYPE_KINDS = "biuf"
 #: The codes of numpy types that are accepted without conversion.
-_NATIVE_CODES = frozenset("?bBhHiIlLqQefd")
+_NATIVE_TYPE_CODES = frozenset("?bBhHiIlLqQefd")
 
 
 def as_numpy(value: ArrayLike, name: str) -> AnyArray:
@@ -57,25 +57,25 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
             except (ValueError, TypeError, OverflowError) as error:
                 raise InvalidInput(f"{name} must be a rectangular array of numbers: {error}") from None
     dtype = array.dtype
-    if dtype.char in _NATIVE_CODES and dtype.isnative:
+    if dtype.char in _NATIVE_TYPE_CODES and dtype.isnative:
         return array
-    if dtype.kind not in _NUMBER_KINDS:
+    if dtype.kind not in _NUMBER_TYPE_KINDS:
         raise InvalidInput(f"{name} must hold numbers, got type {dtype}")
     with np.errstate(over="ignore"):  # numbers too large for float64 become infinite, and are rejected
         return array.astype(np.float64 if dtype.char == "g" else dtype.newbyteorder("="))
 
 
-def _convert_tensor(torch: Any, value: Any, name: str) -> AnyArray:
+def _convert_tensor(torch: Any, tensor: Any, name: str) -> AnyArray:
     """Return a tensor on any device as a numpy array, or raise an error that names the argument ``name``."""
-    if value.device.type == "meta":
+    if tensor.device.type == "meta":
         raise InvalidInput(f"{name} must hold numbers, got a meta tensor")
-    tensor = value.detach().cpu()
-    if tensor.layout != torch.strided or tensor.is_quantized:
+    dense = tensor.detach().cpu()
+    if dense.layout != torch.strided or dense.is_quantized:
         raise InvalidInput(f"{name} must be a dense tensor, got a sparse or quantised one; use tensor.to_dense()")
     try:
-        array: AnyArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor.resolve_conj()).numpy()
+        array: AnyArray = (dense.float() if dense.dtype == torch.bfloat16 else dense.resolve_conj()).numpy()
     except (TypeError, RuntimeError) as error:
-        raise InvalidInput(f"{name} must hold numbers, got type {tensor.dtype}: {error}") from None
+        raise InvalidInput(f"{name} must hold numbers, got type {dense.dtype}: {error}") from None
     return array
 
 
@@ -143,20 +143,20 @@ def drop_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArr
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-#: The arrays of each thread by name, for ``get_thread_buffer``. Allocating memory would take as long as the arithmetic.
-_THREAD_ARRAYS = threading.local()
-#: The maximum size of an array that is stored for a thread, in bytes.
-_MAX_SCRATCH_BYTES = 1 << 25
+#: The buffers of each thread, by name. Allocating memory each time would take as long as the arithmetic.
+_THREAD_BUFFERS = threading.local()
+#: The maximum size of a buffer that is stored for a thread, in bytes.
+_MAX_BUFFER_BYTES = 1 << 25
 
 
 def get_thread_buffer(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
     """Return an uninitialised array. It is valid until the same thread calls this function with the same ``name``."""
     size, data_type = math.prod(shape), np.dtype(dtype)
-    buffer: AnyArray | None = getattr(_THREAD_ARRAYS, name, None)
+    buffer: AnyArray | None = getattr(_THREAD_BUFFERS, name, None)
     if buffer is None or buffer.size < size or buffer.dtype != data_type:
         buffer = np.empty(size, data_type)
-        if buffer.nbytes <= _MAX_SCRATCH_BYTES:
-            setattr(_THREAD_ARRAYS, name, buffer)
+        if buffer.nbytes <= _MAX_BUFFER_BYTES:
+            setattr(_THREAD_BUFFERS, name, buffer)
     return buffer[:size].reshape(shape)
 
 
@@ -188,37 +188,37 @@ MAX_REWARD = 1e100
 MAX_WEIGHT = 1e9
 
 
-def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
+def check_arms(arms: ArrayLike, n: int, n_arms: int) -> IntArray:
     """Return arms (n,) as int64. Raise an error unless each is an integer in 0..n_arms - 1."""
-    array = as_numpy(arm, "arm")
+    array = as_numpy(arms, "arm")
     if array.shape != (n,):
         raise InvalidInput(f"arm must have shape ({n},), got {array.shape}")
     if array.dtype.kind not in "iu":
         raise InvalidInput(f"arm must hold integers, got {array.dtype}")
-    arms: IntArray = array.astype(np.int64, copy=False)
-    if n == 1 and 0 <= arms.item() < n_arms:  # a loop of single rounds needs no reductions
-        return arms
-    if arms.min() < 0 or arms.max() >= n_arms:
-        row = int(np.argmax((arms < 0) | (arms >= n_arms)))
-        raise InvalidInput(f"arm {int(arms[row])} in row {row} is outside 0..{n_arms - 1}")
-    return arms
+    indices: IntArray = array.astype(np.int64, copy=False)
+    if n == 1 and 0 <= indices.item() < n_arms:  # a loop of single rounds needs no reductions
+        return indices
+    if indices.min() < 0 or indices.max() >= n_arms:
+        row = int(np.argmax((indices < 0) | (indices >= n_arms)))
+        raise InvalidInput(f"arm {int(indices[row])} in row {row} is outside 0..{n_arms - 1}")
+    return indices
 
 
-def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+def check_rewards(rewards: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     """Return rewards as float64. Raise an error unless they have this shape and are in [-1e100, 1e100]."""
-    rewards: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
-    if rewards.shape != shape:
-        raise InvalidInput(f"reward must have shape {shape}, got {rewards.shape}")
-    if rewards.size == 1 and abs(rewards.item()) <= MAX_REWARD:  # a loop of single rounds needs no reductions
-        return rewards
-    is_invalid = ~(np.abs(rewards) <= MAX_REWARD)  # NaN is outside every bound
+    array: FloatArray = as_numpy(rewards, "reward").astype(np.float64, copy=False)
+    if array.shape != shape:
+        raise InvalidInput(f"reward must have shape {shape}, got {array.shape}")
+    if array.size == 1 and abs(array.item()) <= MAX_REWARD:  # a loop of single rounds needs no reductions
+        return array
+    is_invalid = ~(np.abs(array) <= MAX_REWARD)  # NaN is outside every bound
     if is_invalid.any():
         row = int(np.argwhere(is_invalid)[0, 0])
         raise InvalidInput(
             f"reward must be finite and at most {MAX_REWARD:g} in absolute value, but is not in row {row}; drop "
             "rounds without a reward"
         )
-    return rewards
+    return array
 
 
 def check_weights(weights: ArrayLike | None, n: int) -> Weights:

@@ -51,17 +51,17 @@ class DomainNames:
         """
         if isinstance(name, str) and name == "source" and name not in self.names:
             return 0
-        is_any_target = isinstance(name, str) and name == "target" and name not in self.names
-        if is_any_target and len(self.targets) == 1:
+        is_generic_target = isinstance(name, str) and name == "target" and name not in self.names
+        if is_generic_target and len(self.targets) == 1:
             return self.first_target
-        if is_any_target:
+        if is_generic_target:
             raise InvalidInput(
                 f"domain must name one of the {len(self.targets)} targets ({', '.join(self.targets)}), as in "
                 f'policy.deploy("{self.targets[0]}") or restrict_pair(pair, targets=["{self.targets[0]}"])'
             )
         if not isinstance(name, str) or name not in self.names:
-            *first, last = map(repr, self.names)
-            raise InvalidInput(f"domain must be {', '.join(first)} or {last}, got {name!r}")
+            *other_names, last_name = map(repr, self.names)
+            raise InvalidInput(f"domain must be {', '.join(other_names)} or {last_name}, got {name!r}")
         return self.names.index(name)
 
     def is_target(self, index: int) -> bool:

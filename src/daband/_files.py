@@ -2,7 +2,7 @@
 
 A file is written completely or not at all. When a file is read, its digest is checked if the folder has a file
 ``done`` with digests. A folder can be locked against other processes and threads. Every error names the file or folder,
-and most say what to do.
+and most errors suggest a remedy.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _POLL_SECONDS = 0.1
 _LOCK_FILE = ".lock"
 #: The last file of a finished folder, with the digests of the others.
 _DONE_FILE = "done"
-#: A regular expression for the names of temporary files; see ``_temporary_path``.
-_TEMPORARY_NAME = re.compile(r"\..+\.\d+\.\d+\.tmp")
+#: A regular expression for the names of temporary files; see ``_make_temporary_path``.
+_TEMPORARY_PATTERN = re.compile(r"\..+\.\d+\.\d+\.tmp")
 #: The folders from which this process has removed orphans; see ``remove_orphans``.
 _cleaned_folders: set[str] = set()
 #: The minimum age of an orphan, in seconds. A younger file may belong to a writer that has not locked it yet.
@@ -70,17 +70,17 @@ def check_path(path: str | Path, name: str = "path") -> Path:
 
     ``name`` is the name of the argument in errors.
     """
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str):
+    path_text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(path_text, str):
         raise InvalidInput(f"{name} must be a file name (str or Path), got {path!r}")
-    if not text:
+    if not path_text:
         raise InvalidInput(f"{name} must not be empty")
-    if "\0" in text:
-        raise InvalidInput(f"{name} must not contain a NUL character, got {text!r}")
-    has_long_name = any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in Path(text).parts)
-    if has_long_name or len(os.fsencode(text)) > _MAX_PATH_BYTES:
-        raise InvalidInput(f"{name} must be shorter, got {len(text):,} characters: {text[:40]!r}...")
-    return Path(text)
+    if "\0" in path_text:
+        raise InvalidInput(f"{name} must not contain a NUL character, got {path_text!r}")
+    has_long_name = any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in Path(path_text).parts)
+    if has_long_name or len(os.fsencode(path_text)) > _MAX_PATH_BYTES:
+        raise InvalidInput(f"{name} must be shorter, got {len(path_text):,} characters: {path_text[:40]!r}...")
+    return Path(path_text)
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -90,8 +90,8 @@ def read_bytes(path: str | Path) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    expected = _read_digests(path.parent).get(path.name)
-    if expected is not None and _sha256(content) != expected:
+    expected_digest = _read_digests(path.parent).get(path.name)
+    if expected_digest is not None and _compute_digest(content) != expected_digest:
         raise DataError(
             f"{path} is damaged: its content does not match its digest, so at least one bit differs from what was "
             "written; restore it from a copy"
@@ -99,15 +99,15 @@ def read_bytes(path: str | Path) -> bytes:
     return content
 
 
-def _sha256(content: bytes) -> str:
+def _compute_digest(content: bytes) -> str:
     """Return the SHA-256 digest of bytes, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
-def finish_folder(folder: str | Path, files: Sequence[str]) -> None:
-    """Write ``done``, the last file of a folder. It has the digest of each of the named ``files`` that exists."""
-    paths = {name: Path(folder) / name for name in files}
-    digests = {name: _sha256(path.read_bytes()) for name, path in paths.items() if path.is_file()}
+def finish_folder(folder: str | Path, file_names: Sequence[str]) -> None:
+    """Write ``done``, the last file of a folder. It has the digest of each file in ``file_names`` that exists."""
+    paths = {name: Path(folder) / name for name in file_names}
+    digests = {name: _compute_digest(path.read_bytes()) for name, path in paths.items() if path.is_file()}
     write_json(Path(folder) / _DONE_FILE, {"sha256": digests}, sort_keys=True)
 
 
@@ -115,8 +115,8 @@ def _read_digests(folder: Path) -> dict[str, str]:
     """Return the digests in a folder's ``done``, by file name. They are empty if the folder is unfinished."""
     path = folder / _DONE_FILE
     try:
-        text = path.read_text(encoding="utf-8")
-        return dict(json.loads(text)["sha256"]) if text.strip() else {}
+        done_text = path.read_text(encoding="utf-8")
+        return dict(json.loads(done_text)["sha256"]) if done_text.strip() else {}
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -143,11 +143,11 @@ def read_npz(path: str | Path, names: Sequence[str] = ()) -> dict[str, Any]:
     content = io.BytesIO(read_bytes(path))  # np.load leaves a damaged file open
     try:
         with zipfile.ZipFile(content) as archive:
-            expanded_size = sum(member.file_size for member in archive.infolist())
-        if expanded_size > max(_MAX_EXPANDED_BYTES, 2 * len(content.getbuffer())):
+            n_expanded_bytes = sum(member.file_size for member in archive.infolist())
+        if n_expanded_bytes > max(_MAX_EXPANDED_BYTES, 2 * len(content.getbuffer())):
             raise DataError(
                 f"{path} must be a file that daband wrote: its {len(content.getbuffer()):,} bytes would expand to "
-                f"{expanded_size:,}; remove it"
+                f"{n_expanded_bytes:,}; remove it"
             )
         with np.load(content, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files if not names or name in names}
@@ -169,21 +169,21 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
     given_path = check_path(path)
     target, mode = _resolve_target(given_path)
     remove_orphans(target.parent)
-    temporary = _temporary_path(target)
+    temporary_path = _make_temporary_path(target)
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary_path, "wb") as file:
             _lock(file.fileno())  # so that no other process removes it as an orphan
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         if mode is not None:
-            temporary.chmod(mode)
-        os.replace(temporary, target)
+            temporary_path.chmod(mode)
+        os.replace(temporary_path, target)
     except OSError as error:
-        _remove_file(temporary)
-        raise _write_error(given_path, error) from None
+        _remove_file(temporary_path)
+        raise _make_write_error(given_path, error) from None
     except BaseException:
-        _remove_file(temporary)
+        _remove_file(temporary_path)
         raise
 
 
@@ -207,31 +207,31 @@ def write_npz(path: str | Path, arrays: Mapping[str, Any], *, compressed: bool =
 def check_writable(path: str | Path) -> None:
     """Raise an error if ``write_bytes`` could not write this file. Call this before work whose result would be lost."""
     given_path = check_path(path)
-    temporary = _temporary_path(_resolve_target(given_path)[0])
+    temporary_path = _make_temporary_path(_resolve_target(given_path)[0])
     try:
-        temporary.touch()
+        temporary_path.touch()
     except OSError as error:
-        raise _write_error(given_path, error) from None
+        raise _make_write_error(given_path, error) from None
     finally:
-        _remove_file(temporary)
+        _remove_file(temporary_path)
 
 
 def _resolve_target(given_path: Path) -> tuple[Path, int | None]:
     """Return the file that a path leads to by symbolic links, and its mode, or None if it does not exist yet."""
     try:
         target = Path(os.path.realpath(given_path))
-        mode = _file_mode(target, given_path)
+        mode = _get_file_mode(target, given_path)
         if not target.parent.is_dir():
             problem = f"the folder {target.parent} does not exist"
             raise DataError(f"{given_path} cannot be written: {problem}; create it first")
     except OSError as error:
         if isinstance(error, DataError):
             raise
-        raise _write_error(given_path, error) from None
+        raise _make_write_error(given_path, error) from None
     return target, mode
 
 
-def _temporary_path(target: Path) -> Path:
+def _make_temporary_path(target: Path) -> Path:
     """Return a path next to ``target`` that only this process and thread uses."""
     return target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
 
@@ -241,16 +241,16 @@ def remove_orphans(folder: str | Path) -> None:
 
     A writer holds a lock on its temporary file while it runs. If the file system has no locks, no file is removed.
     """
-    path = str(folder)
-    if path in _cleaned_folders:
+    folder_path = str(folder)
+    if folder_path in _cleaned_folders:
         return
-    _cleaned_folders.add(path)
+    _cleaned_folders.add(folder_path)
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
-            if _TEMPORARY_NAME.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _MIN_ORPHAN_SECONDS:
+            if _TEMPORARY_PATTERN.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _MIN_ORPHAN_SECONDS:
                 descriptor = os.open(entry.path, os.O_RDWR)
                 try:
-                    if _lock(descriptor, if_unsupported=False):
+                    if _lock(descriptor, result_if_unsupported=False):
                         os.unlink(entry.path)
                 finally:
                     os.close(descriptor)
@@ -265,7 +265,7 @@ def make_folder(path: str | Path, name: str = "directory") -> Path:
         file_type = "a symbolic link to nowhere" if folder.is_symlink() else "a file"
         raise InvalidInput(f"{name} {folder} is {file_type}, not a folder; choose another") from None
     except OSError as error:
-        raise DataError(f"{name} {folder} cannot be created: {error.strerror}{_remedy(error)}") from None
+        raise DataError(f"{name} {folder} cannot be created: {error.strerror}{_describe_remedy(error)}") from None
     return folder
 
 
@@ -284,7 +284,7 @@ def lock_folder(folder: str | Path, *, wait: bool, lock_file: str = _LOCK_FILE) 
             break
         if not wait:
             remedy = "wait until that process has finished, or choose another folder"
-            raise FolderInUse(f"{folder} is in use by process {_lock_owner(path)}; {remedy}")
+            raise FolderInUse(f"{folder} is in use by process {_read_lock_owner(path)}; {remedy}")
         time.sleep(_POLL_SECONDS)
     try:
         yield
@@ -299,7 +299,7 @@ def _acquire_lock(path: Path) -> int | None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise _write_error(path.parent, error) from None
+        raise _make_write_error(path.parent, error) from None
     try:
         if not _lock(descriptor) or not _is_same_file(descriptor, path):
             os.close(descriptor)
@@ -310,21 +310,21 @@ def _acquire_lock(path: Path) -> int | None:
         with contextlib.suppress(OSError):
             os.close(descriptor)
         if isinstance(error, OSError):
-            raise _write_error(path.parent, error) from None
+            raise _make_write_error(path.parent, error) from None
         raise
     return descriptor
 
 
-def _lock(descriptor: int, *, if_unsupported: bool = True) -> bool:
+def _lock(descriptor: int, *, result_if_unsupported: bool = True) -> bool:
     """Lock an open file, and return True. Return False if another process or thread has locked it.
 
-    If the file system has no locks, return ``if_unsupported``.
+    If the file system has no locks, return ``result_if_unsupported``.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         # Any other error means that this file system has no locks.
-        return if_unsupported and error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+        return result_if_unsupported and error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
     return True
 
 
@@ -336,7 +336,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _lock_owner(path: Path) -> str:
+def _read_lock_owner(path: Path) -> str:
     """Return the process id that a lock file contains, or "(unknown)"."""
     try:
         return path.read_text().strip() or "(unknown)"
@@ -344,7 +344,7 @@ def _lock_owner(path: Path) -> str:
         return "(unknown)"
 
 
-def _file_mode(target: Path, given_path: Path) -> int | None:
+def _get_file_mode(target: Path, given_path: Path) -> int | None:
     """Return the permissions of the file that will be replaced, or None if it does not exist.
 
     Raise an error that names ``given_path`` if it is not a regular file.
@@ -360,12 +360,12 @@ def _file_mode(target: Path, given_path: Path) -> int | None:
     return stat.S_IMODE(mode)
 
 
-def _write_error(path: Path, error: OSError) -> DataError:
+def _make_write_error(path: Path, error: OSError) -> DataError:
     """Return the error for a file that cannot be written."""
-    return DataError(f"{path} cannot be written: {error.strerror or error}{_remedy(error)}")
+    return DataError(f"{path} cannot be written: {error.strerror or error}{_describe_remedy(error)}")
 
 
-def _remedy(error: OSError) -> str:
+def _describe_remedy(error: OSError) -> str:
     """Return what to do about an error of the operating system, as the end of a message, or an empty string."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "; free some space and try again; files written before are kept"

@@ -79,27 +79,27 @@ def to_eight_bits(image: Any) -> Any:
     return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8)) if is_16_bit else image
 
 
-def open_rgb(source: Any) -> Any:
-    """Return an image file as a Pillow image in RGB. Transparent pixels are white."""
+def open_rgb(file: Any) -> Any:
+    """Return an image file, given by its path or opened, as a Pillow image in RGB. Transparent pixels are white."""
     from PIL import Image
 
-    with Image.open(source) as opened:
-        image = to_eight_bits(opened)
+    with Image.open(file) as original_image:
+        image = to_eight_bits(original_image)
         if image.has_transparency_data:  # the colour of transparent pixels is arbitrary
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
         return image.convert("RGB")
 
 
-def read_pixels(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
+def read_pixels(file: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
     """Return an image file as uint8 (H, W, 3).
 
-    ``source`` is a path or an open file. With ``resize``, both sides are resized to this many pixels. With ``crop``,
+    ``file`` is a path or an open file. With ``resize``, both sides are resized to this many pixels. With ``crop``,
     the centre of ``crop`` x ``crop`` pixels is returned.
     """
     from PIL import Image
 
-    image = open_rgb(source)
+    image = open_rgb(file)
     if resize is not None and image.size != (resize, resize):
         image = image.resize((resize, resize), Image.Resampling.BILINEAR)
     pixels: AnyArray = np.array(image)
@@ -109,24 +109,24 @@ def read_pixels(source: Any, resize: int | None = None, crop: int | None = None)
     return pixels
 
 
-def read_image_bytes(value: Any, *, allow_paths: bool = True) -> bytes:
+def read_image_bytes(image: Any, *, allow_paths: bool = True) -> bytes:
     """Return the bytes of an image file.
 
-    ``value`` is these bytes, their base64 encoding (also as a data URL), or with ``allow_paths`` the path of the file.
+    ``image`` is these bytes, their base64 encoding (also as a data URL), or with ``allow_paths`` the path of the file.
     """
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, str) and value.startswith(("data:image/", *_BASE64_PREFIXES)):
+    if isinstance(image, bytes | bytearray | memoryview):
+        return bytes(image)
+    if isinstance(image, str) and image.startswith(("data:image/", *_BASE64_PREFIXES)):
         with contextlib.suppress(binascii.Error, ValueError):  # a path may start like base64
-            return base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value, validate=True)
+            return base64.b64decode(image.partition(",")[2] if image.startswith("data:") else image, validate=True)
     if not allow_paths:
         raise InvalidInput("an image must be a PNG, JPEG, GIF, WebP or BMP file in base64")
-    if not isinstance(value, str | os.PathLike):
-        raise InvalidInput(f"an image must be the path or the bytes of a file, or base64, got {type(value).__name__}")
+    if not isinstance(image, str | os.PathLike):
+        raise InvalidInput(f"an image must be the path or the bytes of a file, or base64, got {type(image).__name__}")
     try:
-        return Path(value).read_bytes()
+        return Path(image).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: not a valid path
-        raise InvalidInput(f"{str(value)[:80]} cannot be read: {getattr(error, 'strerror', error)}") from None
+        raise InvalidInput(f"{str(image)[:80]} cannot be read: {getattr(error, 'strerror', error)}") from None
 
 
 @contextlib.contextmanager

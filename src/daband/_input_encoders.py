@@ -1,6 +1,6 @@
 """Run frozen encoders of images and texts without torch: ONNX programs with their preprocessing.
 
-``as_input_encoder`` returns an ``InputEncoder``, which consists of an ``OnnxProgram`` and of ``Pixels`` or a tokenizer.
+``as_input_encoder`` returns an ``InputEncoder``, which has an ``OnnxProgram`` and an ``ImageReader`` or a tokenizer.
 ``daband.neural`` converts named models and modules to such programs by ``encoder_builders``.
 
 The features of columns are cached on disk. Each encoder has an SQLite file in the cache folder, with the features of an
@@ -41,7 +41,7 @@ _PROGRESS_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Pixels:
+class ImageReader:
     """The preprocessing that converts an image file to the input of an encoder, (3, crop, crop).
 
     The shorter side is resized to ``resize``, or both sides with ``squash``. Then the centre is cropped. Pixels are
@@ -93,11 +93,11 @@ class OnnxProgram:
 
     Args:
         content: the bytes of the ONNX file.
-        single: True if the program can process only one row at a time.
+        is_single_row: True if the program can process only one row at a time.
     """
 
-    def __init__(self, content: bytes, *, single: bool = False) -> None:
-        self.content, self.single = content, single
+    def __init__(self, content: bytes, *, is_single_row: bool = False) -> None:
+        self.content, self.is_single_row = content, is_single_row
 
     @functools.cached_property
     def _session(self) -> Any:
@@ -108,8 +108,8 @@ class OnnxProgram:
             raise InvalidInput("encoder needs onnxruntime: pip install 'daband[onnx]'") from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # only fatal errors: other errors are raised
-        threads = os.environ.get("OMP_NUM_THREADS", "")
-        options.intra_op_num_threads = int(threads) if threads.isdigit() else 0
+        n_threads = os.environ.get("OMP_NUM_THREADS", "")
+        options.intra_op_num_threads = int(n_threads) if n_threads.isdigit() else 0
         try:
             return onnxruntime.InferenceSession(self.content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime has an error class for each kind of defect
@@ -123,14 +123,14 @@ class OnnxProgram:
     def __call__(self, *arrays: AnyArray) -> AnyArray:
         """Return the output (n, ...) for the arrays of all inputs, each (n, ...), as floating-point numbers."""
         names = [name for name, _ in self.inputs]
-        n_rows = 1 if self.single else _BATCH_ROWS
-        if len(arrays[0]) > n_rows:
-            starts = range(0, len(arrays[0]), n_rows)
-            return np.concatenate([self(*(array[start : start + n_rows] for array in arrays)) for start in starts])
+        max_rows = 1 if self.is_single_row else _BATCH_ROWS
+        if len(arrays[0]) > max_rows:
+            starts = range(0, len(arrays[0]), max_rows)
+            return np.concatenate([self(*(array[start : start + max_rows] for array in arrays)) for start in starts])
         return self._session.run(None, dict(zip(names, arrays, strict=True)))[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"content": self.content, "single": self.single}
+        return {"content": self.content, "is_single_row": self.is_single_row}
 
 
 class InputEncoder:
@@ -139,30 +139,30 @@ class InputEncoder:
     Args:
         name: the name of the encoder in messages.
         program: the ONNX program that computes features from inputs.
-        pixels: the preprocessing of images; None for an encoder of texts.
+        image_reader: the preprocessing of images; None for an encoder of texts.
         tokenizer: the tokenizer of texts as JSON; None for an encoder of images.
 
     Attributes:
         input_kind: "image" or "text".
-        width: the number of features.
+        n_features: the number of features.
     """
 
     def __init__(
-        self, name: str, program: OnnxProgram, *, pixels: Pixels | None = None, tokenizer: str | None = None
+        self, name: str, program: OnnxProgram, *, image_reader: ImageReader | None = None, tokenizer: str | None = None
     ) -> None:
-        if (pixels is None) == (tokenizer is None):
+        if (image_reader is None) == (tokenizer is None):
             raise ValueError("an encoder needs either pixels (for images) or a tokenizer (for texts)")
-        self.name, self.program, self.pixels, self.tokenizer = name, program, pixels, tokenizer
+        self.name, self.program, self.image_reader, self.tokenizer = name, program, image_reader, tokenizer
         self.input_kind = "image" if tokenizer is None else "text"
-        example_inputs = [""] if pixels is None else [np.zeros((3, pixels.crop, pixels.crop), np.float32)]
-        self.width = self._encode_inputs(example_inputs).shape[1]
+        example_input = "" if image_reader is None else np.zeros((3, *2 * (image_reader.crop,)), np.float32)
+        self.n_features = self._encode_inputs([example_input]).shape[1]
 
     def encode_one(self, value: Any) -> FloatArray:
-        """Return the features (width,) of one image (bytes, base64 or a path) or text."""
+        """Return the features (n_features,) of one image (bytes, base64 or a path) or text."""
         return self._encode_inputs([self._to_input(self._to_bytes(value))])[0]
 
     def encode_column(self, values: Sequence[Any], describe_row: Callable[[int], str]) -> FloatArray:
-        """Return the features (n, width) of many images or texts, from the cache if possible.
+        """Return the features (n, n_features) of many images or texts, from the cache if possible.
 
         ``describe_row(row)`` returns the start of the error message about a row.
         """
@@ -176,7 +176,7 @@ class InputEncoder:
         start_time = time.monotonic()
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
             # Files are read twice, for the hash and for the features, so that memory does not have to hold all of them.
-            keys = list(pool.map(lambda row: apply_to_bytes(row, _cache_key), range(len(values))))
+            keys = list(pool.map(lambda row: apply_to_bytes(row, _make_cache_key), range(len(values))))
             first_rows = {key: row for row, key in reversed(list(enumerate(keys)))}
             features_by_key = self._read_cache(list(first_rows))
             uncached_rows = sorted(row for key, row in first_rows.items() if key not in features_by_key)
@@ -200,14 +200,14 @@ class InputEncoder:
 
     def _to_input(self, content: bytes) -> Any:
         """Return the input for the bytes of an image or text: an array (3, crop, crop), or a string."""
-        if self.pixels is None:
+        if self.image_reader is None:
             return content.decode()
         with convert_image_errors("this"):
-            return self.pixels.read(content)
+            return self.image_reader.read(content)
 
     def _encode_inputs(self, inputs: list[Any]) -> FloatArray:
-        """Return the features (n, width) of n results of ``_to_input``."""
-        if self.pixels is not None:
+        """Return the features (n, n_features) of n results of ``_to_input``."""
+        if self.image_reader is not None:
             features = self.program(np.stack(inputs)).reshape(len(inputs), -1)
         else:
             tokens = tokenize_texts(self._tokenizer, inputs)
@@ -245,17 +245,17 @@ class InputEncoder:
 
     def _read_cache(self, keys: list[bytes]) -> dict[bytes, FloatArray]:
         """Return the cached features by key, for those of ``keys`` that are in the cache."""
-        cached: dict[bytes, FloatArray] = {}
+        cached_features: dict[bytes, FloatArray] = {}
         if not self._cache_path.is_file():
             return {}
         try:
             with contextlib.closing(sqlite3.connect(self._cache_path)) as connection:
                 for key in keys:
                     for (features,) in connection.execute("SELECT value FROM features WHERE key = ?", (key,)):
-                        cached[key] = np.frombuffer(features, np.float32).astype(np.float64)
+                        cached_features[key] = np.frombuffer(features, np.float32).astype(np.float64)
         except (OSError, sqlite3.Error):
             return {}  # if the cache is damaged or locked, features are computed again
-        return {key: features for key, features in cached.items() if features.shape == (self.width,)}
+        return {key: features for key, features in cached_features.items() if features.shape == (self.n_features,)}
 
     def _write_cache(self, features: Mapping[bytes, FloatArray]) -> None:
         """Add features to the cache. Do nothing if the cache cannot be written."""
@@ -272,8 +272,8 @@ class InputEncoder:
 
     def state(self) -> dict[str, Any]:
         """Return the settings in JSON types, without the program and the tokenizer, which are in ``arrays``."""
-        pixels = None if self.pixels is None else asdict(self.pixels)
-        return {"name": self.name, "single": self.program.single, "pixels": pixels}
+        reader_settings = None if self.image_reader is None else asdict(self.image_reader)
+        return {"name": self.name, "single": self.program.is_single_row, "pixels": reader_settings}
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the program, and the tokenizer if there is one, as uint8 arrays."""
@@ -285,13 +285,13 @@ class InputEncoder:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> InputEncoder:
         """Return the encoder with this ``state`` and these ``arrays``."""
-        pixels = None if state["pixels"] is None else Pixels(**state["pixels"])
+        image_reader = None if state["pixels"] is None else ImageReader(**state["pixels"])
         tokenizer = bytes(arrays["tokenizer"]).decode() if "tokenizer" in arrays else None
-        program = OnnxProgram(bytes(arrays["program"]), single=bool(state["single"]))
-        return cls(str(state["name"]), program, pixels=pixels, tokenizer=tokenizer)
+        program = OnnxProgram(bytes(arrays["program"]), is_single_row=bool(state["single"]))
+        return cls(str(state["name"]), program, image_reader=image_reader, tokenizer=tokenizer)
 
 
-def _cache_key(content: bytes) -> bytes:
+def _make_cache_key(content: bytes) -> bytes:
     """Return the key of an image or a text in the cache."""
     return hashlib.blake2b(content, digest_size=16).digest()
 
@@ -328,9 +328,9 @@ def as_input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> In
     """Return the encoder for the argument ``encoder`` of a reader.
 
     ``encoder`` is an ``InputEncoder``, a name such as "timm:resnet18", a ``torch.nn.Module``, or a path. The path is a
-    module written by ``torch.save``, an ONNX file, or a folder with model.onnx and tokenizer.json. ``framing`` has the
-    sizes in pixels to which images are resized and then cropped, for a module or an ONNX file. Named models have their
-    own sizes.
+    module written by ``torch.save``, an ONNX file, or a folder with model.onnx and tokenizer.json. ``framing`` is
+    (resize, crop), the sides in pixels to which images are resized and then cropped, for a module or an ONNX file.
+    Named models have their own sizes.
     """
     if isinstance(encoder, InputEncoder):
         return encoder
@@ -341,7 +341,7 @@ def as_input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> In
         program = OnnxProgram(path.read_bytes())
         side = program.inputs[0][1][-1]
         framing = framing or ((side, side) if isinstance(side, int) else (224, 224))
-        return InputEncoder(path.name, program, pixels=Pixels(*framing, squash=True))
+        return InputEncoder(path.name, program, image_reader=ImageReader(*framing, squash=True))
     if path is not None and (path / "model.onnx").is_file():
         if not (path / "tokenizer.json").is_file():
             raise InvalidInput(f"encoder {encoder} has no tokenizer.json next to model.onnx")

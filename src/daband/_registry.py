@@ -47,7 +47,7 @@ def add_plugins(modules: Iterable[str]) -> None:
     """
     names = [*get_plugin_names(), *(str(Path(name).resolve()) if _is_file_path(name) else name for name in modules)]
     if names:
-        _add_to_path(Path.cwd())  # `python` searches there, scripts installed by pip do not
+        _add_to_import_path(Path.cwd())  # `python` searches there, scripts installed by pip do not
         for name in names:
             _import_plugin(name)
         os.environ[_PLUGINS_VARIABLE] = ",".join(dict.fromkeys(names))
@@ -66,11 +66,11 @@ def make_unknown_name_error(kind: str, name: str, known_names: list[str], *, wit
     ``kind`` is the kind of member, e.g. "policy". If ``with_neural`` is True and torch is not installed, the message
     says that some names need torch.
     """
-    listed = ", ".join(known_names) or "none"
+    known_list = ", ".join(known_names) or "none"
     if with_neural and importlib.util.find_spec("torch") is None:
-        remedy = f"pip install 'daband[deep]' (known without torch: {listed})"
+        remedy = f"pip install 'daband[deep]' (known without torch: {known_list})"
         return InvalidInput(f"{kind} {name!r} is unknown or needs torch: {remedy}")
-    return InvalidInput(f"unknown {kind} {name!r}{did_you_mean(name, known_names)} (known: {listed})")
+    return InvalidInput(f"unknown {kind} {name!r}{did_you_mean(name, known_names)} (known: {known_list})")
 
 
 def get_plugin_names() -> list[str]:
@@ -83,7 +83,7 @@ def _is_file_path(name: str) -> bool:
     return name.endswith(".py")
 
 
-def _add_to_path(folder: Path) -> None:
+def _add_to_import_path(folder: Path) -> None:
     """Append a folder to the import path. Installed modules come first."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
@@ -110,7 +110,7 @@ def _import_plugin(name: str) -> None:
 
 def _import_file(path: Path) -> None:
     """Import a file as a module. It is named after the file, or differently if that name is already imported."""
-    _add_to_path(path.parent)  # for the modules next to it
+    _add_to_import_path(path.parent)  # for the modules next to it
     module_name = path.stem if path.stem not in sys.modules else f"daband_plugin_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
@@ -141,7 +141,7 @@ class Registry(Generic[Member]):
         self.package = package
         self._with_neural = with_neural
         self._members: dict[str, Member] = {}
-        self._discovered = False
+        self._is_discovered = False
 
     def register(self, name: str) -> Callable[[Member], Member]:
         """Return a decorator that registers an object under ``name``."""
@@ -154,9 +154,9 @@ class Registry(Generic[Member]):
 
     def add(self, name: str, member: Member) -> None:
         """Register ``member`` under ``name``. Raise an error if another member has this name."""
-        registered = self._members.get(name)
-        if registered is not None and registered is not member:
-            raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {registered!r}")
+        registered_member = self._members.get(name)
+        if registered_member is not None and registered_member is not member:
+            raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {registered_member!r}")
         self._members[name] = member
 
     def names(self) -> list[str]:
@@ -189,25 +189,25 @@ class Registry(Generic[Member]):
 
     def _discover(self) -> None:
         """Import all modules that register members. Do nothing after the first call."""
-        if self._discovered:
+        if self._is_discovered:
             return
         package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(package.__path__, prefix=f"{self.package}."):
             importlib.import_module(module.name)
-        self._discovered = True  # before plugins, which may use the registry themselves
+        self._is_discovered = True  # before plugins, which may use the registry themselves
         if self._with_neural and importlib.util.find_spec("torch"):
             for name in sys.modules["daband"].PLUGINS:
                 _import_plugin(name)
         import_plugins()
 
 
-CheckT = TypeVar("CheckT", bound=Callable[..., None])
+Check = TypeVar("Check", bound=Callable[..., None])
 
 
 class Checks(list[Callable[..., None]]):
     """An ordered list of checks; each check is a function whose docstring states its rule."""
 
-    def add(self, check: CheckT) -> CheckT:
+    def add(self, check: Check) -> Check:
         """Append the check to the list; used as a decorator."""
         self.append(check)
         return check

@@ -79,17 +79,17 @@ class Shift:
         """Return a boolean per column: True if the column is standardised by the statistics of each domain."""
         if self.aligns_features or ("units" in self.kinds and self.units is None):
             return (True,) * n_features
-        indices = set(self.units or ())
-        return tuple(index in indices for index in range(n_features))
+        unit_columns = set(self.units or ())
+        return tuple(column in unit_columns for column in range(n_features))
 
     def state(self) -> dict[str, Any]:
         """Return the shift in JSON types. ``as_shift`` converts them back."""
-        units = None if self.units is None else list(self.units)
-        return {"kinds": list(self.kinds), "units": units, "stated": self.stated}
+        unit_columns = None if self.units is None else list(self.units)
+        return {"kinds": list(self.kinds), "units": unit_columns, "stated": self.stated}
 
     def __str__(self) -> str:
-        columns = "" if self.units is None else f" ({len(self.units)} of the columns)"
-        return ", ".join(kind + (columns if kind == "units" else "") for kind in self.kinds)
+        column_count = "" if self.units is None else f" ({len(self.units)} of the columns)"
+        return ", ".join(kind + (column_count if kind == "units" else "") for kind in self.kinds)
 
 
 #: A shift as users state it; see ``as_shift``.
@@ -123,35 +123,35 @@ def as_shift(
         units: the columns that are measured in other units, by name or index. They imply the kind "units".
         feature_names: the name of each column of a context.
     """
-    if isinstance(value, Mapping):
-        unknown = sorted(set(value) - {"kinds", "units", "stated"})
-        if unknown or "kinds" not in value:
+    if isinstance(value, Shift):
+        shift = value
+    elif isinstance(value, Mapping):
+        unknown_keys = sorted(set(value) - {"kinds", "units", "stated"})
+        if unknown_keys or "kinds" not in value:
             raise InvalidInput(f"shift must have the keys kinds, units and stated, got {', '.join(map(str, value))}")
-        indices = value.get("units")
-        stated = bool(value.get("stated", True))
-        value = Shift(tuple(value["kinds"]), None if indices is None else tuple(indices), stated)
-    if not isinstance(value, Shift):
-        if value is None:
-            is_table = bool(feature_names)
-            value = get_default_shift(context_shape, is_table=is_table) if units is None else Shift.of("units")
-        elif isinstance(value, str):
-            value = Shift.of(*(part.strip() for part in value.replace("+", ",").split(",")))
-        elif isinstance(value, Sequence) and all(isinstance(kind, str) for kind in value):
-            value = Shift.of(*value)
-        else:
-            raise InvalidInput(f"shift must be one or several of {', '.join(SHIFT_KINDS)}, got {value!r}")
+        indices = None if value.get("units") is None else tuple(value["units"])
+        shift = Shift(tuple(value["kinds"]), indices, bool(value.get("stated", True)))
+    elif value is None:
+        is_table = bool(feature_names)
+        shift = get_default_shift(context_shape, is_table=is_table) if units is None else Shift.of("units")
+    elif isinstance(value, str):
+        shift = Shift.of(*(kind.strip() for kind in value.replace("+", ",").split(",")))
+    elif isinstance(value, Sequence) and all(isinstance(kind, str) for kind in value):
+        shift = Shift.of(*value)
+    else:
+        raise InvalidInput(f"shift must be one or several of {', '.join(SHIFT_KINDS)}, got {value!r}")
     if units is not None:
-        value = Shift.of(*value.kinds, "units", units=_column_indices(units, feature_names))
-    if value.units is not None:
+        shift = Shift.of(*shift.kinds, "units", units=_find_column_indices(units, feature_names))
+    if shift.units is not None:
         if len(context_shape) != 1:
             raise InvalidInput(f"units must be None for contexts of shape {tuple(context_shape)}")
-        invalid = [index for index in value.units if not 0 <= index < context_shape[0]]
-        if invalid:
-            raise InvalidInput(f"units must be columns in 0..{context_shape[0] - 1}, got {invalid[0]}")
-    return value
+        invalid_indices = [index for index in shift.units if not 0 <= index < context_shape[0]]
+        if invalid_indices:
+            raise InvalidInput(f"units must be columns in 0..{context_shape[0] - 1}, got {invalid_indices[0]}")
+    return shift
 
 
-def _column_indices(units: Sequence[str | int] | str | int, feature_names: Sequence[str]) -> list[int]:
+def _find_column_indices(units: Sequence[str | int] | str | int, feature_names: Sequence[str]) -> list[int]:
     """Return the indices of columns given by name or index."""
     if not isinstance(units, str | Iterable | Integral):
         raise InvalidInput(f"units must be columns by name or index, got {units!r}")

@@ -44,23 +44,23 @@ DateOrTime: TypeAlias = datetime | time | None
 #: Texts that mean a missing value, in files and in rows.
 MISSING_TEXTS = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
 #: A regular expression for texts that are numbers. Leading zeros, or integers with more than 18 digits, mean an id.
-NUMBER_TEXT = r"[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|0|[1-9][0-9]{0,17})(?:[eE][+-]?[0-9]+)?"
+NUMBER_PATTERN = r"[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|0|[1-9][0-9]{0,17})(?:[eE][+-]?[0-9]+)?"
 #: The name of a column that frames have if rows were dropped: the row number in the user's table, for messages.
 ROW_COLUMN = "row of the table"
 #: A number that is further from the training mean, in standard deviations, causes the warning "far_outside".
 FAR_DEVIATIONS = 8.0
 
-_NUMBER = re.compile(NUMBER_TEXT)
+_NUMBER_REGEX = re.compile(NUMBER_PATTERN)
 #: Texts that are numbers, also with leading zeros and any number of digits.
-_ANY_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_ANY_NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 #: Dates with dots, which start with the day. Dates with slashes are ambiguous and not accepted.
-_DOTTED_DATE = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
-_TIME_OF_DAY = re.compile(r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
+_DOTTED_DATE_PATTERN = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
+_TIME_OF_DAY_PATTERN = re.compile(r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
 #: The separators of words.
-_SEPARATORS = re.compile(r"[\s|,;/]+")
+_SEPARATOR_PATTERN = re.compile(r"[\s|,;/]+")
 _BOOLEAN_TEXTS = {"true": 1.0, "false": 0.0}
 #: The names of the types of pandas' missing values.
-_PANDAS_MISSING = ("NAType", "NaTType")
+_PANDAS_MISSING_TYPES = ("NAType", "NaTType")
 _CATEGORY_TYPES = (str, bool, int, float, np.bool_, np.integer, np.floating)
 #: The category of missing values, and the end of the name of a feature that is 1 if the value is missing.
 _MISSING_CATEGORY = "(missing)"
@@ -76,13 +76,13 @@ _MIN_ROWS_PER_CATEGORY = 20
 #: The maximum number of words of ``WordsColumn``.
 _MAX_WORDS = 50
 #: The value of "format" in a saved transform.
-_FORMAT = "daband table transform"
+_FORMAT_NAME = "daband table transform"
 
 
 def is_missing(value: Any) -> bool:
     """Return True if a value is None, NaN or missing in pandas. Texts are never missing here; see ``as_text``."""
     is_nan = isinstance(value, float | np.floating) and math.isnan(value)
-    return value is None or is_nan or type(value).__name__ in _PANDAS_MISSING
+    return value is None or is_nan or type(value).__name__ in _PANDAS_MISSING_TYPES
 
 
 def as_text(value: str) -> str | None:
@@ -97,7 +97,7 @@ def as_number(value: Any, name: str) -> float:
         text = as_text(value)
         if text is None:
             return math.nan
-        number = float(text) if _ANY_NUMBER.fullmatch(text) else _BOOLEAN_TEXTS.get(text.lower())
+        number = float(text) if _ANY_NUMBER_PATTERN.fullmatch(text) else _BOOLEAN_TEXTS.get(text.lower())
     else:
         try:
             number = math.nan if is_missing(value) else math.fsum((value,))  # accepts real numbers only
@@ -106,9 +106,9 @@ def as_number(value: Any, name: str) -> float:
         except OverflowError:
             number = math.inf
     if number is None or math.isinf(number):
-        finite = "" if number is None else "finite "
+        condition = "" if number is None else "finite "
         raise InvalidInput(
-            f"{name!r} must be a {finite}number or None, got {repr(value)[:60]} ({type(value).__name__})"
+            f"{name!r} must be a {condition}number or None, got {repr(value)[:60]} ({type(value).__name__})"
         )
     return number
 
@@ -117,7 +117,7 @@ def as_category(value: Any, name: str) -> str | None:
     """Return a value as the text of its category, or None if it is missing. Errors name the column ``name``."""
     if isinstance(value, str):
         text = as_text(value)
-        if text is None or not _NUMBER.fullmatch(text):
+        if text is None or not _NUMBER_REGEX.fullmatch(text):
             return text if text is None or text.lower() not in _BOOLEAN_TEXTS else text.lower()
         return format_value(int(text) if text.lstrip("+-").isdigit() else float(text))
     if is_missing(value):
@@ -147,8 +147,8 @@ def as_date_or_time(value: Any, name: str) -> DateOrTime:
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day)
     try:
-        text = _DOTTED_DATE.sub(r"\3-\2-\1", value)
-        if _TIME_OF_DAY.match(text):
+        text = _DOTTED_DATE_PATTERN.sub(r"\3-\2-\1", value)
+        if _TIME_OF_DAY_PATTERN.match(text):
             return time.fromisoformat(f"0{text}" if text[1] == ":" else text)
         return datetime.fromisoformat(text)
     except (TypeError, ValueError):
@@ -251,9 +251,9 @@ class NumericColumn:
         if is_nan.all():
             raise DataError(f"column {name!r} has no value at all; remove it from the context columns")
         median = float(np.median(values[~is_nan]))
-        filled = np.where(is_nan, median, values)
+        values = np.where(is_nan, median, values)
         # A constant column becomes 0.
-        return cls(name, median, float(filled.mean()), float(filled.std()) or 1.0, bool(is_nan.any()))
+        return cls(name, median, float(values.mean()), float(values.std()) or 1.0, bool(is_nan.any()))
 
     @property
     def feature_names(self) -> list[str]:
@@ -274,7 +274,7 @@ class NumericColumn:
         if is_nan:
             number = self.median
             if not self.flags_missing:
-                row_warnings.append(_missing_warning(self.name, f"the training median, {self.median:g}, is used"))
+                row_warnings.append(_make_missing_warning(self.name, f"the training median, {self.median:g}, is used"))
         scaled = (number - self.mean) / self.std
         if abs(scaled) > FAR_DEVIATIONS:
             distance = f"{abs(scaled):.3g} standard deviations from the training mean, {self.mean:g}"
@@ -328,15 +328,16 @@ class CategoricalColumn:
         if text in self.index:
             features[self.index[text]] = 1.0
         else:
-            row_warnings.append(self.unseen_warning(text))
+            row_warnings.append(self.make_unseen_warning(text))
         return features
 
-    def unseen_warning(self, text: str | None) -> RowWarning:
+    def make_unseen_warning(self, text: str | None) -> RowWarning:
         """Return the warning for a category that ``fit`` did not see; None is a missing value."""
         if text is None:
-            return _missing_warning(self.name, "it counts as none of the categories")
-        seen = ", ".join((*self.categories[:_MAX_LISTED], *(["..."] if len(self.categories) > _MAX_LISTED else [])))
-        message = f"{self.name!r} is {text!r}, a category that training never saw (it saw {seen})"
+            return _make_missing_warning(self.name, "it counts as none of the categories")
+        ellipsis = ["..."] if len(self.categories) > _MAX_LISTED else []
+        seen_list = ", ".join((*self.categories[:_MAX_LISTED], *ellipsis))
+        message = f"{self.name!r} is {text!r}, a category that training never saw (it saw {seen_list})"
         return RowWarning("unseen_category", self.name, message)
 
 
@@ -399,7 +400,7 @@ class DateColumn:
         if date_or_time is None and not self.flags_missing:
             year = f"the year {self.mean:.0f} and no month are used"
             replacement = year if self._has_dates else "no time of day is used"
-            row_warnings.append(_missing_warning(self.name, replacement))
+            row_warnings.append(_make_missing_warning(self.name, replacement))
         return self._to_features(date_or_time)
 
     def _to_features(self, value: DateOrTime) -> list[float]:
@@ -430,10 +431,10 @@ class EncodedColumn:
     @property
     def feature_names(self) -> list[str]:
         """The names of the features of this column."""
-        return [f"{self.name} {number}" for number in range(self.encoder.width)]
+        return [f"{self.name} {number}" for number in range(self.encoder.n_features)]
 
     def apply(self, frame: Any) -> FloatArray:
-        """Return the features (n, width) of a frame's rows."""
+        """Return the features (n, n_features) of a frame's rows."""
         values = _get_column(frame, self.name, "").to_list()
 
         def describe_row(row: int) -> str:
@@ -446,7 +447,7 @@ class EncodedColumn:
         return {"name": self.name, "encoder": self.encoder.state(), "digest": self.encoder.digest}
 
     def encode_one(self, value: Any) -> FloatArray:
-        """Return the features (width,) of one value."""
+        """Return the features (n_features,) of one value."""
         try:
             return self.encoder.encode_one(value)
         except InvalidInput as error:
@@ -491,7 +492,7 @@ class WordsColumn:
 
 def split_words(text: str | None) -> set[str]:
     """Return the words of a text in lower case; none for None."""
-    return set() if text is None else {word for word in _SEPARATORS.split(text.lower()) if word}
+    return set() if text is None else {word for word in _SEPARATOR_PATTERN.split(text.lower()) if word}
 
 
 #: The transform of one column.
@@ -502,7 +503,7 @@ _COLUMN_CLASSES: dict[str, type[AnyColumn]] = {
 }
 
 
-def _missing_warning(name: str, replacement: str) -> RowWarning:
+def _make_missing_warning(name: str, replacement: str) -> RowWarning:
     """Return the warning about a value that was never missing in training. The message ends with ``replacement``."""
     return RowWarning("missing_value", name, f"{name!r} has no value, which never happened in training; {replacement}")
 
@@ -540,12 +541,11 @@ class TableTransform:
             words: columns of texts or lists, with a feature for each frequent word (``WordsColumn``).
         """
         tables = frame if isinstance(frame, Mapping) else {"": frame}
-        types: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
-        types |= dict.fromkeys(dates, DateColumn) | dict.fromkeys(words, WordsColumn)
+        classes: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
+        classes |= dict.fromkeys(dates, DateColumn) | dict.fromkeys(words, WordsColumn)
         encoded = make_encoded_columns(encoders or {})
-        return cls(
-            tuple(encoded.get(name) or types.get(name, NumericColumn).fit(name, tables) for name in context), tuple(ids)
-        )
+        columns = [encoded.get(name) or classes.get(name, NumericColumn).fit(name, tables) for name in context]
+        return cls(tuple(columns), tuple(ids))
 
     def with_medians(self, frame: Any, own_units: Sequence[bool]) -> TableTransform:
         """Return a copy that replaces missing values of some numeric columns by the medians of this frame.
@@ -608,7 +608,7 @@ class TableTransform:
             {"kind": column.kind, **(column.state() if isinstance(column, EncodedColumn) else asdict(column))}
             for column in self.columns
         ]
-        return {"format": _FORMAT, "columns": columns, "ids": list(self.ids)}
+        return {"format": _FORMAT_NAME, "columns": columns, "ids": list(self.ids)}
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the arrays of encoders. Their names start with the digest of the encoder."""
@@ -619,7 +619,7 @@ class TableTransform:
     def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, AnyArray] | None = None) -> TableTransform:
         """Return the transform with this ``state`` and these ``arrays``."""
         try:
-            if state["format"] != _FORMAT:
+            if state["format"] != _FORMAT_NAME:
                 raise KeyError("format")
             columns = tuple(_load_column(column, arrays or {}) for column in state["columns"])
             return cls(columns, tuple(str(name) for name in state["ids"]))
@@ -656,11 +656,11 @@ def _load_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> An
         return WordsColumn(name, tuple(str(word) for word in state["words"]))
     if column_class is CategoricalColumn:
         return CategoricalColumn(name, tuple(str(value) for value in state["categories"]))
-    types = {field.name: float if field.type == "float" else bool for field in fields(column_class)[1:]}
-    values: dict[str, Any] = {field_name: convert(state[field_name]) for field_name, convert in types.items()}
-    if not all(map(math.isfinite, values.values())) or not values["std"] > 0:
+    field_types = {field.name: float if field.type == "float" else bool for field in fields(column_class)[1:]}
+    settings: dict[str, Any] = {field_name: convert(state[field_name]) for field_name, convert in field_types.items()}
+    if not all(map(math.isfinite, settings.values())) or not settings["std"] > 0:
         raise ValueError(f"the numbers of column {name!r} are not finite, or its std is not > 0")
-    return column_class(name, **values)
+    return column_class(name, **settings)
 
 
 class TableRowReader:
@@ -720,18 +720,18 @@ class TableRowReader:
                     text = as_category(value, column.name)
                     index = column.index.get(text)
                     if index is None:
-                        row_warnings.append(column.unseen_warning(text))
+                        row_warnings.append(column.make_unseen_warning(text))
                         continue
                 context[start + index] = 1.0
             for date_or_words, start in self._dates_and_words:
                 features = date_or_words.encode_one(row[date_or_words.name], row_warnings)
                 context[start : start + len(features)] = features
             for encoded, start in self._encoded:
-                context[start : start + encoded.encoder.width] = encoded.encode_one(row[encoded.name])
+                context[start : start + encoded.encoder.n_features] = encoded.encode_one(row[encoded.name])
         except KeyError as error:
-            raise self._missing_column_error(row, error.args[0]) from None
+            raise self._make_missing_column_error(row, error.args[0]) from None
         if len(row) != len(self.names):
-            row_warnings += self._extra_column_warnings(row)
+            row_warnings += self._make_extra_column_warnings(row)
         return context, tuple(row_warnings)
 
     def read_all(self, rows: Sequence[Mapping[str, Any]]) -> FloatArray:
@@ -741,16 +741,16 @@ class TableRowReader:
             if self._numeric:
                 pack = struct.Struct(f"{len(self._numeric)}d").pack
                 packed = b"".join([self._pack_numbers(row, pack) for row in rows])
-                numeric: FloatArray = np.frombuffer(packed).reshape(len(rows), -1)
-                if np.isinf(numeric).any():
+                numbers: FloatArray = np.frombuffer(packed).reshape(len(rows), -1)
+                if np.isinf(numbers).any():
                     raise TypeError
-                is_nan = np.isnan(numeric)
+                is_nan = np.isnan(numbers)
                 if is_nan.any():
-                    numeric = np.where(is_nan, [column.median for column, _ in self._numeric], numeric)
-                    flagged = [index for index, (column, _) in enumerate(self._numeric) if column.flags_missing]
-                    contexts[:, self._numeric_indices[flagged] + 1] = is_nan[:, flagged]
+                    numbers = np.where(is_nan, [column.median for column, _ in self._numeric], numbers)
+                    flagged_columns = [index for index, (column, _) in enumerate(self._numeric) if column.flags_missing]
+                    contexts[:, self._numeric_indices[flagged_columns] + 1] = is_nan[:, flagged_columns]
                 with np.errstate(over="ignore"):
-                    contexts[:, self._numeric_indices] = (numeric - self._mean) / self._std
+                    contexts[:, self._numeric_indices] = (numbers - self._mean) / self._std
             for column, start in (*self._categorical, *self._dates_and_words):
                 values = [row[column.name] for row in rows]
                 codes: dict[Any, int] = {}  # the number of each distinct value, which is encoded once
@@ -760,7 +760,8 @@ class TableRowReader:
         except (KeyError, TypeError):  # a column is missing, or a value is infinite or not hashable
             contexts[:] = [self.read(row)[0] for row in rows]
         for encoded, start in self._encoded:
-            contexts[:, start : start + encoded.encoder.width] = [encoded.encode_one(row[encoded.name]) for row in rows]
+            columns = slice(start, start + encoded.encoder.n_features)
+            contexts[:, columns] = [encoded.encode_one(row[encoded.name]) for row in rows]
         return contexts
 
     def _pack_numbers(self, row: Mapping[str, Any], pack: Callable[..., bytes]) -> bytes:
@@ -790,17 +791,17 @@ class TableRowReader:
             return scaled
         return None
 
-    def _missing_column_error(self, row: Mapping[str, Any], name: str) -> InvalidInput:
+    def _make_missing_column_error(self, row: Mapping[str, Any], name: str) -> InvalidInput:
         """Return the error for a row without the column ``name``. It suggests a similar name that the row has."""
-        extra = {str(key).lower(): str(key) for key in row if key not in self._known_names}
-        match = difflib.get_close_matches(name.lower(), list(extra)[:100], n=1)
-        misspelt = f" but {extra[match[0]]!r}, which is not a column of training and may be misspelt" if match else ""
+        extras = {str(key).lower(): str(key) for key in row if key not in self._known_names}
+        matches = difflib.get_close_matches(name.lower(), list(extras)[:100], n=1)
+        hint = f" but {extras[matches[0]]!r}, which is not a column of training and may be misspelt" if matches else ""
         return InvalidInput(
-            f"the row has no {name!r}{misspelt}; if its value is missing, pass None, or null in JSON (columns: "
+            f"the row has no {name!r}{hint}; if its value is missing, pass None, or null in JSON (columns: "
             f"{', '.join(self.names)})"
         )
 
-    def _extra_column_warnings(self, row: Mapping[str, Any]) -> list[RowWarning]:
+    def _make_extra_column_warnings(self, row: Mapping[str, Any]) -> list[RowWarning]:
         """Return warnings about columns that the training data did not have."""
         extra_names = [str(name) for name in row if name not in self._known_names]
         row_warnings = [

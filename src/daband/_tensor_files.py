@@ -60,10 +60,10 @@ def write_tensor_file(
     """Write a file with this header and these arrays, completely or not at all."""
     path = check_path(path)
     header_json = json.dumps({"version": file_format.version, **header}, sort_keys=True, allow_nan=False)
-    text = f'{{"digest": "{_ZERO_DIGEST}", {header_json[1:]}'
+    header_text = f'{{"digest": "{_ZERO_DIGEST}", {header_json[1:]}'
     # ``np.ascontiguousarray`` would add a dimension to an array without dimensions.
     tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    content = bytearray(safetensors.numpy.save(tensors, metadata={file_format.name: text}))
+    content = bytearray(safetensors.numpy.save(tensors, metadata={file_format.name: header_text}))
     first_bytes = file_format.header_start + _ZERO_DIGEST.encode()
     digest_slice = slice(8 + len(file_format.header_start), 8 + len(first_bytes))
     assert content[8 : digest_slice.stop] == first_bytes
@@ -89,17 +89,17 @@ def read_tensor_header(path: str | Path, file_format: FileFormat) -> dict[str, A
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would block, a device may have no end
             raise CheckpointError(f"{path} cannot be read: it is a folder, a device or a pipe, not a file")
-        size = os.stat(path).st_size
+        file_size = os.stat(path).st_size
         with open(path, "rb") as file:
             first_nine_bytes = file.read(9)
-            length = int.from_bytes(first_nine_bytes[:8], "little")
-            _reject_other_formats(path, first_nine_bytes, size)
-            if 8 + length > size or length > _MAX_HEADER_BYTES:
+            header_length = int.from_bytes(first_nine_bytes[:8], "little")
+            _reject_other_formats(path, first_nine_bytes, file_size)
+            if 8 + header_length > file_size or header_length > _MAX_HEADER_BYTES:
                 raise CheckpointError(
-                    f"{path} is truncated or not a safetensors file: its header would have {length} bytes, the file "
-                    f"has {size}"
+                    f"{path} is truncated or not a safetensors file: its header would have {header_length} bytes, the "
+                    f"file has {file_size}"
                 )
-            file_header = first_nine_bytes[8:] + file.read(length - 1)
+            file_header = first_nine_bytes[8:] + file.read(header_length - 1)
             header, digest = _parse_header(path, file_header, file_format)
             hasher = hashlib.sha256(first_nine_bytes[:8])
             first_bytes = file_format.header_start + _ZERO_DIGEST.encode()
@@ -118,10 +118,10 @@ def read_tensor_header(path: str | Path, file_format: FileFormat) -> dict[str, A
     return header
 
 
-def _reject_other_formats(path: Path, first_nine_bytes: bytes, size: int) -> None:
+def _reject_other_formats(path: Path, first_nine_bytes: bytes, file_size: int) -> None:
     """Raise an error if a file, given by its first nine bytes and its size, is too short, a pickle or a zip archive."""
-    if size < 9:
-        raise CheckpointError(f"{path} is truncated: a safetensors file has more than {size} bytes")
+    if file_size < 9:
+        raise CheckpointError(f"{path} is truncated: a safetensors file has more than {file_size} bytes")
     # The first eight bytes of a safetensors file are a length, which may look like a pickle's mark. The ninth is "{".
     if first_nine_bytes[8:] != b"{" and (first_nine_bytes[:1] == b"\x80" or first_nine_bytes[:4] == b"PK\x03\x04"):
         raise CheckpointError(
@@ -145,11 +145,11 @@ def _parse_header(path: Path, file_header: bytes, file_format: FileFormat) -> tu
     if version != file_format.version:
         remedy = "a newer one reads it" if version > file_format.version else file_format.remedy
         raise CheckpointError(f"{path} has format version {version}, this daband reads {file_format.version}; {remedy}")
-    start = file_format.header_start
-    digest = file_header[len(start) :][: len(_ZERO_DIGEST)].decode("latin-1")
-    if not file_header.startswith(start) or len(digest) < len(_ZERO_DIGEST) or digest != header["digest"]:
+    header_start = file_format.header_start
+    digest = file_header[len(header_start) :][: len(_ZERO_DIGEST)].decode("latin-1")
+    if not file_header.startswith(header_start) or len(digest) < len(_ZERO_DIGEST) or digest != header["digest"]:
         raise CheckpointError(f"{path} has a damaged header: its digest is not where it should be")
-    missing = set(file_format.required_keys) - header.keys()
-    if missing:
-        raise CheckpointError(f"{path} has a damaged header: it lacks {', '.join(sorted(missing))}")
+    missing_keys = set(file_format.required_keys) - header.keys()
+    if missing_keys:
+        raise CheckpointError(f"{path} has a damaged header: it lacks {', '.join(sorted(missing_keys))}")
     return header, digest

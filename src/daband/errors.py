@@ -85,10 +85,10 @@ class DeviceOutOfMemory(DabandError, MemoryError):
     """A gradient step needs more memory than the device has. The message suggests what to try."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message that suggests the most similar of ``known``; empty if none is similar.
+def did_you_mean(name: str, known_names: Iterable[str]) -> str:
+    """Return the end of an error message that suggests the most similar known name; empty if none is similar.
 
-    It is, for example, ``"; did you mean 'episodes'?"``.
+    An example is ``"; did you mean 'episodes'?"``.
     """
-    matches = difflib.get_close_matches(name, list(known), n=1)
+    matches = difflib.get_close_matches(name, list(known_names), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -69,19 +69,19 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
         self.method, self.network, self.shift, self.random_state = method, network, shift, random_state
 
     def _train(
-        self, contexts: FloatArray, domain: IntArray, make_log: Callable[[IntArray], LoggedDomain], *, feedback: str
+        self, contexts: FloatArray, row_domains: IntArray, make_log: Callable[[IntArray], LoggedDomain], feedback: str
     ) -> Self:
         """Train ``policy_`` on contexts (n, d) with the domain of each row (n,), and return this estimator.
 
         ``make_log(rows)`` returns the log of source rows, given by their indices.
         """
-        domain_numbers = np.unique(domain).tolist()
-        roles: dict[str, dict[int, Any]] = {
-            "source": {number: make_log(np.flatnonzero(domain == number)) for number in domain_numbers if number >= 0},
-            "target": {number: ArrayContexts(contexts[domain == number]) for number in domain_numbers if number < 0},
+        numbers = np.unique(row_domains).tolist()
+        data_by_role: dict[str, dict[int, Any]] = {
+            "source": {number: make_log(np.flatnonzero(row_domains == number)) for number in numbers if number >= 0},
+            "target": {number: ArrayContexts(contexts[row_domains == number]) for number in numbers if number < 0},
         }
-        names = {number: role if len(group) == 1 else str(number) for role, group in roles.items() for number in group}
-        sources, targets = ({names[number]: data for number, data in group.items()} for group in roles.values())
+        names = {n: role if len(data) == 1 else str(n) for role, data in data_by_role.items() for n in data}
+        sources, targets = ({names[n]: domain for n, domain in data.items()} for data in data_by_role.values())
         pair = Pair(
             name=type(self).__name__,
             context_shape=contexts.shape[1:],
@@ -96,9 +96,9 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
         seed = check_random_state(self.random_state).randint(1 << 31)
         settings = {"network": self.network} if self.method == "mixture" else {}
         self.policy_ = policies.get(self.method).for_pair(pair, seed=seed, **settings)
-        pair, episodes, length = choose_training_budget(pair, None, 64)
+        pair, episodes, episode_length = choose_training_budget(pair, None, 64)
         target = pair.target if targets else None
-        train(self.policy_, source=pair.source, target=target, episodes=episodes, episode_length=length)
+        train(self.policy_, source=pair.source, target=target, episodes=episodes, episode_length=episode_length)
         #: The name of each domain in ``policy_``, by its integer in ``sample_domain``.
         self.domains_ = names
         self.policy_.deploy(next(iter(targets or sources)))
@@ -110,14 +110,14 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
         contexts = validate_data(self, X, reset=False, dtype=np.float64)
         if sample_domain is None:
             return contexts, np.full(len(contexts), self.policy_.domain)
-        domain, domains = _check_domain(sample_domain, contexts), self.policy_.domains
+        row_domains, domains = _check_domains(sample_domain, contexts), self.policy_.domains
         names = {}
-        for number in np.unique(domain).tolist():
+        for number in np.unique(row_domains).tolist():
             role_names = domains.targets if number < 0 else domains.sources
             names[number] = role_names[0] if len(role_names) == 1 else self.domains_.get(number)
             if names[number] is None:
                 raise InvalidInput(f"sample_domain must be one of {', '.join(map(str, self.domains_))}, got {number}")
-        return contexts, np.array([names[number] for number in domain.tolist()])
+        return contexts, np.array([names[number] for number in row_domains.tolist()])
 
     def _score_domains(self, X: Any, sample_domain: Any, score: Callable[[FloatArray, str], FloatArray]) -> FloatArray:
         """Call ``score(contexts, domain)`` for the rows of each domain. Return its results (n, K) in row order."""
@@ -160,7 +160,7 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
             sample_domain: an integer per row (n,), at least 0 for sources and negative for targets. By default all rows
                 are of one source.
         """
-        contexts, domain, source_rows, source_labels = _check_rows(self, X, y, sample_domain)
+        contexts, row_domains, source_rows, source_labels = _check_rows(self, X, y, sample_domain)
         _, labels = check_X_y(contexts[source_rows], source_labels, estimator=self)
         check_classification_targets(labels)
         self.classes_, labels = np.unique(labels, return_inverse=True)
@@ -172,7 +172,7 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
         def make_log(rows: IntArray) -> LoggedDomain:
             return _AllRewardsLog(contexts[rows], rewards[rows])
 
-        return self._train(contexts, domain, make_log, feedback="one_hot")
+        return self._train(contexts, row_domains, make_log, feedback="one_hot")
 
     def predict_proba(self, X: Any, sample_domain: Any = None) -> FloatArray:
         """Return the probability of each class, (n, K). It is the distribution nearest to the predicted rewards.
@@ -231,7 +231,7 @@ class TransferPolicy(_TransferEstimator):
             propensity: the probability with which the action was taken, (n,). It is estimated by default.
             sample_domain: as in ``TransferClassifier.fit``.
         """
-        contexts, domain, source_rows, source_rewards = _check_rows(self, X, y, sample_domain)
+        contexts, row_domains, source_rows, source_rewards = _check_rows(self, X, y, sample_domain)
         _, rewards = check_X_y(contexts[source_rows], source_rewards, multi_output=True, y_numeric=True, estimator=self)
         if action is None:
             if rewards.ndim != 2:
@@ -242,16 +242,17 @@ class TransferPolicy(_TransferEstimator):
                 return _AllRewardsLog(contexts[rows], rewards[np.searchsorted(source_rows, rows)])
         else:
             self.classes_, arms = np.unique(_safe_indexing(action, source_rows), return_inverse=True)
-            logged = None if propensity is None else np.asarray(_safe_indexing(propensity, source_rows), np.float64)
+            if propensity is not None:
+                propensity = np.asarray(_safe_indexing(propensity, source_rows), np.float64)
 
             def make_log(rows: IntArray) -> LoggedDomain:
                 indices = np.searchsorted(source_rows, rows)
-                propensities = None if logged is None else logged[indices]
+                propensities = None if propensity is None else propensity[indices]
                 return ArrayLog(
                     contexts[rows], arms[indices], rewards[indices], propensities, n_arms=len(self.classes_)
                 )
 
-        return self._train(contexts, domain, make_log, feedback="bandit")
+        return self._train(contexts, row_domains, make_log, feedback="bandit")
 
     def predict_proba(self, X: Any, sample_domain: Any = None) -> FloatArray:
         """Return the probability with which each action is chosen, (n, K): 1 for the best action, shared by ties.
@@ -275,17 +276,18 @@ class TransferPolicy(_TransferEstimator):
         """
         if action is None:
             return float((self.predict_proba(X, sample_domain) * check_array(y)).sum(axis=1).mean())
-        contexts, domain = self._find_domain_names(X, sample_domain)
+        contexts, row_domains = self._find_domain_names(X, sample_domain)
         order = np.argsort(self.classes_)  # columns of ``y`` may be in any order
         arms = order[np.minimum(np.searchsorted(self.classes_, action, sorter=order), len(order) - 1)]
         if (unknown := np.asarray(action)[self.classes_[arms] != action]).size:
             raise InvalidInput(f"action must be one of the actions in fit, got {unknown[0]!r}")
         rewards, value = np.asarray(y, np.float64), 0.0
-        for name in np.unique(domain):
-            rows = domain == name
-            propensities = None if propensity is None else np.asarray(propensity, np.float64)[rows]
+        for name in np.unique(row_domains):
+            is_in_domain = row_domains == name
+            propensities = None if propensity is None else np.asarray(propensity, np.float64)[is_in_domain]
             choose = partial(self.policy_.probabilities, domain=str(name), rule="greedy")
-            value += rows.mean() * evaluate_log(choose, (contexts[rows], arms[rows], rewards[rows], propensities)).value
+            log = contexts[is_in_domain], arms[is_in_domain], rewards[is_in_domain], propensities
+            value += is_in_domain.mean() * evaluate_log(choose, log).value
         return float(value)
 
 
@@ -296,26 +298,26 @@ def _check_rows(estimator: Any, X: Any, y: Any, sample_domain: Any) -> tuple[Flo
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
     labels = y if isinstance(y, Sequence) or hasattr(y, "iloc") else np.asarray(y)
     check_consistent_length(contexts, labels)
-    domain = _check_domain(np.ones(len(contexts)) if sample_domain is None else sample_domain, contexts)
-    source_rows = np.flatnonzero(domain >= 0)
+    row_domains = _check_domains(np.ones(len(contexts)) if sample_domain is None else sample_domain, contexts)
+    source_rows = np.flatnonzero(row_domains >= 0)
     if not len(source_rows):
         raise InvalidInput("sample_domain must have source rows, which have integers of at least 0")
-    return contexts, domain, source_rows, _safe_indexing(labels, source_rows)
+    return contexts, row_domains, source_rows, _safe_indexing(labels, source_rows)
 
 
-def _check_domain(sample_domain: Any, contexts: FloatArray) -> IntArray:
+def _check_domains(sample_domain: Any, contexts: FloatArray) -> IntArray:
     """Return the domain of each row of contexts as int64 (n,). Raise an error unless it is one integer per row."""
-    domain = np.asarray(sample_domain)
-    is_number = domain.dtype.kind in "biuf" and np.isfinite(domain).all()
-    if domain.ndim != 1 or not is_number or (domain != np.rint(domain)).any():
+    row_domains = np.asarray(sample_domain)
+    is_finite = row_domains.dtype.kind in "biuf" and np.isfinite(row_domains).all()
+    if row_domains.ndim != 1 or not is_finite or (row_domains != np.rint(row_domains)).any():
         raise InvalidInput("sample_domain must be one integer per row: at least 0 for sources, negative for targets")
-    check_consistent_length(contexts, domain)
-    return domain.astype(np.int64)
+    check_consistent_length(contexts, row_domains)
+    return row_domains.astype(np.int64)
 
 
 def _project_on_simplex(means: FloatArray) -> FloatArray:
     """Return the probability distribution nearest to each row of predicted rewards (n, K), in Euclidean distance."""
-    descending = -np.sort(-means, axis=1)
-    excess = (np.cumsum(descending, axis=1) - 1.0) / np.arange(1, means.shape[1] + 1)
-    last_index = np.count_nonzero(descending > excess, axis=1) - 1
-    return np.maximum(means - excess[np.arange(len(means)), last_index][:, None], 0.0)
+    sorted_means = -np.sort(-means, axis=1)  # in descending order
+    thresholds = (np.cumsum(sorted_means, axis=1) - 1.0) / np.arange(1, means.shape[1] + 1)
+    last_index = np.count_nonzero(sorted_means > thresholds, axis=1) - 1
+    return np.maximum(means - thresholds[np.arange(len(means)), last_index][:, None], 0.0)

@@ -79,17 +79,17 @@ def by_source(names: Sequence[str] | ArrayLike, weights: Mapping[str, float]) ->
     return np.array([float(weights.get(str(name), 1.0)) for name in names], np.float64)
 
 
-def check_propensities(propensity: ArrayLike, n: int | None = None, row_of: Callable[[int], int] = int) -> FloatArray:
+def check_propensities(propensity: ArrayLike, n: int | None = None, to_row: Callable[[int], int] = int) -> FloatArray:
     """Return propensities (n,) as float64. Raise an error unless each is in (0, 1].
 
-    ``row_of(index)`` returns the row number that the error message states for an index.
+    ``to_row(index)`` returns the row number that the error message states for an index.
     """
     propensities: FloatArray = as_numpy(propensity, "propensity").astype(np.float64, copy=False)
     if propensities.ndim != 1 or n not in (None, len(propensities)):
         raise InvalidInput(f"propensity must have shape ({'n' if n is None else n},), got {propensities.shape}")
-    invalid = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))  # NaN is outside every bound
-    if len(invalid):
-        row, value = row_of(int(invalid[0])), propensities[invalid[0]]
+    invalid_indices = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))  # NaN is outside every bound
+    if len(invalid_indices):
+        row, value = to_row(int(invalid_indices[0])), propensities[invalid_indices[0]]
         remedy = "divide percentages by 100" if value > 1 else "drop such rounds: a chosen arm has more than 0"
         raise InvalidInput(f"propensity must be in (0, 1], row {row} has {value:g} ({remedy})")
     return propensities

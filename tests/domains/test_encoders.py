@@ -12,7 +12,7 @@ from torch import nn
 
 import daband
 from daband._image_layout import read_image_bytes
-from daband._input_encoders import InputEncoder, OnnxProgram, Pixels, as_input_encoder
+from daband._input_encoders import ImageReader, InputEncoder, OnnxProgram, as_input_encoder
 from daband.domains import Columns, from_images, from_table, from_texts
 from daband.errors import DataError, InvalidInput
 
@@ -94,7 +94,7 @@ def test_the_shorter_side_is_resized_and_the_centre_cropped():
     rng = np.random.default_rng(0)
     content = io.BytesIO()
     Image.fromarray(rng.integers(0, 256, (50, 75, 3), np.uint8)).save(content, "PNG")
-    rule = Pixels(40, 32, interpolation="bicubic", mean=(0.1, 0.2, 0.3), deviation=(0.5, 0.6, 0.7))
+    rule = ImageReader(40, 32, interpolation="bicubic", mean=(0.1, 0.2, 0.3), deviation=(0.5, 0.6, 0.7))
     image = Image.open(content).resize((60, 40), Image.Resampling.BICUBIC).crop((14, 4, 46, 36))
     expected = (np.asarray(image, np.float32) / 255 - np.float32([0.1, 0.2, 0.3])) / np.float32([0.5, 0.6, 0.7])
     np.testing.assert_allclose(rule.read(content.getvalue()), expected.transpose(2, 0, 1), atol=1e-6)
@@ -108,7 +108,7 @@ def test_efficientnet_comes_with_its_weights_and_pixels(folders):
     with torch.no_grad():
         expected = load_backbone("efficientnet_lite0").module((pixels_of(path, 224) - 127 / 255) / (128 / 255))
     np.testing.assert_allclose(encoder.encode_one(path), expected[0].numpy(), atol=1e-4)
-    assert encoder.width == 1280
+    assert encoder.n_features == 1280
     again = InputEncoder.from_state(encoder.state(), encoder.arrays())
     assert again.digest == encoder.digest
     np.testing.assert_array_equal(again.encode_one(path), encoder.encode_one(path))

