@@ -50,8 +50,22 @@ def test_sums_of_each_arm_teach_the_same_as_rounds(rounds):
     sums = by_sums.empty_sums()
     sums.add(*by_sums.chosen_features(contexts, arms), rewards, weights)
     learned = by_sums.with_sums(sums)
-    np.testing.assert_allclose(learned.inverse, by_rounds.statistics.inverse, atol=1e-10)
-    np.testing.assert_allclose(learned.theta, by_rounds.statistics.theta, atol=1e-10)
+    np.testing.assert_allclose(learned.statistics.inverse, by_rounds.statistics.inverse, atol=1e-10)
+    np.testing.assert_allclose(learned.statistics.theta, by_rounds.statistics.theta, atol=1e-10)
+    np.testing.assert_array_equal(learned.counts, by_rounds.counts)
+    assert not by_sums.counts.any()
+
+
+def test_arms_that_share_an_effect_have_their_own_counts():
+    """Before, an arm without rounds had those of the arm 1,024 places before it, and counted as one with rewards."""
+    draw = np.random.default_rng(0)
+    vectors = Catalogue.fit([f"a{index}" for index in range(1030)], draw.normal(size=(1030, 2))).vectors
+    head = JointHead(vectors=vectors, dim=1, ridge=RIDGE)
+    head.learn(draw.normal(size=(6, 1)), np.array([3, 3, 3, 1028, 1028, 5]), draw.normal(size=6))
+    assert head.counts[[3, 4, 5, 1027, 1028, 1029]].tolist() == [3, 0, 1, 0, 2, 0]
+    again = JointHead(vectors=vectors, dim=1, ridge=RIDGE)
+    again.restore(head.state())
+    np.testing.assert_array_equal(again.counts, head.counts)
 
 
 def test_a_new_arm_changes_no_prediction_and_counts_stay(rounds):

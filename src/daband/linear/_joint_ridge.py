@@ -173,6 +173,8 @@ class JointHead:
         self.noise_variance = 1.0
         #: The number of rounds at the last ``fit_penalties``.
         self._fitted_rounds = 0.0
+        #: The sum of the weights of each arm's rounds, (K,).
+        self._arm_weights: FloatArray = np.zeros(len(vectors))
 
     @property
     def new_variance(self) -> float:
@@ -221,12 +223,8 @@ class JointHead:
 
     @property
     def counts(self) -> IntArray:
-        """The sum of the weights of each arm's rounds, rounded, (K,). Arms that share an effect have their total."""
-        statistics, p = self.statistics, self._n_products
-        pending = statistics._pending[0, : statistics._n_pending[0], p:]
-        squares = statistics._gram[0].diagonal()[p:] - self.penalties[2] + np.einsum("nk,nk->k", pending, pending)
-        effects = _effect_indices(np.arange(len(self.vectors)), 0)
-        return np.rint(squares / _EFFECT_SCALE**2).astype(np.int64)[effects]
+        """The sum of the weights of each arm's rounds, rounded, (K,)."""
+        return np.rint(self._arm_weights).astype(np.int64)
 
     def score(
         self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, with_bonuses: bool = True
@@ -276,6 +274,7 @@ class JointHead:
             weight_roots = np.sqrt(weights)[:, None]
             rows, targets = rows * weight_roots, targets * weight_roots
         self.statistics.update(rows, np.zeros(len(rows), np.int64), targets)
+        np.add.at(self._arm_weights, arms, 1.0 if weights is None else weights)
 
     def play(
         self,
@@ -307,6 +306,7 @@ class JointHead:
         empty = copy.copy(self)
         empty.statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
         empty._set_prior(slice(None), self.penalties[self._penalty_groups()])
+        empty._arm_weights = np.zeros(len(self.vectors))
         return empty
 
     def _set_prior(self, coefficients: slice, penalties: FloatArray) -> None:
@@ -326,16 +326,19 @@ class JointHead:
         """Return the features (B, d + 1) to add to ``empty_sums``, and the index of the sum for each round, (B,)."""
         return self._context_rows(features), arms
 
-    def with_sums(self, sums: RidgeSums) -> PrimalRidge:
-        """Return new statistics that have also learned the rounds of these sums."""
-        statistics = copy.deepcopy(self.statistics)
-        statistics.add_sums(compute_joint_sums(sums, self.vectors))
-        return statistics
+    def with_sums(self, sums: RidgeSums) -> JointHead:
+        """Return a copy that has also learned the rounds of these sums."""
+        head = copy.copy(self)
+        head.statistics = copy.deepcopy(self.statistics)
+        head.statistics.add_sums(compute_joint_sums(sums, self.vectors))
+        head._arm_weights = self._arm_weights + sums.gram[:, -1, -1]  # the last feature is 1
+        return head
 
     def add_vectors(self, vectors: FloatArray) -> None:
         """Add arms with these vectors (n, m), without rounds."""
         n_old_effects = count_effects(len(self.vectors))
         self.vectors = np.concatenate([self.vectors, vectors])
+        self._arm_weights = np.append(self._arm_weights, np.zeros(len(vectors)))
         n_new_effects = count_effects(len(self.vectors)) - n_old_effects
         self.statistics.add_dimensions(n_new_effects)
         self._set_prior(slice(self.statistics.dim - n_new_effects, None), np.full(n_new_effects, self.penalties[2]))
@@ -356,10 +359,9 @@ class JointHead:
         predicted, (round_folds, arm_folds) = np.zeros((len(arms), len(self.vectors))), folds
         for fold in np.unique(round_folds):
             held_out, training = round_folds == fold, (round_folds != fold) & (arm_folds[arms] != fold)
-            head, sums = self.without_rounds(), self.empty_sums()
+            sums = self.empty_sums()
             sums.add(*self.chosen_features(features[training], arms[training]), rewards[training], weights[training])
-            head.statistics = head.with_sums(sums)
-            centre = sums.reward_moments.centre
+            head, centre = self.without_rounds().with_sums(sums), sums.reward_moments.centre
             predicted[held_out], _ = head.score(features[held_out], centre=centre, with_bonuses=False)
         return predicted
 
@@ -367,17 +369,19 @@ class JointHead:
         """Return all arrays needed to continue bit for bit."""
         fitted = np.array([*self.penalties, self.noise_variance, self._fitted_rounds])
         statistics = {f"primal.{name}": array for name, array in self.statistics.state(with_rounds=with_rounds).items()}
-        return {**statistics, "fitted": fitted}
+        return {**statistics, "fitted": fitted, "arm_weights": self._arm_weights}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
         fitted = read_array(state, "fitted", np.empty(5))
-        statistics.restore({name.split(".", 1)[1]: array for name, array in state.items() if name != "fitted"})
+        arm_weights = read_array(state, "arm_weights", self._arm_weights)
+        statistics.restore({name.split(".", 1)[1]: array for name, array in state.items() if "." in name})
         if not (np.isfinite(fitted).all() and (fitted[:4] > 0).all()):
             raise ValueError(f"penalties and noise must be positive, got {fitted[:4]}")
         self.statistics, self.penalties = statistics, fitted[:3]
         self.noise_variance, self._fitted_rounds = float(fitted[3]), float(fitted[4])
+        self._arm_weights = arm_weights
 
     def frozen(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
         """Return copies of theta (1, F) and of its covariance (1, F, F) for ``append_one(x)``, x not scaled.

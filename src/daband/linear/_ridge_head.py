@@ -221,11 +221,13 @@ class RidgeHead:
         """Return ``RidgeSums`` for this head, without any rounds."""
         return RidgeSums(self.statistics.n_heads, self.dim)
 
-    def with_sums(self, sums: RidgeSums) -> PrimalRidge:
-        """Return new statistics that have also learned the rounds of these sums."""
+    def with_sums(self, sums: RidgeSums) -> RidgeHead:
+        """Return a copy that has also learned the rounds of these sums."""
         statistics = copy.deepcopy(self.primal("the log cannot be learned"))
         statistics.add_sums(sums)
-        return statistics
+        head = copy.copy(self)
+        head.statistics = statistics
+        return head
 
     def check_primal_fits(self) -> None:
         """Raise an error if ``empty_sums`` would not fit in memory."""

@@ -175,10 +175,10 @@ class RidgePolicy(Policy):
             log_parts: the digests of the log's parts that the sums cover.
         """
         with self._locks.write:
-            statistics = self._head.with_sums(sums)
+            head = self._head.with_sums(sums)
             with self._locks.state:
                 self.transform = summing_policy.transform
-                self._head.statistics = statistics
+                self._head = head
                 self.reward_moments.merge(sums.reward_moments)
                 self.rounds_learned += int(sums.counts.sum())
                 self.log_parts |= frozenset(log_parts)
