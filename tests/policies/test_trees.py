@@ -49,6 +49,16 @@ def test_what_is_learned_does_not_depend_on_the_order_of_rounds():
     assert (at_once.decide(x).mean == by_turns.decide(x).mean).all()
 
 
+@pytest.mark.parametrize(("n", "depends"), [(1000, False), (4000, True)])
+def test_the_seed_changes_trees_only_if_split_points_are_found_on_samples(n, depends):
+    policies = [daband.Trees(context_shape=(3,), n_arms=2, seed=seed) for seed in (0, 1)]
+    for policy in policies:
+        policy.update(*rounds(n))
+        policy.adapt()
+    first, second = (policy.decide(rounds(200, seed=9)[0], rule="greedy").mean for policy in policies)
+    assert np.array_equal(first, second) is not depends
+
+
 def test_of_many_rounds_a_sample_is_kept_that_does_not_depend_on_their_order(monkeypatch):
     monkeypatch.setattr(trees, "MAX_STORED_ROUNDS", 100)
     x, arm, reward = rounds(900)

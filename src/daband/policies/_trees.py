@@ -71,7 +71,8 @@ class Trees(Policy):
             decision.
         transform: applied to contexts first, e.g. ``daband.Standardise()``.
         shift: the assumed difference between the domains (``daband.Shift``).
-        seed: determines the trees, random draws, and how ties are broken.
+        seed: determines random draws and how ties are broken. It affects the trees of an arm with more than 1,024
+            rounds, because their split points are found on samples. Other trees depend only on the rounds.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.Trees(context_shape=(1,), n_arms=2, epsilon=0.0, seed=0)
