@@ -169,10 +169,10 @@ def evaluate_log(
     if _is_file_log(log):
         file_log = _open_file_log(policy, log, columns, id)
         unrewarded_counts = file_log.unrewarded.items()
-        notes += [f"{path}: {rounds:,} rounds have no reward and are left out" for path, rounds in unrewarded_counts]
+        notes += [f"{path}: {count:,} rounds have no reward and are left out" for path, count in unrewarded_counts]
         raise_if_learned(count_learned(policy, file_log, id), len(file_log))
         if target is None:
-            stream = StreamedRounds(file_log, progress=progress)
+            streamed_rounds = StreamedRounds(file_log, progress=progress)
 
             def compute_batch_probabilities(first_row: int, batch: LoggedRounds) -> FloatArray:
                 """Return the policy's probabilities of all arms, (n, K), for the rounds of a batch."""
@@ -181,8 +181,8 @@ def evaluate_log(
                 )
 
             with use_one_blas_thread():
-                models = FoldModels(stream, seed) if needs_models else None
-                weighted_log = weigh_log(stream, compute_batch_probabilities, models, seed)
+                models = FoldModels(streamed_rounds, seed) if needs_models else None
+                weighted_log = weigh_log(streamed_rounds, compute_batch_probabilities, models, seed)
             return _build_estimate(weighted_log, estimator, domain, confidence, notes)
         _check_fits_memory(file_log)
     elif columns is not None:

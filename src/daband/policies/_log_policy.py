@@ -130,28 +130,29 @@ class LogPolicy(Policy):
     # Decisions.
 
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        step, theta = self._get_step_and_theta()
-        mean = step(to_floats(contexts.reshape(len(contexts), -1))) @ theta.T
+        feature_step, theta = self._get_step_and_theta()
+        mean = feature_step(to_floats(contexts.reshape(len(contexts), -1))) @ theta.T
         bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
         return mean, np.broadcast_to(bonus, mean.shape).copy()
 
     def _freeze(self, domain: int) -> FrozenParts:
-        step, theta = self._get_step_and_theta()
+        feature_step, theta = self._get_step_and_theta()
         moments, n_features = self.reward_moments, theta.shape[1]
         centred_theta = theta.copy()
         centred_theta[:, 0] -= moments.centre
         inverse = np.zeros((self.n_arms, n_features, n_features))
         inverse[:, 0, 0] = 1.0 / (1.0 + self._round_counts)
-        return FrozenParts((Member(centred_theta / moments.scale, inverse, transform=step),), self._round_counts.copy())
+        member = Member(centred_theta / moments.scale, inverse, transform=feature_step)
+        return FrozenParts((member,), self._round_counts.copy())
 
     def _get_step_and_theta(self) -> tuple[PiecewiseStep, FloatArray]:
         """Return the step that computes features, and their coefficients (K, d). Without rounds, all arms are equal."""
         advantages = self._fit()
         if advantages is not None:
             return advantages.step, advantages.theta
-        empty = np.zeros(0)
-        step = PiecewiseStep(np.zeros(0, np.int64), empty, empty, empty, empty, self._n_inputs)
-        return step, np.full((self.n_arms, 1), self.reward_moments.centre)
+        no_values = np.zeros(0)
+        feature_step = PiecewiseStep(np.zeros(0, np.int64), no_values, no_values, no_values, no_values, self._n_inputs)
+        return feature_step, np.full((self.n_arms, 1), self.reward_moments.centre)
 
     # Learning.
 
@@ -219,12 +220,12 @@ class LogPolicy(Policy):
         advantages = None
         if state.keys() - {"kept", "plays", "fitted"}:
             step_arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAYS}
-            step = PiecewiseStep(**step_arrays, n_inputs=self._n_inputs)
+            feature_step = PiecewiseStep(**step_arrays, n_inputs=self._n_inputs)
             theta = np.array(state["theta"])
-            if theta.shape != (self.n_arms, step.n_features):
+            if theta.shape != (self.n_arms, feature_step.n_features):
                 raise InvalidInput(f"the file has coefficients of shape {theta.shape}")
             evidence = dict(zip(_EVIDENCE_FIELDS, state["evidence"].tolist(), strict=True))
             integer_fields = {"arm": int(evidence["arm"]), "rounds": int(evidence["rounds"])}
-            advantages = AdvantageModel(step, theta, LogEvidence(**{**evidence, **integer_fields}))
+            advantages = AdvantageModel(feature_step, theta, LogEvidence(**{**evidence, **integer_fields}))
         self._round_blocks, self._round_counts, self._advantages = [stored_rounds], round_counts, advantages
         self._rounds_at_fit = int(state["fitted"][0])

@@ -19,8 +19,8 @@ from daband.errors import InvalidInput, did_you_mean
 from daband.linear._pca import PCA
 from daband.linear._standardise import Standardise
 
-#: The class of the policy that is built.
-_PolicyClass = TypeVar("_PolicyClass")
+#: The type of the policy that is built.
+_PolicyType = TypeVar("_PolicyType")
 #: The default ``alpha``, the factor of the confidence bonus, of a regression on products of context and arm features.
 JOINT_ALPHA = 0.3
 #: Maximum number of products of context and arm features. Larger contexts are reduced to principal components.
@@ -31,7 +31,7 @@ _PAIR_ATTRIBUTES = ("context_shape", "n_arms", "arms", "feedback")
 _OPTIONAL_SETTINGS = ("alpha", "device", "feedback")
 
 
-def build_policy_for_pair(policy_class: type[_PolicyClass], pair: Any, settings: Mapping[str, Any]) -> _PolicyClass:
+def build_policy_for_pair(policy_class: type[_PolicyType], pair: Any, settings: Mapping[str, Any]) -> _PolicyType:
     """Return a policy for a pair of domains.
 
     Args:

@@ -313,7 +313,7 @@ class Policy(ABC):
         """
         return build_policy_for_pair(cls, pair, settings)
 
-    # Methods that a policy implements.
+    # Methods that a policy implements. ``domain`` is the index of a domain in ``self.domains``.
 
     @abstractmethod
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
@@ -722,15 +722,18 @@ class Policy(ABC):
 
 
 def _choose_arms(
-    policy: Policy, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None
+    policy: Policy, features: AnyArray, domain_index: int, available: Mask, first_round: int, rule: str | None
 ) -> Decision:
-    """Return decisions for transformed contexts. ``first_round`` is the number of the first round, for random draws."""
+    """Return decisions for ``features``, which are transformed contexts.
+
+    ``first_round`` is the number of the first round, which determines the random draws.
+    """
     exploration: Exploration = policy._exploration if rule is None else policy._exploration.with_rule(rule)
-    if policy._decide_row is not None and len(contexts) == 1 and rule != "greedy":
-        decision = policy._decide_row(contexts, exploration, first_round, available)
+    if policy._decide_row is not None and len(features) == 1 and rule != "greedy":
+        decision = policy._decide_row(features, exploration, first_round, available)
         if decision is not None:
             return decision
-    mean, bonus = policy._score(contexts, domain, rule != "greedy")
+    mean, bonus = policy._score(features, domain_index, rule != "greedy")
     draw, mask = make_seeded_draw(policy._draw_key, first_round), _drop_new_arms(available, mean.shape[1])
     return exploration.decide(mean, bonus, draw, mask, scaling=_get_scaling(policy))
 
@@ -748,36 +751,36 @@ def _drop_new_arms(available: Mask, n_arms: int) -> Mask:
 
 
 def learn_transformed(
-    policy: Policy, features: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
+    policy: Policy, features: AnyArray, arms: IntArray, rewards: FloatArray, domain_index: int, weights: Weights
 ) -> None:
     """Learn checked rounds. ``features`` are their transformed contexts."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
-        policy._learn(features, arms, rewards, domain, weights)
+        policy._learn(features, arms, rewards, domain_index, weights)
         policy.reward_moments.add(rewards, weights)
         policy.rounds_learned += len(arms)
 
 
-def check_and_transform(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
-    """Return contexts after checking and transforming them. ``domain`` is the index of their domain."""
-    return _transform(policy, _check_contexts(policy, contexts), domain)
+def check_and_transform(policy: Policy, contexts: AnyArray, domain_index: int) -> AnyArray:
+    """Return contexts after checking and transforming them. ``domain_index`` is the index of their domain."""
+    return _transform(policy, _check_contexts(policy, contexts), domain_index)
 
 
 def score_transformed(
-    policy: Policy, features: AnyArray, domain: int, with_bonuses: bool
+    policy: Policy, features: AnyArray, domain_index: int, with_bonuses: bool
 ) -> tuple[FloatArray, FloatArray]:
     """Return predicted rewards and bonuses, (B, K) each. ``features`` are transformed contexts."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
-        return policy._score(features, domain, with_bonuses)
+        return policy._score(features, domain_index, with_bonuses)
 
 
-def _transform(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
+def _transform(policy: Policy, contexts: AnyArray, domain_index: int) -> AnyArray:
     """Return contexts after the policy's transform, if it has one."""
     transform = policy.transform
     if transform is None:
         return contexts
     batch_shape = contexts.shape[: -len(policy.context_shape)]
     rows = contexts.reshape(-1, *policy.context_shape)
-    features = transform(rows, domain)
+    features = transform(rows, domain_index)
     return features.reshape(*batch_shape, features.shape[-1])
 
 
@@ -788,13 +791,14 @@ def _get_round_shape(policy: Policy) -> tuple[int, ...]:
 
 def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
     """Return contexts as an array, after checking their shape and their numbers."""
-    shape, max_norm = policy.context_shape if policy.arms == "disjoint" else _get_round_shape(policy), policy.max_norm
+    max_norm = policy.max_norm
+    round_shape = policy.context_shape if policy.arms == "disjoint" else _get_round_shape(policy)
     # The sum of squares is enough to accept nearly every batch, so that loops of single rounds are fast.
-    is_plain_batch = type(contexts) is np.ndarray and contexts.dtype is _FLOAT64 and contexts.shape[1:] == shape
+    is_plain_batch = type(contexts) is np.ndarray and contexts.dtype is _FLOAT64 and contexts.shape[1:] == round_shape
     if is_plain_batch and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < max_norm * max_norm:
         return contexts
     max_norm = max_norm if policy.transform is None else MAX_RAW_NORM
-    return check_contexts(contexts, shape, n_dimensions=math.prod(policy.context_shape), max_norm=max_norm)
+    return check_contexts(contexts, round_shape, n_dimensions=math.prod(policy.context_shape), max_norm=max_norm)
 
 
 def _check_request(
@@ -812,11 +816,11 @@ def _check_request(
     return batch, domain_index, mask
 
 
-def _restrict_catalogue(policy: Policy, domain: int) -> Catalogue | None:
-    """Return the catalogue for a frozen policy, in which both domains have the arms of ``domain``."""
+def _restrict_catalogue(policy: Policy, domain_index: int) -> Catalogue | None:
+    """Return the catalogue for a frozen policy, in which both domains have the arms of the given domain."""
     if policy._catalogue is None:
         return None
-    offered = policy._catalogue.offered[int(policy.domains.is_target(domain))]
+    offered = policy._catalogue.offered[int(policy.domains.is_target(domain_index))]
     return replace(policy._catalogue, offered=np.stack([offered, offered]))
 
 

@@ -138,12 +138,12 @@ class RidgePolicy(Policy):
     def without_rounds(self) -> Self:
         """Return a copy with the transform but without rounds, which is small enough to send to other processes."""
         self._head.check_primal_fits()
-        empty_policy = copy.copy(self)  # a deep copy, by ``Policy.__getstate__``
-        empty_policy._head = empty_policy._head.without_rounds()
-        empty_policy.reward_moments = RewardMoments(standardise=self.standardise_rewards)
-        empty_policy._round_ids = RoundIds(self.id_window)
-        empty_policy.rounds_decided = empty_policy.rounds_learned = 0
-        return empty_policy
+        blank_policy = copy.copy(self)  # a deep copy, by ``Policy.__getstate__``
+        blank_policy._head = blank_policy._head.without_rounds()
+        blank_policy.reward_moments = RewardMoments(standardise=self.standardise_rewards)
+        blank_policy._round_ids = RoundIds(self.id_window)
+        blank_policy.rounds_decided = blank_policy.rounds_learned = 0
+        return blank_policy
 
     def add_to_sums(
         self,
