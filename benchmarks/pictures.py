@@ -107,9 +107,9 @@ def network_features(pictures: Any) -> Any:
     """1,280 numbers a picture: EfficientNet-Lite0 with weights of ImageNet."""
     import torch
 
-    from daband.neural.encoders._pretrained import pretrained_features
+    from daband.neural.encoders._pretrained import build_pretrained_network
 
-    network = pretrained_features(context_shape=pictures.shape[1:]).eval()
+    network = build_pretrained_network(context_shape=pictures.shape[1:]).eval()
     with torch.inference_mode():
         batches = torch.split(torch.from_numpy(pictures).float() / 255.0, 64)
         return np.concatenate([network(batch, rows_per_domain=[len(batch)]).numpy() for batch in batches])

@@ -35,23 +35,23 @@ MUTANTS = (
     Mutant(
         "gate is always open",
         "neural/learning/_learner.py",
-        "self.gate = self.skill_gate.compute_skill(unit[1]) ** self.recipe.learning.gate_exponent",
+        "self.gate = self.skill_gate.compute_skill(deviation) ** self.recipe.learning.gate_exponent",
         "self.gate = 1.0",
         GATE,
     ),
     Mutant(
         "gate ignores the exponent",
         "neural/learning/_learner.py",
-        "self.skill_gate.compute_skill(unit[1]) ** self.recipe.learning.gate_exponent",
-        "self.skill_gate.compute_skill(unit[1])",
+        "self.skill_gate.compute_skill(deviation) ** self.recipe.learning.gate_exponent",
+        "self.skill_gate.compute_skill(deviation)",
         GATE,
     ),
     Mutant("default's exponent is 0", "neural/_recipes.py", "gate_exponent=8.0", "gate_exponent=0.0", RECIPES),
     Mutant(
         "skill ignores the constant",
         "neural/learning/_skill_gate.py",
-        "rewards / matched - constant",
-        "rewards / matched",
+        "sum_rewards / n_matched - constant_value",
+        "sum_rewards / n_matched",
         GATE,
     ),
     Mutant(

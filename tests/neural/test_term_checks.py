@@ -9,7 +9,7 @@ from daband.neural._checks import (
     check_rows_need_not_match,
     check_runs_can_be_mapped,
     check_term,
-    random_batch,
+    make_random_batch,
 )
 from daband.neural.objectives._objective import Objective, Weight
 from daband.neural.objectives._term import Term, terms
@@ -30,7 +30,7 @@ def test_weight_zero_is_the_term_removed(name):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             objective = Objective(weights=weights, settings=_TERM_SETTINGS).double()
-            total, values = objective(random_batch(), torch.ones(len(objective.weights), dtype=torch.float64))
+            total, values = objective(make_random_batch(), torch.ones(len(objective.weights), dtype=torch.float64))
             results.append((total, sorted(values), torch.rand(1)))
     assert torch.equal(results[0][0], results[1][0])
     assert results[0][1] == results[1][1]

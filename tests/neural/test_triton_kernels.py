@@ -45,7 +45,7 @@ def test_values_gradients_and_running_statistics_are_those_of_torch(kernels, sha
         given = [tensor.detach().to(kind).requires_grad_() for tensor in (maps, weight, bias)]
         mean, variance = running.to(kind, copy=True)
         if kind == torch.float32:
-            out = kernels.norm_pool_relu(*given, mean, variance, domains=domains, momentum=0.1, epsilon=1e-5)
+            out = kernels.norm_pool_relu(*given, mean, variance, n_domains=domains, momentum=0.1, epsilon=1e-5)
         else:
             out = by_torch(*given, mean, variance, domains)
         found.append([out, mean, variance, *torch.autograd.grad(out, given, seen.to(kind))])
@@ -55,7 +55,7 @@ def test_values_gradients_and_running_statistics_are_those_of_torch(kernels, sha
 
 def test_running_statistics_pooling_and_relu_are_those_of_the_norm(kernels):
     torch.manual_seed(0)
-    norm = DomainNorm(channels=70).to(DEVICE).eval()
+    norm = DomainNorm(n_channels=70).to(DEVICE).eval()
     norm.running_mean.normal_()
     norm.running_variance.uniform_(0.5, 2)
     norm.batches_seen += 1
@@ -69,8 +69,8 @@ def test_running_statistics_pooling_and_relu_are_those_of_the_norm(kernels):
 @pytest.mark.parametrize("runs", [1, 3])
 def test_patches_are_those_of_torch(kernels, runs):
     images = torch.rand(runs, 4, 3, 9, 11).transpose(0, 1)  # as stacked runs have them
-    theirs = _cut_patches(images, 5, 3, columns=48, dtype=torch.float32)
-    ours = kernels.cut_patches(images.to(DEVICE), 5, 3, columns=48, dtype=torch.float32)
+    theirs = _cut_patches(images, 5, 3, n_columns=48, dtype=torch.float32)
+    ours = kernels.cut_patches(images.to(DEVICE), 5, 3, n_columns=48, dtype=torch.float32)
     assert torch.equal(ours.cpu(), theirs)
 
 
@@ -97,12 +97,12 @@ def test_steps_of_adam_are_those_of_torch_and_a_bad_row_takes_none(kernels):
 
 
 def test_the_kernels_normalise_in_training_by_own_statistics_of_equal_domains():
-    norm = DomainNorm(channels=3)
+    norm = DomainNorm(n_channels=3)
     assert norm._can_fuse((2, 2))
     assert not norm._can_fuse((3, 1))
     assert not norm._can_fuse((0, 4))
     assert not norm.eval()._can_fuse((2, 2))
-    assert not DomainNorm(channels=3, statistics="source")._can_fuse((2, 2))
+    assert not DomainNorm(n_channels=3, statistics="source")._can_fuse((2, 2))
 
 
 @pytest.mark.parametrize(

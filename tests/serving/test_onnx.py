@@ -20,7 +20,7 @@ from daband.neural import DenseSettings, FeatureNetwork
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder
 from daband.neural.encoders._frozen_encoder import freeze_encoder, to_onnx
-from daband.neural.encoders._pretrained import load_backbone, pretrained_features
+from daband.neural.encoders._pretrained import build_pretrained_network, load_backbone
 from daband.serving._numpy_networks import load_network
 
 SHAPE = (3, 16, 16)
@@ -178,7 +178,7 @@ def test_a_backbone_by_name_is_inside_a_policy_and_its_file(tmp_path):
     daband.export(policy, tmp_path / "p.daband", domain="source")
     found = daband.load_deployed(tmp_path / "p.daband").decide(contexts[:3])
     np.testing.assert_allclose(found.mean, policy.decide(contexts[:3]).mean, atol=1e-5)
-    features = pretrained_features(context_shape=(3, 20, 18))
+    features = build_pretrained_network(context_shape=(3, 20, 18))
     images = torch.from_numpy(contexts[:1] / np.float32(255))
     wide = nn.functional.interpolate(images, size=(224, 224), mode="bilinear", antialias=True)
     with torch.no_grad():
@@ -191,7 +191,7 @@ def test_a_network_with_norms_by_domain_takes_any_number_of_rows():
         def __init__(self):
             super().__init__()
             self.context_shape, self.width = (6,), 6
-            self.norm = DomainNorm(channels=6)
+            self.norm = DomainNorm(n_channels=6)
             self.norm.running_mean[:] = torch.tensor([[0.0] * 6, [1.0] * 6])
             self.norm.batches_seen[:] = 3
 

@@ -21,15 +21,15 @@ from daband.neural.objectives._term import Batch, Term, TermSettings, terms
 #: The checks of a term, in the order in which they run.
 TERM_CHECKS = Checks()
 
-# The sizes of the batch on which terms are checked.
+# The sizes of the batch on which terms are checked. ``_N_TARGETS`` is the number of target contexts.
 _N_ROUNDS, _N_TARGETS, _N_ARMS, _N_ALIGNED_FEATURES = 7, 6, 4, 5
-#: The sizes from which terms are built.
+#: The settings from which terms are built.
 _TERM_SETTINGS = TermSettings(n_arms=_N_ARMS, n_aligned_features=_N_ALIGNED_FEATURES, feedback="one_hot")
 #: The fields of a batch through which gradients reach the encoder.
 _ENCODED_FIELDS = ("predictions", "aligned", "target_predictions", "target_aligned")
 
 
-def random_batch(*, n_arms: int = _N_ARMS) -> Batch:
+def make_random_batch(*, n_arms: int = _N_ARMS) -> Batch:
     """Return a batch of random values, the same in every call, for ``n_arms`` arms."""
     generator = torch.Generator().manual_seed(0)
 
@@ -59,28 +59,29 @@ def _build_term(term_class: type[Term], seed: int = 0) -> Term:
 
 def _compute_gradients(term: Term, batch: Batch) -> dict[str, torch.Tensor | None]:
     """Return the gradient of a term's value with respect to each encoded field of the batch; None if it is not used."""
-    leaves = {name: getattr(batch, name).clone().requires_grad_() for name in _ENCODED_FIELDS}
-    value = term(replace(batch, **leaves))
-    grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-    return dict(zip(leaves, grads, strict=True))
+    tensors = {name: getattr(batch, name).clone().requires_grad_() for name in _ENCODED_FIELDS}
+    value = term(replace(batch, **tensors))
+    gradients = torch.autograd.grad(value, list(tensors.values()), allow_unused=True)
+    return dict(zip(tensors, gradients, strict=True))
 
 
 @TERM_CHECKS.add
 def check_value_is_a_finite_scalar(term_class: type[Term]) -> None:
     """Check that the value is one finite number, and that the same batch gives the same value."""
     term = _build_term(term_class)
-    first, second = term(random_batch()), term(random_batch())
-    assert first.shape == (), f"the value has shape {tuple(first.shape)}"
-    assert torch.isfinite(first), f"the value is {first.item()}"
-    assert torch.equal(first, second), "two calls with the same batch return different values"
+    value, second_value = term(make_random_batch()), term(make_random_batch())
+    assert value.shape == (), f"the value has shape {tuple(value.shape)}"
+    assert torch.isfinite(value), f"the value is {value.item()}"
+    assert torch.equal(value, second_value), "two calls with the same batch return different values"
 
 
 @TERM_CHECKS.add
 def check_encoder_gets_gradient(term_class: type[Term]) -> None:
     """Check that gradients are finite, and that at least one that reaches the encoder is not 0."""
-    grads = [grad for grad in _compute_gradients(_build_term(term_class), random_batch()).values() if grad is not None]
-    assert all(torch.isfinite(grad).all() for grad in grads), "a gradient is not finite"
-    assert any((grad != 0).any() for grad in grads), "no gradient reaches the encoder"
+    gradients = _compute_gradients(_build_term(term_class), make_random_batch()).values()
+    used_gradients = [gradient for gradient in gradients if gradient is not None]
+    assert all(torch.isfinite(gradient).all() for gradient in used_gradients), "a gradient is not finite"
+    assert any((gradient != 0).any() for gradient in used_gradients), "no gradient reaches the encoder"
 
 
 @TERM_CHECKS.add
@@ -88,18 +89,18 @@ def check_gradient_is_the_derivative(term_class: type[Term]) -> None:
     """Check that the gradient agrees with finite differences, except for terms that apply their weight themselves."""
     if term_class.applies_weight:
         return
-    term, batch = _build_term(term_class), random_batch()
-    grads = _compute_gradients(term, batch)
-    step = 1e-6
-    for name, grad in grads.items():
-        if grad is None:
+    term, batch = _build_term(term_class), make_random_batch()
+    step_size = 1e-6
+    for name, gradient in _compute_gradients(term, batch).items():
+        if gradient is None:
             continue
-        values = getattr(batch, name)
-        direction = torch.cos(torch.arange(values.numel(), dtype=torch.float64)).view_as(values) + 0.3
-        ahead, behind = (term(replace(batch, **{name: values + sign * step * direction})) for sign in (1, -1))
-        slope = float((ahead - behind) / (2 * step))
-        expected = float((grad * direction).sum())
-        assert abs(slope - expected) <= 1e-5 * (1 + abs(slope)), f"{name}: slope {slope:g}, gradient {expected:g}"
+        tensor = getattr(batch, name)
+        direction = torch.cos(torch.arange(tensor.numel(), dtype=torch.float64)).view_as(tensor) + 0.3
+        upper, lower = (term(replace(batch, **{name: tensor + step * direction})) for step in (step_size, -step_size))
+        slope = float((upper - lower) / (2 * step_size))
+        expected_slope = float((gradient * direction).sum())
+        is_close = abs(slope - expected_slope) <= 1e-5 * (1 + abs(slope))
+        assert is_close, f"{name}: slope {slope:g}, gradient {expected_slope:g}"
 
 
 @TERM_CHECKS.add
@@ -107,33 +108,33 @@ def check_works_without_target(term_class: type[Term]) -> None:
     """Check that a term that does not need the target works without target contexts."""
     if term_class.needs_target:
         return
-    batch = random_batch()
-    names = ("target_predictions", "target_bonuses", "teacher_predictions", "target_aligned")
-    value = _build_term(term_class)(replace(batch, **{name: getattr(batch, name)[:0] for name in names}))
+    batch = make_random_batch()
+    target_fields = ("target_predictions", "target_bonuses", "teacher_predictions", "target_aligned")
+    value = _build_term(term_class)(replace(batch, **{name: getattr(batch, name)[:0] for name in target_fields}))
     assert torch.isfinite(value), f"without target contexts the value is {value.item()}"
 
 
 @TERM_CHECKS.add
 def check_arms_can_be_added(term_class: type[Term]) -> None:
     """Check that a term that was built for K arms accepts a batch with K + 1 arms."""
-    assert torch.isfinite(_build_term(term_class)(random_batch(n_arms=_N_ARMS + 1)))
+    assert torch.isfinite(_build_term(term_class)(make_random_batch(n_arms=_N_ARMS + 1)))
 
 
 @TERM_CHECKS.add
 def check_rows_need_not_match(term_class: type[Term]) -> None:
     """Check that a term accepts every combination of rows: target rounds, no source rounds, one context per arm."""
-    batch, term = random_batch(), _build_term(term_class)
+    batch, term = make_random_batch(), _build_term(term_class)
     repeated_rounds = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predictions", "arms", "rewards")}
-    names = ("aligned", "target_aligned")
-    context_per_arm = {name: getattr(batch, name).repeat_interleave(_N_ARMS, 0) for name in names}
+    aligned_fields = ("aligned", "target_aligned")
+    context_per_arm = {name: getattr(batch, name).repeat_interleave(_N_ARMS, 0) for name in aligned_fields}
     for case, changes in (
         ("with target rounds", repeated_rounds),
         ("with one context per arm", context_per_arm),
         ("with target rounds and one context per arm", {**repeated_rounds, **context_per_arm}),
         ("without source rounds", {"aligned": batch.aligned[:0]}),
     ):
-        changed = replace(batch, **changes)
-        for name, value in {"value": term(changed), **term.measure(changed)}.items():
+        changed_batch = replace(batch, **changes)
+        for name, value in {"value": term(changed_batch), **term.measure(changed_batch)}.items():
             assert torch.isfinite(value), f"{case}, the {name} is {value.item()}"
 
 
@@ -143,34 +144,34 @@ def check_runs_can_be_mapped(term_class: type[Term]) -> None:
 
     The only state of a term is its parameters and buffers, and it must not branch on values (``.item()``, ``if``).
     """
-    runs = [_TermWithMeasurements(_build_term(term_class, seed)) for seed in (0, 1)]
-    tensors_by_run = [{**dict(run.named_parameters()), **dict(run.named_buffers())} for run in runs]
-    first = random_batch()
-    second = replace(random_batch(), predictions=first.predictions.flip(0), aligned=first.aligned * 1.5)
-    batches = [vars(first), vars(second)]
+    modules = [_TermWithMeasurements(_build_term(term_class, seed)) for seed in (0, 1)]
+    tensors_by_run = [{**dict(module.named_parameters()), **dict(module.named_buffers())} for module in modules]
+    batch = make_random_batch()
+    second_batch = replace(make_random_batch(), predictions=batch.predictions.flip(0), aligned=batch.aligned * 1.5)
+    fields_by_run = [vars(batch), vars(second_batch)]
 
     def measure(run_tensors: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return functional_call(runs[0], run_tensors, (Batch(**fields),))
+        return functional_call(modules[0], run_tensors, (Batch(**fields),))
 
     def compute_gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         inputs = [fields[name] for name in _ENCODED_FIELDS]
         return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
 
-    names = [name for name, tensor in batches[0].items() if tensor is not None]
-    stacked_fields = {name: torch.stack([fields[name] for fields in batches]) for name in names}
-    for fields in (*batches, stacked_fields):
+    names = [name for name, tensor in fields_by_run[0].items() if tensor is not None]
+    stacked_fields = {name: torch.stack([fields[name] for fields in fields_by_run]) for name in names}
+    for fields in (*fields_by_run, stacked_fields):
         for name in _ENCODED_FIELDS:
             fields[name].requires_grad_()
-    stacked_tensors = {name: torch.stack([run[name] for run in tensors_by_run]) for name in tensors_by_run[0]}
-    stacked = torch.vmap(measure)(stacked_tensors, stacked_fields)
-    stacked_gradients = compute_gradients(stacked["value"].sum(), stacked_fields)
-    for run_index, (run, fields) in enumerate(zip(runs, batches, strict=True)):
-        single = run(Batch(**fields))
-        for name, value in single.items():
-            assert torch.allclose(stacked[name][run_index], value), f"torch.vmap changes the {name} of run {run_index}"
-        single_gradients = compute_gradients(single["value"], fields)
-        for name, gradient, stacked_gradient in zip(_ENCODED_FIELDS, single_gradients, stacked_gradients, strict=True):
-            assert torch.allclose(stacked_gradient[run_index], gradient), f"torch.vmap changes the gradient of {name}"
+    stacked_tensors = {name: torch.stack([tensors[name] for tensors in tensors_by_run]) for name in tensors_by_run[0]}
+    stacked_values = torch.vmap(measure)(stacked_tensors, stacked_fields)
+    stacked_gradients = compute_gradients(stacked_values["value"].sum(), stacked_fields)
+    for run, (module, fields) in enumerate(zip(modules, fields_by_run, strict=True)):
+        values = module(Batch(**fields))
+        for name, value in values.items():
+            assert torch.allclose(stacked_values[name][run], value), f"torch.vmap changes the {name} of run {run}"
+        gradients = compute_gradients(values["value"], fields)
+        for name, gradient, stacked_gradient in zip(_ENCODED_FIELDS, gradients, stacked_gradients, strict=True):
+            assert torch.allclose(stacked_gradient[run], gradient), f"torch.vmap changes the gradient of {name}"
 
 
 class _TermWithMeasurements(nn.Module):

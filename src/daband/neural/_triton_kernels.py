@@ -23,27 +23,29 @@ import triton.language as tl
 #: The number of pieces into which the rows of a domain are divided for sums; a power of two.
 _N_PIECES = 64
 #: The number of rows that one program (an instance of a kernel) processes.
-_TILE_ROWS = 32
+_BLOCK_ROWS = 32
 #: The number of rows that one program reads at once for sums. Many rows hide the latency of memory.
-_SUM_ROWS = 128
+_SUM_BLOCK_ROWS = 128
 #: The number of channels that one program processes.
-_TILE_CHANNELS = 64
+_BLOCK_CHANNELS = 64
 #: The number of parameters that one program of Adam processes.
 _BLOCK_PARAMETERS = 1024
 #: The options of kernels that process maps.
-_KERNEL_OPTIONS = {"pieces": _N_PIECES, "block_rows": _TILE_ROWS, "block_columns": _TILE_CHANNELS}
+_KERNEL_OPTIONS = {"n_pieces": _N_PIECES, "block_rows": _BLOCK_ROWS, "block_columns": _BLOCK_CHANNELS}
 #: The options of kernels that compute sums over maps.
-_SUM_KERNEL_OPTIONS = {**_KERNEL_OPTIONS, "block_rows": _SUM_ROWS, "num_warps": 8}
+_SUM_KERNEL_OPTIONS = {**_KERNEL_OPTIONS, "block_rows": _SUM_BLOCK_ROWS, "num_warps": 8}
 
 # In the kernels, maps are matrices in channels-last order: a row is a pixel of an image, a column is a channel. The
 # images of a domain are contiguous. ``maps`` is the input of batch norm. ``piece_stats`` has a statistic, such as
-# a sum, for each piece of a domain's rows. Tensors are passed as pointers to their first element.
+# a sum, for each piece of a domain's rows. Tensors are passed as pointers to their first element. Indices in the
+# singular, such as ``row``, ``column`` and ``offset``, are vectors or matrices: one index for each element of the
+# block that a program processes.
 
 
 @triton.jit
 def _compute_moments(
-    maps, piece_stats, n_rows, channels, rows_per_piece,
-    pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
+    maps, piece_stats, n_rows, n_channels, rows_per_piece,
+    n_pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
     """Compute the mean of each piece of a domain's rows, and the sum of squared differences from that mean.
 
@@ -51,7 +53,7 @@ def _compute_moments(
     """
     piece, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
-    column_mask = column < channels
+    column_mask = column < n_channels
     first_row = piece * rows_per_piece
     end_row = tl.minimum(first_row + rows_per_piece, n_rows)
     total = tl.zeros([block_columns], tl.float32)
@@ -59,80 +61,81 @@ def _compute_moments(
     for start in range(first_row, end_row, block_rows):
         row = start + tl.arange(0, block_rows)
         mask = (row < end_row)[:, None] & column_mask[None, :]
-        offset = (domain * n_rows + row).to(tl.int64)[:, None] * channels + column[None, :]
+        offset = (domain * n_rows + row).to(tl.int64)[:, None] * n_channels + column[None, :]
         value = tl.load(maps + offset, mask=mask, other=0.0).to(tl.float32)
         total += tl.sum(value, axis=0)
         squares += tl.sum(value * value, axis=0)
     count = tl.maximum(end_row - first_row, 1).to(tl.float32)
     mean = total / count
-    offset = piece_stats + (domain * 2 * pieces + piece) * channels + column
+    offset = piece_stats + (domain * 2 * n_pieces + piece) * n_channels + column
     tl.store(offset, mean, mask=column_mask)
-    tl.store(offset + pieces * channels, tl.maximum(squares - total * mean, 0.0), mask=column_mask)
+    tl.store(offset + n_pieces * n_channels, tl.maximum(squares - total * mean, 0.0), mask=column_mask)
 
 
 @triton.jit
 def _norm_pool(
-    maps, piece_stats, weight, bias, out, max_index, max_value, moments, running_mean, running_variance,
-    row_stride, n_rows, channels, rows_per_piece, pooled_rows, height, width, momentum, epsilon,
-    pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
+    maps, piece_stats, weight, bias, pooled_maps, max_index, max_value, moments, running_mean, running_variance,
+    row_stride, n_rows, n_channels, rows_per_piece, n_pooled_rows, height, width, momentum, epsilon,
+    n_pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
     """Normalise, max-pool and apply ReLU, and update the running statistics.
 
-    The result is written to ``out``. ``max_index`` gets the index 0 to 3 of each maximum in its 2x2 window, or 4 if
-    ReLU returns 0. ``max_value`` gets the maximum before normalisation. ``moments`` (domains, 2, C) gets the mean and
-    1 / standard deviation.
+    The result is written to ``pooled_maps``. ``max_index`` gets the index 0 to 3 of each maximum in its 2x2 window, or
+    4 if ReLU returns 0. ``max_value`` gets the maximum before normalisation. ``moments`` (domains, 2, C) gets the mean
+    and 1 / standard deviation.
     """
-    tile, domain = tl.program_id(0), tl.program_id(2)
+    row_block, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
-    column_mask = column < channels
-    piece = tl.arange(0, pieces)
+    column_mask = column < n_channels
+    piece = tl.arange(0, n_pieces)
     count = tl.maximum(tl.minimum(rows_per_piece, n_rows - piece * rows_per_piece), 0).to(tl.float32)[:, None]
-    piece_offset = piece_stats + (domain * 2 * pieces + piece)[:, None] * channels + column[None, :]
+    piece_offset = piece_stats + (domain * 2 * n_pieces + piece)[:, None] * n_channels + column[None, :]
     piece_mean = tl.load(piece_offset, mask=column_mask[None, :], other=0.0)
-    piece_squares = tl.load(piece_offset + pieces * channels, mask=column_mask[None, :], other=0.0)
+    piece_squares = tl.load(piece_offset + n_pieces * n_channels, mask=column_mask[None, :], other=0.0)
     mean = tl.sum(count * piece_mean, axis=0) / n_rows
     difference = piece_mean - mean[None, :]
     variance = tl.sum(tl.where(count > 0, piece_squares, 0.0) + count * difference * difference, axis=0) / n_rows
     inverse_deviation = 1.0 / tl.sqrt(variance + epsilon)
-    if tile == 0:
-        tl.store(moments + (domain * 2) * channels + column, mean, mask=column_mask)
-        tl.store(moments + (domain * 2 + 1) * channels + column, inverse_deviation, mask=column_mask)
+    if row_block == 0:
+        tl.store(moments + (domain * 2) * n_channels + column, mean, mask=column_mask)
+        tl.store(moments + (domain * 2 + 1) * n_channels + column, inverse_deviation, mask=column_mask)
         offset = domain * row_stride + column
         old_mean = tl.load(running_mean + offset, mask=column_mask)
         old_variance = tl.load(running_variance + offset, mask=column_mask)
-        unbiased = variance * (n_rows / (n_rows - 1.0))
+        unbiased_variance = variance * (n_rows / (n_rows - 1.0))
+        new_variance = old_variance + momentum * (unbiased_variance - old_variance)
         tl.store(running_mean + offset, old_mean + momentum * (mean - old_mean), mask=column_mask)
-        tl.store(running_variance + offset, old_variance + momentum * (unbiased - old_variance), mask=column_mask)
+        tl.store(running_variance + offset, new_variance, mask=column_mask)
     scale = tl.load(weight + column, mask=column_mask, other=0.0) * inverse_deviation
     shift = tl.load(bias + column, mask=column_mask, other=0.0) - mean * scale
-    row = tile * block_rows + tl.arange(0, block_rows)
-    mask = (row < pooled_rows)[:, None] & column_mask[None, :]
-    pooled_row = domain * pooled_rows + row
+    row = row_block * block_rows + tl.arange(0, block_rows)
+    mask = (row < n_pooled_rows)[:, None] & column_mask[None, :]
+    pooled_row = domain * n_pooled_rows + row
     pooled_width = width // 2
     image, pixel = pooled_row // (pooled_width * (height // 2)), pooled_row % (pooled_width * (height // 2))
     top_left = ((image * height + 2 * (pixel // pooled_width)) * width + 2 * (pixel % pooled_width)).to(tl.int64)
-    start = maps + top_left[:, None] * channels + column[None, :]
-    best_raw = tl.load(start, mask=mask, other=0.0)
-    best = best_raw.to(tl.float32) * scale + shift
+    start = maps + top_left[:, None] * n_channels + column[None, :]
+    best_input = tl.load(start, mask=mask, other=0.0)
+    best_output = best_input.to(tl.float32) * scale + shift
     best_index = tl.zeros([block_rows, block_columns], tl.int32)
     for corner_index in tl.static_range(1, 4):
-        corner_offset = ((corner_index // 2) * width + corner_index % 2) * channels
-        candidate = tl.load(start + corner_offset, mask=mask, other=0.0)
-        value = candidate.to(tl.float32) * scale + shift
-        best_index = tl.where(value > best, corner_index, best_index)
-        best_raw = tl.where(value > best, candidate, best_raw)
-        best = tl.maximum(value, best)
-    best_index = tl.where(best > 0, best_index, 4)
-    offset = pooled_row.to(tl.int64)[:, None] * channels + column[None, :]
-    tl.store(out + offset, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
+        corner_offset = ((corner_index // 2) * width + corner_index % 2) * n_channels
+        corner_input = tl.load(start + corner_offset, mask=mask, other=0.0)
+        corner_output = corner_input.to(tl.float32) * scale + shift
+        best_index = tl.where(corner_output > best_output, corner_index, best_index)
+        best_input = tl.where(corner_output > best_output, corner_input, best_input)
+        best_output = tl.maximum(corner_output, best_output)
+    best_index = tl.where(best_output > 0, best_index, 4)
+    offset = pooled_row.to(tl.int64)[:, None] * n_channels + column[None, :]
+    tl.store(pooled_maps + offset, tl.maximum(best_output, 0.0).to(pooled_maps.dtype.element_ty), mask=mask)
     tl.store(max_index + offset, best_index.to(tl.int8), mask=mask)
-    tl.store(max_value + offset, best_raw, mask=mask)
+    tl.store(max_value + offset, best_input, mask=mask)
 
 
 @triton.jit
 def _sum_gradients(
-    max_value, gradient, max_index, moments, piece_stats, channels, rows_per_piece, pooled_rows,
-    pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
+    max_value, gradient, max_index, moments, piece_stats, n_channels, rows_per_piece, n_pooled_rows,
+    n_pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradient, and the gradient times the normalised value, of each piece of a domain's pooled rows.
 
@@ -140,94 +143,96 @@ def _sum_gradients(
     """
     piece, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
-    column_mask = column < channels
-    mean = tl.load(moments + (domain * 2) * channels + column, mask=column_mask, other=0.0)
-    inverse_deviation = tl.load(moments + (domain * 2 + 1) * channels + column, mask=column_mask, other=0.0)
+    column_mask = column < n_channels
+    mean = tl.load(moments + (domain * 2) * n_channels + column, mask=column_mask, other=0.0)
+    inverse_deviation = tl.load(moments + (domain * 2 + 1) * n_channels + column, mask=column_mask, other=0.0)
     first_row = piece * rows_per_piece
-    end_row = tl.minimum(first_row + rows_per_piece, pooled_rows)
+    end_row = tl.minimum(first_row + rows_per_piece, n_pooled_rows)
     total = tl.zeros([block_columns], tl.float32)
     product = tl.zeros([block_columns], tl.float32)
     for start in range(first_row, end_row, block_rows):
         row = start + tl.arange(0, block_rows)
         mask = (row < end_row)[:, None] & column_mask[None, :]
-        pooled_row = domain * pooled_rows + row
-        offset = pooled_row.to(tl.int64)[:, None] * channels + column[None, :]
+        pooled_row = domain * n_pooled_rows + row
+        offset = pooled_row.to(tl.int64)[:, None] * n_channels + column[None, :]
         best_index = tl.load(max_index + offset, mask=mask, other=4).to(tl.int32)
         mask = mask & (best_index < 4)
         value = tl.load(max_value + offset, mask=mask, other=0.0)
         row_gradient = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
         total += tl.sum(row_gradient, axis=0)
         product += tl.sum(row_gradient * (value.to(tl.float32) - mean) * inverse_deviation, axis=0)
-    offset = piece_stats + ((domain * pieces + piece) * 2) * channels + column
+    offset = piece_stats + ((domain * n_pieces + piece) * 2) * n_channels + column
     tl.store(offset, total, mask=column_mask)
-    tl.store(offset + channels, product, mask=column_mask)
+    tl.store(offset + n_channels, product, mask=column_mask)
 
 
 @triton.jit
 def _map_gradient(
-    maps, gradient, max_index, moments, piece_stats, weight, out, n_rows, channels, pooled_rows, height, width,
-    pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
+    maps, gradient, max_index, moments, piece_stats, weight, map_gradient,
+    n_rows, n_channels, n_pooled_rows, height, width,
+    n_pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient with respect to ``maps``, from the sums of ``_sum_gradients``."""
-    tile, domain = tl.program_id(0), tl.program_id(2)
+    row_block, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
-    column_mask = column < channels
-    piece_offset = piece_stats + ((domain * pieces + tl.arange(0, pieces)) * 2)[:, None] * channels + column[None, :]
+    column_mask = column < n_channels
+    stats_row = (domain * n_pieces + tl.arange(0, n_pieces)) * 2
+    piece_offset = piece_stats + stats_row[:, None] * n_channels + column[None, :]
     total = tl.sum(tl.load(piece_offset, mask=column_mask[None, :], other=0.0), axis=0) / n_rows
-    product = tl.sum(tl.load(piece_offset + channels, mask=column_mask[None, :], other=0.0), axis=0) / n_rows
-    mean = tl.load(moments + (domain * 2) * channels + column, mask=column_mask, other=0.0)
-    inverse_deviation = tl.load(moments + (domain * 2 + 1) * channels + column, mask=column_mask, other=0.0)
+    product = tl.sum(tl.load(piece_offset + n_channels, mask=column_mask[None, :], other=0.0), axis=0) / n_rows
+    mean = tl.load(moments + (domain * 2) * n_channels + column, mask=column_mask, other=0.0)
+    inverse_deviation = tl.load(moments + (domain * 2 + 1) * n_channels + column, mask=column_mask, other=0.0)
     scale = tl.load(weight + column, mask=column_mask, other=0.0) * inverse_deviation
-    row = tile * block_rows + tl.arange(0, block_rows)
-    mask = (row < pooled_rows)[:, None] & column_mask[None, :]
-    pooled_row = domain * pooled_rows + row
+    row = row_block * block_rows + tl.arange(0, block_rows)
+    mask = (row < n_pooled_rows)[:, None] & column_mask[None, :]
+    pooled_row = domain * n_pooled_rows + row
     pooled_width = width // 2
     image, pixel = pooled_row // (pooled_width * (height // 2)), pooled_row % (pooled_width * (height // 2))
     top_left = ((image * height + 2 * (pixel // pooled_width)) * width + 2 * (pixel % pooled_width)).to(tl.int64)
-    offset = pooled_row.to(tl.int64)[:, None] * channels + column[None, :]
+    offset = pooled_row.to(tl.int64)[:, None] * n_channels + column[None, :]
     row_gradient = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
     best_index = tl.load(max_index + offset, mask=mask, other=4).to(tl.int32)
-    start = top_left[:, None] * channels + column[None, :]
+    start = top_left[:, None] * n_channels + column[None, :]
     for corner_index in tl.static_range(4):
-        corner_offset = ((corner_index // 2) * width + corner_index % 2) * channels
+        corner_offset = ((corner_index // 2) * width + corner_index % 2) * n_channels
         value = tl.load(maps + start + corner_offset, mask=mask, other=0.0).to(tl.float32)
         normalised = (value - mean) * inverse_deviation
         corner_gradient = tl.where(best_index == corner_index, row_gradient, 0.0)
         result = scale * (corner_gradient - total - normalised * product)
-        tl.store(out + start + corner_offset, result.to(out.dtype.element_ty), mask=mask)
+        tl.store(map_gradient + start + corner_offset, result.to(map_gradient.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _affine_pool(
-    maps, scale, shift, out, channels, pooled_rows, height, width, block_rows: tl.constexpr, block_columns: tl.constexpr
+    maps, scale, shift, pooled_maps, n_channels, n_pooled_rows, height, width,
+    block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
     """Scale and shift each channel, take the maximum of each 2x2 window, and apply ReLU."""
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
-    column_mask = column < channels
+    column_mask = column < n_channels
     channel_scale = tl.load(scale + column, mask=column_mask, other=0.0)
     channel_shift = tl.load(shift + column, mask=column_mask, other=0.0)
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
-    mask = (row < pooled_rows)[:, None] & column_mask[None, :]
+    mask = (row < n_pooled_rows)[:, None] & column_mask[None, :]
     pooled_width = width // 2
     image, pixel = row // (pooled_width * (height // 2)), row % (pooled_width * (height // 2))
     top_left = ((image * height + 2 * (pixel // pooled_width)) * width + 2 * (pixel % pooled_width)).to(tl.int64)
-    start = maps + top_left[:, None] * channels + column[None, :]
-    best = tl.load(start, mask=mask, other=0.0).to(tl.float32) * channel_scale + channel_shift
+    start = maps + top_left[:, None] * n_channels + column[None, :]
+    best_output = tl.load(start, mask=mask, other=0.0).to(tl.float32) * channel_scale + channel_shift
     for corner_index in tl.static_range(1, 4):
-        corner_offset = ((corner_index // 2) * width + corner_index % 2) * channels
-        best = tl.maximum(
-            tl.load(start + corner_offset, mask=mask, other=0.0).to(tl.float32) * channel_scale + channel_shift, best
-        )
-    offset = row.to(tl.int64)[:, None] * channels + column[None, :]
-    tl.store(out + offset, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
+        corner_offset = ((corner_index // 2) * width + corner_index % 2) * n_channels
+        corner_input = tl.load(start + corner_offset, mask=mask, other=0.0).to(tl.float32)
+        best_output = tl.maximum(corner_input * channel_scale + channel_shift, best_output)
+    offset = row.to(tl.int64)[:, None] * n_channels + column[None, :]
+    tl.store(pooled_maps + offset, tl.maximum(best_output, 0.0).to(pooled_maps.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _cut_patches(
-    images, out, image_stride, run_stride, channel_stride, row_stride, column_stride, n_rows, n_images, channels,
-    height, width, out_height, out_width, columns, block_rows: tl.constexpr, block_columns: tl.constexpr,
+    images, patches, image_stride, run_stride, channel_stride, row_stride, column_stride, n_rows, n_images, n_channels,
+    height, width, out_height, out_width, n_columns, block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
-    """Write the patch (C, h, w) at each position (runs, B, H', W') as a row, padded with ones up to ``columns``."""
+    """Write the patch (C, h, w) at each position (runs, B, H', W') as a row, padded with ones up to ``n_columns``."""
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     column = tl.arange(0, block_columns)
     left, remaining = row % out_width, row // out_width
@@ -236,35 +241,35 @@ def _cut_patches(
     channel, pixel = column // (height * width), column % (height * width)  # neighbours are adjacent in memory
     start = run.to(tl.int64) * run_stride + image.to(tl.int64) * image_stride + top * row_stride + left * column_stride
     offset = channel * channel_stride + (pixel // width) * row_stride + (pixel % width) * column_stride
-    image_mask = (row < n_rows)[:, None] & (channel < channels)[None, :]
-    value = tl.load(images + start[:, None] + offset[None, :], mask=image_mask, other=1.0)
-    out_mask = (row < n_rows)[:, None] & (column < columns)[None, :]
-    out_offset = row.to(tl.int64)[:, None] * columns + column[None, :]
-    tl.store(out + out_offset, value.to(out.dtype.element_ty), mask=out_mask)
+    pixel_mask = (row < n_rows)[:, None] & (channel < n_channels)[None, :]
+    value = tl.load(images + start[:, None] + offset[None, :], mask=pixel_mask, other=1.0)
+    patch_mask = (row < n_rows)[:, None] & (column < n_columns)[None, :]
+    patch_offset = row.to(tl.int64)[:, None] * n_columns + column[None, :]
+    tl.store(patches + patch_offset, value.to(patches.dtype.element_ty), mask=patch_mask)
 
 
 @triton.jit
 def _adam(
-    parameters, gradient, mean, square, steps_taken, skip, n_parameters, learning_rate, log_beta1, log_beta2, epsilon,
-    block_size: tl.constexpr,
+    parameters, gradient, mean, mean_square, steps_taken, is_skipped,
+    n_parameters, learning_rate, log_beta1, log_beta2, epsilon, block_size: tl.constexpr,
 ):  # fmt: skip
     """Update a block of one run's parameters by one step of Adam; see ``adam``."""
     run = tl.program_id(1)
     offset = tl.program_id(0) * block_size + tl.arange(0, block_size)
-    skipped = tl.load(skip + run) + tl.zeros([block_size], tl.float32)
-    mask = (offset < n_parameters) & (skipped < 0.5)
+    run_is_skipped = tl.load(is_skipped + run) + tl.zeros([block_size], tl.float32)
+    mask = (offset < n_parameters) & (run_is_skipped < 0.5)
     offset = offset + run.to(tl.int64) * n_parameters
-    step = tl.load(steps_taken + run) + 1.0
+    step_number = tl.load(steps_taken + run) + 1.0
     beta1, beta2 = tl.exp(log_beta1), tl.exp(log_beta2)
     gradient_value = tl.load(gradient + offset, mask=mask, other=0.0)
     new_mean = tl.load(mean + offset, mask=mask, other=0.0)
-    new_square = tl.load(square + offset, mask=mask, other=0.0)
+    new_mean_square = tl.load(mean_square + offset, mask=mask, other=0.0)
     new_mean = new_mean + (1 - beta1) * (gradient_value - new_mean)
-    new_square = beta2 * new_square + (1 - beta2) * gradient_value * gradient_value
-    step_size = learning_rate / (1 - tl.exp(step * log_beta1))
-    denominator = tl.sqrt(new_square) / tl.sqrt(1 - tl.exp(step * log_beta2)) + epsilon
+    new_mean_square = beta2 * new_mean_square + (1 - beta2) * gradient_value * gradient_value
+    step_size = learning_rate / (1 - tl.exp(step_number * log_beta1))
+    denominator = tl.sqrt(new_mean_square) / tl.sqrt(1 - tl.exp(step_number * log_beta2)) + epsilon
     tl.store(mean + offset, new_mean, mask=mask)
-    tl.store(square + offset, new_square, mask=mask)
+    tl.store(mean_square + offset, new_mean_square, mask=mask)
     old_parameters = tl.load(parameters + offset, mask=mask, other=0.0)
     tl.store(parameters + offset, old_parameters - step_size * new_mean / denominator, mask=mask)
 
@@ -274,52 +279,52 @@ class _NormPoolReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon
+        ctx: Any, maps, weight, bias, running_mean, running_variance, n_domains, momentum, epsilon
     ) -> torch.Tensor:
-        n_images, channels, height, width = maps.shape
+        n_images, n_channels, height, width = maps.shape
         pixels = maps.permute(0, 2, 3, 1).contiguous()
-        n_rows, pooled_rows = n_images * height * width // domains, n_images * height * width // (4 * domains)
-        column_blocks = -(-channels // _TILE_CHANNELS)
-        row_blocks = -(-pooled_rows // _TILE_ROWS)
-        piece_stats = pixels.new_empty(domains, 2, _N_PIECES, channels, dtype=torch.float32)
-        moments = pixels.new_empty(domains, 2, channels, dtype=torch.float32)
-        out = pixels.new_empty(n_images, height // 2, width // 2, channels)
-        max_index, max_value = torch.empty(out.shape, dtype=torch.int8, device=pixels.device), torch.empty_like(out)
+        n_rows, n_pooled_rows = n_images * height * width // n_domains, n_images * height * width // (4 * n_domains)
+        n_column_blocks = -(-n_channels // _BLOCK_CHANNELS)
+        n_row_blocks = -(-n_pooled_rows // _BLOCK_ROWS)
+        piece_stats = pixels.new_empty(n_domains, 2, _N_PIECES, n_channels, dtype=torch.float32)
+        moments = pixels.new_empty(n_domains, 2, n_channels, dtype=torch.float32)
+        pooled_maps = pixels.new_empty(n_images, height // 2, width // 2, n_channels)
+        max_index, max_value = torch.empty_like(pooled_maps, dtype=torch.int8), torch.empty_like(pooled_maps)
         rows_per_piece = -(-n_rows // _N_PIECES)
-        _compute_moments[(_N_PIECES, column_blocks, domains)](
-            pixels, piece_stats, n_rows, channels, rows_per_piece, **_SUM_KERNEL_OPTIONS
+        _compute_moments[(_N_PIECES, n_column_blocks, n_domains)](
+            pixels, piece_stats, n_rows, n_channels, rows_per_piece, **_SUM_KERNEL_OPTIONS
         )
-        inputs, outputs = (pixels, piece_stats, weight, bias), (out, max_index, max_value, moments)
+        inputs, outputs = (pixels, piece_stats, weight, bias), (pooled_maps, max_index, max_value, moments)
         running = (running_mean, running_variance, running_mean.stride(0))
-        sizes = (n_rows, channels, rows_per_piece, pooled_rows, height, width)
-        _norm_pool[(row_blocks, column_blocks, domains)](
+        sizes = (n_rows, n_channels, rows_per_piece, n_pooled_rows, height, width)
+        _norm_pool[(n_row_blocks, n_column_blocks, n_domains)](
             *inputs, *outputs, *running, *sizes, momentum, epsilon, **_KERNEL_OPTIONS
         )
         ctx.save_for_backward(pixels, max_index, max_value, moments, weight)
-        ctx.domains = domains
-        return out.permute(0, 3, 1, 2)
+        ctx.n_domains = n_domains
+        return pooled_maps.permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         pixels, max_index, max_value, moments, weight = ctx.saved_tensors
-        n_images, height, width, channels = pixels.shape
-        domains = ctx.domains
+        n_images, height, width, n_channels = pixels.shape
+        n_domains = ctx.n_domains
         gradient = gradients[0].permute(0, 2, 3, 1).contiguous()
-        n_rows, pooled_rows = n_images * height * width // domains, n_images * height * width // (4 * domains)
-        column_blocks = -(-channels // _TILE_CHANNELS)
-        piece_stats = pixels.new_empty(domains, _N_PIECES, 2, channels, dtype=torch.float32)
-        out = torch.empty_like(pixels)
+        n_rows, n_pooled_rows = n_images * height * width // n_domains, n_images * height * width // (4 * n_domains)
+        n_column_blocks = -(-n_channels // _BLOCK_CHANNELS)
+        piece_stats = pixels.new_empty(n_domains, _N_PIECES, 2, n_channels, dtype=torch.float32)
+        map_gradient = torch.empty_like(pixels)
         sums = (max_index, moments, piece_stats)
-        sizes = (pooled_rows, height, width)
-        rows_per_piece = -(-pooled_rows // _N_PIECES)
-        sum_grid = (_N_PIECES, column_blocks, domains)
+        sizes = (n_rows, n_channels, n_pooled_rows, height, width)
+        rows_per_piece = -(-n_pooled_rows // _N_PIECES)
+        sum_grid = (_N_PIECES, n_column_blocks, n_domains)
         _sum_gradients[sum_grid](
-            max_value, gradient, *sums, channels, rows_per_piece, pooled_rows, **_SUM_KERNEL_OPTIONS
+            max_value, gradient, *sums, n_channels, rows_per_piece, n_pooled_rows, **_SUM_KERNEL_OPTIONS
         )
-        map_grid = (-(-pooled_rows // _TILE_ROWS), column_blocks, domains)
-        _map_gradient[map_grid](pixels, gradient, *sums, weight, out, n_rows, channels, *sizes, **_KERNEL_OPTIONS)
+        map_grid = (-(-n_pooled_rows // _BLOCK_ROWS), n_column_blocks, n_domains)
+        _map_gradient[map_grid](pixels, gradient, *sums, weight, map_gradient, *sizes, **_KERNEL_OPTIONS)
         bias_gradient, weight_gradient = piece_stats.sum(dim=(0, 1)).unbind()
-        return out.permute(0, 3, 1, 2), weight_gradient, bias_gradient, None, None, None, None, None
+        return map_gradient.permute(0, 3, 1, 2), weight_gradient, bias_gradient, None, None, None, None, None
 
 
 def norm_pool_relu(
@@ -329,17 +334,17 @@ def norm_pool_relu(
     running_mean: torch.Tensor,
     running_variance: torch.Tensor,
     *,
-    domains: int,
+    n_domains: int,
     momentum: float,
     epsilon: float,
 ) -> torch.Tensor:
     """Return maps (B, C, H, W) after batch norm, 2x2 max pooling and ReLU: (B, C, H / 2, W / 2). H and W must be even.
 
-    The batch has B / ``domains`` images of the first domain, followed by as many of the second, and so on. Each domain
-    is normalised by its own statistics. The running statistics (domains, C) are updated in place. They may have more
-    rows.
+    The batch has B / ``n_domains`` images of the first domain, followed by as many of the second, and so on. Each
+    domain is normalised by its own statistics. The running statistics (domains, C) are updated in place. They may have
+    more rows.
     """
-    return _NormPoolReLU.apply(maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon)
+    return _NormPoolReLU.apply(maps, weight, bias, running_mean, running_variance, n_domains, momentum, epsilon)
 
 
 def affine_pool_relu(maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
@@ -347,40 +352,40 @@ def affine_pool_relu(maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tenso
 
     H and W must be even. Gradients are not supported.
     """
-    n_images, channels, height, width = maps.shape
+    n_images, n_channels, height, width = maps.shape
     pixels = maps.permute(0, 2, 3, 1).contiguous()
-    out = pixels.new_empty(n_images, height // 2, width // 2, channels)
-    pooled_rows = n_images * (height // 2) * (width // 2)
-    sizes = (channels, pooled_rows, height, width)
-    grid = (-(-pooled_rows // _TILE_ROWS), -(-channels // _TILE_CHANNELS))
-    _affine_pool[grid](pixels, scale, shift, out, *sizes, block_rows=_TILE_ROWS, block_columns=_TILE_CHANNELS)
-    return out.permute(0, 3, 1, 2)
+    pooled_maps = pixels.new_empty(n_images, height // 2, width // 2, n_channels)
+    n_pooled_rows = n_images * (height // 2) * (width // 2)
+    sizes = (n_channels, n_pooled_rows, height, width)
+    grid = (-(-n_pooled_rows // _BLOCK_ROWS), -(-n_channels // _BLOCK_CHANNELS))
+    _affine_pool[grid](pixels, scale, shift, pooled_maps, *sizes, block_rows=_BLOCK_ROWS, block_columns=_BLOCK_CHANNELS)
+    return pooled_maps.permute(0, 3, 1, 2)
 
 
-def cut_patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return every patch (C, height, width) of images (B, runs, C, H, W) as a row, (runs, B, H', W', columns).
+def cut_patches(images: torch.Tensor, height: int, width: int, *, n_columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return every patch (C, height, width) of images (B, runs, C, H, W) as a row, (runs, B, H', W', n_columns).
 
-    Rows are padded with ones up to ``columns``.
+    Rows are padded with ones up to ``n_columns``.
     """
-    n_images, n_runs, channels = images.shape[:3]
-    sides = (images.shape[3] - height + 1, images.shape[4] - width + 1)
-    rows = torch.empty(n_runs, n_images, *sides, columns, dtype=dtype, device=images.device)
-    n_rows = rows.numel() // columns
-    block_columns = 1 << (columns - 1).bit_length()
-    sizes = (n_rows, n_images, channels, height, width, *sides, columns)
-    _cut_patches[(-(-n_rows // _TILE_ROWS),)](
-        images, rows, *images.stride(), *sizes, block_rows=_TILE_ROWS, block_columns=block_columns
+    n_images, n_runs, n_channels = images.shape[:3]
+    out_sides = (images.shape[3] - height + 1, images.shape[4] - width + 1)
+    patches = torch.empty(n_runs, n_images, *out_sides, n_columns, dtype=dtype, device=images.device)
+    n_rows = patches.numel() // n_columns
+    block_columns = 1 << (n_columns - 1).bit_length()
+    sizes = (n_rows, n_images, n_channels, height, width, *out_sides, n_columns)
+    _cut_patches[(-(-n_rows // _BLOCK_ROWS),)](
+        images, patches, *images.stride(), *sizes, block_rows=_BLOCK_ROWS, block_columns=block_columns
     )
-    return rows
+    return patches
 
 
 def adam(
     parameters: torch.Tensor,
     gradient: torch.Tensor,
     mean: torch.Tensor,
-    square: torch.Tensor,
+    mean_square: torch.Tensor,
     steps_taken: torch.Tensor,
-    skip: torch.Tensor,
+    is_skipped: torch.Tensor,
     *,
     learning_rate: float,
     betas: tuple[float, float],
@@ -392,16 +397,16 @@ def adam(
         parameters: (runs, n), updated in place.
         gradient: (runs, n).
         mean: (runs, n), the running means of gradients, updated in place.
-        square: (runs, n), the running means of squared gradients, updated in place.
+        mean_square: (runs, n), the running means of squared gradients, updated in place.
         steps_taken: (runs,), the number of steps of each row, updated in place.
-        skip: (runs,), 1 for rows that do not change, else 0.
+        is_skipped: (runs,), 1 for rows that do not change, else 0.
         learning_rate: the learning rate.
         betas: the decays of the two running means.
         epsilon: the number that is added to the denominator.
     """
     n_runs, n_parameters = parameters.shape
     log_betas = [math.log(beta) for beta in betas]
-    tensors = (parameters, gradient, mean, square, steps_taken, skip)
-    settings = (n_parameters, learning_rate, *log_betas, epsilon)
-    _adam[(-(-n_parameters // _BLOCK_PARAMETERS), n_runs)](*tensors, *settings, block_size=_BLOCK_PARAMETERS)
-    steps_taken.add_(1 - skip)
+    tensors = (parameters, gradient, mean, mean_square, steps_taken, is_skipped)
+    scalars = (n_parameters, learning_rate, *log_betas, epsilon)
+    _adam[(-(-n_parameters // _BLOCK_PARAMETERS), n_runs)](*tensors, *scalars, block_size=_BLOCK_PARAMETERS)
+    steps_taken.add_(1 - is_skipped)

@@ -9,7 +9,7 @@ from daband.neural.encoders._encoder import make_rows_per_domain
 
 def test_each_domain_is_normalised_by_its_own_batch_while_training():
     torch.manual_seed(0)
-    norm = DomainNorm(channels=3)
+    norm = DomainNorm(n_channels=3)
     features = torch.cat([torch.randn(16, 3), 5 + 4 * torch.randn(24, 3)])
     out = norm(features, rows_per_domain=(16, 24))
     for part in (out[:16], out[16:]):
@@ -19,7 +19,7 @@ def test_each_domain_is_normalised_by_its_own_batch_while_training():
 
 def test_running_statistics_are_kept_apart_and_follow_torch_batch_norm():
     torch.manual_seed(0)
-    norm, source, target = DomainNorm(channels=4), torch.nn.BatchNorm2d(4), torch.nn.BatchNorm2d(4)
+    norm, source, target = DomainNorm(n_channels=4), torch.nn.BatchNorm2d(4), torch.nn.BatchNorm2d(4)
     for _ in range(5):
         a, b = torch.randn(8, 4, 3, 3), 2 + 3 * torch.randn(6, 4, 3, 3)
         together = norm(torch.cat([a, b]), rows_per_domain=(8, 6))
@@ -36,7 +36,7 @@ def test_running_statistics_are_kept_apart_and_follow_torch_batch_norm():
 @pytest.mark.parametrize("domain", [0, 1])
 def test_folded_scale_and_shift_are_the_norm_itself(affine, domain):
     torch.manual_seed(0)
-    norm = DomainNorm(channels=3, affine=affine)
+    norm = DomainNorm(n_channels=3, affine=affine)
     if affine:
         torch.nn.init.uniform_(norm.weight, 0.5, 2.0)
         torch.nn.init.uniform_(norm.bias, -1.0, 1.0)
@@ -51,7 +51,7 @@ def test_folded_scale_and_shift_are_the_norm_itself(affine, domain):
 
 def test_a_batch_equals_its_singles_at_evaluation():
     torch.manual_seed(0)
-    norm = DomainNorm(channels=5)
+    norm = DomainNorm(n_channels=5)
     norm(torch.randn(32, 5), rows_per_domain=(16, 16))
     norm.eval()
     features = torch.randn(7, 5)
@@ -62,7 +62,7 @@ def test_a_batch_equals_its_singles_at_evaluation():
 
 def test_a_domain_never_seen_borrows_the_source():
     torch.manual_seed(0)
-    norm = DomainNorm(channels=2)
+    norm = DomainNorm(n_channels=2)
     norm(3 + torch.randn(64, 2), rows_per_domain=(64,))
     norm.eval()
     features = torch.randn(4, 2)
@@ -70,7 +70,7 @@ def test_a_domain_never_seen_borrows_the_source():
 
 
 def test_one_row_in_training_falls_back_to_running_statistics_and_leaves_them():
-    norm = DomainNorm(channels=2)
+    norm = DomainNorm(n_channels=2)
     norm(torch.randn(8, 2), rows_per_domain=(8,))
     before = norm.running_mean.clone()
     assert torch.isfinite(norm(torch.randn(1, 2), rows_per_domain=(1,))).all()
@@ -79,17 +79,17 @@ def test_one_row_in_training_falls_back_to_running_statistics_and_leaves_them():
 
 def test_gradient_agrees_with_finite_differences():
     torch.manual_seed(0)
-    norm = DomainNorm(channels=2).double()
+    norm = DomainNorm(n_channels=2).double()
     assert torch.autograd.gradcheck(
         lambda x: norm(x, rows_per_domain=(3, 4)), (torch.randn(7, 2, dtype=torch.float64, requires_grad=True),)
     )
 
 
 def test_empty_batch_stays_empty():
-    assert DomainNorm(channels=2)(torch.empty(0, 2), rows_per_domain=(0, 0)).shape == (0, 2)
+    assert DomainNorm(n_channels=2)(torch.empty(0, 2), rows_per_domain=(0, 0)).shape == (0, 2)
 
 
-@pytest.mark.parametrize("wrong", [{"channels": 0}, {"channels": 2, "statistics": "moon"}])
+@pytest.mark.parametrize("wrong", [{"n_channels": 0}, {"n_channels": 2, "statistics": "moon"}])
 def test_nonsense_settings_are_refused(wrong):
     with pytest.raises(InvalidInput):
         DomainNorm(**wrong)
@@ -97,7 +97,7 @@ def test_nonsense_settings_are_refused(wrong):
 
 def test_statistics_of_the_source_alone_ignore_the_target():
     torch.manual_seed(0)
-    norm, reference = DomainNorm(channels=3, statistics="source"), torch.nn.BatchNorm1d(3)
+    norm, reference = DomainNorm(n_channels=3, statistics="source"), torch.nn.BatchNorm1d(3)
     for _ in range(4):
         source, target = torch.randn(16, 3), 5 + torch.randn(8, 3)
         out = norm(torch.cat([source, target]), rows_per_domain=(16, 8))
@@ -109,7 +109,7 @@ def test_statistics_of_the_source_alone_ignore_the_target():
 
 @pytest.mark.parametrize(("statistics", "seen"), [("own", [1, 1]), ("source", [1, 0])])
 def test_a_training_step_goes_back_through_both_domains(statistics, seen):
-    norm = DomainNorm(channels=2, statistics=statistics)
+    norm = DomainNorm(n_channels=2, statistics=statistics)
     features = torch.randn(8, 2, requires_grad=True)
     norm(features, rows_per_domain=(4, 4)).square().sum().backward()
     assert torch.isfinite(features.grad).all()
@@ -119,7 +119,7 @@ def test_a_training_step_goes_back_through_both_domains(statistics, seen):
 def test_several_sources_have_their_own_statistics_and_lend_their_mixture():
     torch.manual_seed(0)
     domains = DomainNames(sources=("de", "fr"), targets=("pl", "cz"))
-    own, pooled = (DomainNorm(channels=3, domains=domains, statistics=how) for how in ("own", "source"))
+    own, pooled = (DomainNorm(n_channels=3, domains=domains, statistics=how) for how in ("own", "source"))
     own.momentum = pooled.momentum = 1.0
     parts = [offset + torch.randn(64, 3) for offset in (0.0, 6.0, 3.0)]
     rows = (64, 64, 64)

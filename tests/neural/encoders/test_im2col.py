@@ -4,7 +4,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from daband.neural.encoders import _conv
-from daband.neural.encoders._conv import GroupedConvolution, im2col_conv2d, im2col_is_faster
+from daband.neural.encoders._conv import GroupedConvolution, convolve_by_im2col, is_im2col_faster
 from daband.neural.encoders._encoder import build_encoder
 
 
@@ -22,7 +22,7 @@ def problem(*, runs, inputs=3, outputs=4, bias=True):
 def test_products_of_patches_are_a_convolution_and_so_is_their_gradient(inputs, bias, runs):
     images, weight, shift = problem(runs=runs, inputs=inputs, bias=bias)
     wanted = [own for own in (weight, shift) if own is not None]
-    ours = im2col_conv2d(images, weight, shift)
+    ours = convolve_by_im2col(images, weight, shift)
     theirs = functional.conv2d(images.flatten(1, 2), weight, shift, groups=runs)
     torch.testing.assert_close(ours, theirs)
     assert ours.is_contiguous(memory_format=torch.channels_last)
@@ -35,7 +35,7 @@ def test_products_of_patches_are_a_convolution_and_so_is_their_gradient(inputs, 
 
 def test_gradients_of_patches_are_those_of_finite_differences():
     images, weight, shift = problem(runs=2, inputs=1, outputs=2)
-    assert torch.autograd.gradcheck(lambda w, b: im2col_conv2d(images, w, b), (weight, shift))
+    assert torch.autograd.gradcheck(lambda w, b: convolve_by_im2col(images, w, b), (weight, shift))
 
 
 @pytest.mark.parametrize("runs", [1, 2])
@@ -55,11 +55,11 @@ def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch,
 
     def counted(*given):
         used.append(given)
-        return im2col_conv2d(*given)
+        return convolve_by_im2col(*given)
 
-    monkeypatch.setattr(_conv, "im2col_conv2d", counted)
-    for rule in (im2col_is_faster, lambda images, _: not images.requires_grad):
-        monkeypatch.setattr(_conv, "im2col_is_faster", rule)
+    monkeypatch.setattr(_conv, "convolve_by_im2col", counted)
+    for rule in (is_im2col_faster, lambda images, _: not images.requires_grad):
+        monkeypatch.setattr(_conv, "is_im2col_faster", rule)
         given = {**parameters, **{name: own.clone() for name, own in buffers.items()}}
         features, aligned = functional_call(network, given, (contexts,), settings)
         loss = features[..., 0].sum() + aligned.square().mean()

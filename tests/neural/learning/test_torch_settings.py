@@ -8,7 +8,7 @@ import torch
 
 from daband.neural.encoders._encoder import build_encoder
 from daband.neural.learning import _torch_settings as torch_settings
-from daband.neural.learning._torch_settings import needs_threads, one_thread
+from daband.neural.learning._torch_settings import needs_threads, use_one_thread
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def two_threads(monkeypatch):
     now = [2]
     for name in torch_settings._THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(torch_settings, "_DEFAULT_THREADS", 2)
+    monkeypatch.setattr(torch_settings, "_N_DEFAULT_THREADS", 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: now[-1])
     monkeypatch.setattr(torch, "set_num_threads", now.append)
     return now
@@ -38,18 +38,18 @@ def test_the_rule_goes_by_the_work_of_a_step(name, shape, batch, worth):
 
 
 def test_one_thread_within_the_block_and_what_it_was_behind_it(two_threads):
-    with one_thread():
+    with use_one_thread():
         assert two_threads[-1] == 1
     assert two_threads[-1] == 2
 
 
 def test_what_the_user_chose_is_left_alone(two_threads, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    with one_thread():
+    with use_one_thread():
         assert two_threads == [2]
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(torch_settings, "_DEFAULT_THREADS", 8)  # so the two are a choice
-    with one_thread():
+    monkeypatch.setattr(torch_settings, "_N_DEFAULT_THREADS", 8)  # so the two are a choice
+    with use_one_thread():
         assert two_threads == [2]
 
 

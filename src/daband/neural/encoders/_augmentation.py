@@ -55,24 +55,24 @@ class Augmentation:
         return self.shift > 0 or self.affine > 0
 
 
-def augment(contexts: torch.Tensor, settings: Augmentation, draws: torch.Tensor) -> torch.Tensor:
+def augment(contexts: torch.Tensor, augmentation: Augmentation, draws: torch.Tensor) -> torch.Tensor:
     """Return augmented images as floats, (B, C, H, W), and other contexts unchanged.
 
-    ``draws`` (B, n) are uniform draws from [0, 1), with n from ``settings.count_draws``. All shapes are fixed, and the
-    host does not wait for the device.
+    ``draws`` (B, n) are uniform draws from [0, 1), with n from ``augmentation.count_draws``. All shapes are fixed, and
+    no value is read on the host, so that the operations can be recorded as a CUDA graph.
     """
     if draws.shape[1] == 0:
         return contexts
     images = to_unit_range(contexts)
-    if settings.moves_pixels:
-        images = _apply_affine(images, settings, draws[:, :_N_AFFINE_DRAWS])
+    if augmentation.moves_pixels:
+        images = _apply_affine(images, augmentation, draws[:, :_N_AFFINE_DRAWS])
         draws = draws[:, _N_AFFINE_DRAWS:]
-    if settings.contrast:
-        images = _change_contrast(images, settings.contrast, draws)
+    if augmentation.contrast:
+        images = _change_contrast(images, augmentation.contrast, draws)
     return images
 
 
-def _apply_affine(images: torch.Tensor, settings: Augmentation, draws: torch.Tensor) -> torch.Tensor:
+def _apply_affine(images: torch.Tensor, augmentation: Augmentation, draws: torch.Tensor) -> torch.Tensor:
     """Return images (B, C, H, W), each changed by its own affine map. Pixels outside an image repeat its border.
 
     ``draws`` (B, 6) are uniform draws from [0, 1). Each pixel is copied from the nearest pixel. Interpolation would
@@ -81,10 +81,10 @@ def _apply_affine(images: torch.Tensor, settings: Augmentation, draws: torch.Ten
     height, width = images.shape[2:]
     signed_draws = 2 * draws - 1
     matrices = torch.eye(2, 3, device=images.device).repeat(len(images), 1, 1)
-    matrices[:, :, :2] += settings.affine * signed_draws[:, 2:].view(-1, 2, 2)
+    matrices[:, :, :2] += augmentation.affine * signed_draws[:, 2:].view(-1, 2, 2)
     for axis, size in enumerate((width, height)):
         # Coordinates run from -1 to 1. The nearest pixel is copied, so that every whole displacement is equally likely.
-        matrices[:, axis, 2] += (2 * settings.shift + 1) / size * signed_draws[:, axis]
+        matrices[:, axis, 2] += (2 * augmentation.shift + 1) / size * signed_draws[:, axis]
     grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, mode="nearest", padding_mode="border", align_corners=False)
 
@@ -95,9 +95,9 @@ def _change_contrast(images: torch.Tensor, contrast: float, draws: torch.Tensor)
     # The rows are for contrast and brightness. The first column is for the image, the others are for its channels.
     signed_draws = (2 * draws - 1).view(n_images, 2, 1 + n_channels)
     image_draws, channel_draws = signed_draws[:, :, :1], signed_draws[:, :, 1:]
-    gain = (1 + contrast * image_draws[:, 0]) * (1 + contrast / 2 * channel_draws[:, 0])
-    brightness = contrast / 2 * image_draws[:, 1] + contrast / 4 * channel_draws[:, 1]
-    mean = images.mean(dim=(2, 3))
-    # The result is (images - mean) * gain + mean + brightness. Only the last operation passes over all pixels.
-    offset = torch.addcmul(mean + brightness, mean, gain, value=-1)
-    return torch.addcmul(offset.view(n_images, n_channels, 1, 1), images, gain.view(n_images, n_channels, 1, 1))
+    gains = (1 + contrast * image_draws[:, 0]) * (1 + contrast / 2 * channel_draws[:, 0])
+    shifts = contrast / 2 * image_draws[:, 1] + contrast / 4 * channel_draws[:, 1]
+    means = images.mean(dim=(2, 3))
+    # The result is (images - means) * gains + means + shifts. Only the last operation passes over all pixels.
+    offsets = torch.addcmul(means + shifts, means, gains, value=-1)
+    return torch.addcmul(offsets.view(n_images, n_channels, 1, 1), images, gains.view(n_images, n_channels, 1, 1))

@@ -78,30 +78,30 @@ class ConvFeatures(FeatureNetwork):
         self.pixels = pixels
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
-        n_channels, height, width = context_shape
+        n_inputs, map_height, map_width = context_shape
         for n_outputs in channels:
             # The norm after the convolution has a bias. Without a norm, the convolution needs one.
-            self.layers.append(nn.Conv2d(n_channels, n_outputs, kernel_size=5, bias=not normalise))
-            norm = DomainNorm(channels=n_outputs, domains=domains, statistics=statistics)
+            self.layers.append(nn.Conv2d(n_inputs, n_outputs, kernel_size=5, bias=not normalise))
+            norm = DomainNorm(n_channels=n_outputs, domains=domains, statistics=statistics)
             self.norms.append(norm if normalise else nn.Identity())
-            n_channels, height, width = n_outputs, (height - 4) // 2, (width - 4) // 2
-            if min(height, width) < 1:
+            n_inputs, map_height, map_width = n_outputs, (map_height - 4) // 2, (map_width - 4) // 2
+            if min(map_height, map_width) < 1:
                 raise InvalidInput(f"images of shape {context_shape} are too small for {len(channels)} convolutions")
-        self.has_average_pool = max(height, width) > _MAX_MAP_SIDE_PIXELS
-        self.map_shape = (min(height, _MAX_MAP_SIDE_PIXELS), min(width, _MAX_MAP_SIDE_PIXELS))
-        self.width = n_channels * math.prod(self.map_shape)
+        self.has_average_pool = max(map_height, map_width) > _MAX_MAP_SIDE_PIXELS
+        self.map_shape = (min(map_height, _MAX_MAP_SIDE_PIXELS), min(map_width, _MAX_MAP_SIDE_PIXELS))
+        self.width = channels[-1] * math.prod(self.map_shape)
 
     def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int], n_runs: int = 1) -> Tensor:
         maps = 2 * contexts - 1 if self.pixels == "symmetric" else contexts
-        domains = [domain for domain, rows in enumerate(rows_per_domain) if rows]
+        present_domains = [domain for domain, n_rows in enumerate(rows_per_domain) if n_rows]
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Conv2d)
             weight, bias = layer.weight, layer.bias
             # If all rows come from one domain with fixed statistics, the norm can be included in the convolution.
             has_kernels = get_triton_kernels(maps.device) is not None
-            folds_norm = n_runs == 1 and not self.training and len(domains) == 1 and not has_kernels
+            folds_norm = n_runs == 1 and not self.training and len(present_domains) == 1 and not has_kernels
             if folds_norm and isinstance(norm, DomainNorm):
-                scale, bias = norm.compute_affine(domains[0])
+                scale, bias = norm.compute_affine(present_domains[0])
                 weight = weight * scale.view(-1, 1, 1, 1)
             maps = _convolve(maps, weight, bias, n_runs)
             if folds_norm or not isinstance(norm, DomainNorm):
@@ -122,38 +122,39 @@ def _convolve(maps: Tensor, weight: Tensor, bias: Tensor | None, n_runs: int) ->
         bias: (runs * outputs,), or None.
         n_runs: the number of stacked runs.
     """
-    by_run = maps if maps.ndim == 5 else maps.view(len(maps), n_runs, weight.shape[1], *maps.shape[2:])
-    if im2col_is_faster(by_run, weight):
-        return im2col_conv2d(by_run, weight, bias)
+    maps_by_run = maps if maps.ndim == 5 else maps.view(len(maps), n_runs, weight.shape[1], *maps.shape[2:])
+    if is_im2col_faster(maps_by_run, weight):
+        return convolve_by_im2col(maps_by_run, weight, bias)
     if n_runs == 1:
         return functional.conv2d(maps, weight, bias)
     n_inputs, n_outputs = weight.shape[1], len(weight) // n_runs
     # Grouped kernels are slow with few channels per group. Their backward pass is slow with many groups.
     runs_at_once = _MAX_RUNS_PER_CONVOLUTION if n_inputs >= _MIN_GROUP_CHANNELS else 1
     # Kernels for the channels-last layout read four channels at once, so groups start at multiples of four.
-    pad_inputs, pad_outputs = (-n_inputs % 4, -n_outputs % 4) if runs_at_once > 1 else (0, 0)
-    weights = weight.view(n_runs, n_outputs, *weight.shape[1:])
-    if pad_inputs:
-        by_run = functional.pad(by_run, (0, 0, 0, 0, 0, pad_inputs))
-    if pad_inputs or pad_outputs:
-        weights = functional.pad(weights, (0, 0, 0, 0, 0, pad_inputs, 0, pad_outputs))
+    n_pad_inputs, n_pad_outputs = (-n_inputs % 4, -n_outputs % 4) if runs_at_once > 1 else (0, 0)
+    weights_by_run = weight.view(n_runs, n_outputs, *weight.shape[1:])
+    if n_pad_inputs:
+        maps_by_run = functional.pad(maps_by_run, (0, 0, 0, 0, 0, n_pad_inputs))
+    if n_pad_inputs or n_pad_outputs:
+        weights_by_run = functional.pad(weights_by_run, (0, 0, 0, 0, 0, n_pad_inputs, 0, n_pad_outputs))
     block_outputs = []
     for start in range(0, n_runs, runs_at_once):
-        block_maps = by_run[:, start : start + runs_at_once].flatten(1, 2).contiguous(memory_format=torch.channels_last)
-        block_weights = weights[start : start + runs_at_once]
-        block_outputs.append(_grouped_conv2d(block_maps, block_weights.flatten(0, 1), groups=len(block_weights)))
-    convolved = block_outputs[0] if len(block_outputs) == 1 else torch.cat(block_outputs, dim=1)
-    if pad_outputs:
-        convolved = convolved.view(len(convolved), n_runs, -1, *convolved.shape[2:])[:, :, :n_outputs].flatten(1, 2)
-    return convolved if bias is None else convolved + bias.view(1, -1, 1, 1)
+        block_maps = maps_by_run[:, start : start + runs_at_once].flatten(1, 2)
+        block_maps = block_maps.contiguous(memory_format=torch.channels_last)
+        block_weights = weights_by_run[start : start + runs_at_once]
+        block_outputs.append(_convolve_groups(block_maps, block_weights.flatten(0, 1), n_groups=len(block_weights)))
+    outputs = block_outputs[0] if len(block_outputs) == 1 else torch.cat(block_outputs, dim=1)
+    if n_pad_outputs:
+        outputs = outputs.view(len(outputs), n_runs, -1, *outputs.shape[2:])[:, :, :n_outputs].flatten(1, 2)
+    return outputs if bias is None else outputs + bias.view(1, -1, 1, 1)
 
 
-def _grouped_conv2d(maps: Tensor, weight: Tensor, *, groups: int) -> Tensor:
+def _convolve_groups(maps: Tensor, weight: Tensor, *, n_groups: int) -> Tensor:
     """Return the grouped convolution of maps, on a GPU with the faster backward pass of ``GroupedConvolution``."""
     if not (maps.is_cuda and maps.requires_grad):
-        return functional.conv2d(maps, weight, groups=groups)
+        return functional.conv2d(maps, weight, groups=n_groups)
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else maps.dtype
-    return GroupedConvolution.apply(maps.to(dtype), weight.to(dtype), groups)  # type: ignore[no-untyped-call]
+    return GroupedConvolution.apply(maps.to(dtype), weight.to(dtype), n_groups)  # type: ignore[no-untyped-call]
 
 
 class GroupedConvolution(torch.autograd.Function):
@@ -163,21 +164,21 @@ class GroupedConvolution(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, maps: Tensor, weight: Tensor, groups: int) -> Tensor:
+    def forward(ctx: Any, maps: Tensor, weight: Tensor, n_groups: int) -> Tensor:
         ctx.save_for_backward(maps, weight)
-        ctx.groups = groups
-        return functional.conv2d(maps, weight, groups=groups)
+        ctx.n_groups = n_groups
+        return functional.conv2d(maps, weight, groups=n_groups)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         maps, weight = ctx.saved_tensors
-        groups, (inputs, height, width) = ctx.groups, weight.shape[1:]
+        n_groups, (n_inputs, height, width) = ctx.n_groups, weight.shape[1:]
         gradient = gradients[0]
-        flipped_weights = weight.view(groups, -1, inputs, height, width).flip(3, 4).transpose(1, 2).flatten(0, 1)
+        flipped_weights = weight.view(n_groups, -1, n_inputs, height, width).flip(3, 4).transpose(1, 2).flatten(0, 1)
         flipped_weights = flipped_weights.contiguous(memory_format=torch.channels_last)
-        map_gradient = functional.conv2d(gradient, flipped_weights, padding=(height - 1, width - 1), groups=groups)
+        map_gradient = functional.conv2d(gradient, flipped_weights, padding=(height - 1, width - 1), groups=n_groups)
         _, weight_gradient, _ = torch.ops.aten.convolution_backward(
-            gradient, maps, weight, None, (1, 1), (0, 0), (1, 1), False, (0, 0), groups, (False, True, False)
+            gradient, maps, weight, None, (1, 1), (0, 0), (1, 1), False, (0, 0), n_groups, (False, True, False)
         )
         return map_gradient, weight_gradient, None
 
@@ -190,7 +191,7 @@ class GroupedConvolution(torch.autograd.Function):
 # and each run has K output channels.
 
 
-def im2col_is_faster(images: Tensor, weight: Tensor) -> bool:
+def is_im2col_faster(images: Tensor, weight: Tensor) -> bool:
     """Return True if im2col is faster for images (B, runs, C, H, W) and weights (runs * K, C, h, w).
 
     It is faster on a GPU for images with few channels, if all patches together are not too large.
@@ -205,62 +206,62 @@ def im2col_is_faster(images: Tensor, weight: Tensor) -> bool:
     return is_small and (is_training or get_triton_kernels(images.device) is not None)
 
 
-def im2col_conv2d(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def convolve_by_im2col(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return images (B, runs, C, H, W) convolved with each run's weights (runs * K, C, h, w): (B, runs * K, H', W')."""
     n_runs, (height, width) = images.shape[1], weight.shape[2:]
-    flat_weights = weight.flatten(1)
-    device = images.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else images.dtype
-    padding = -(flat_weights.shape[1] + (bias is not None)) % (_ROW_BYTES // dtype.itemsize)
+    weight_rows = weight.flatten(1)
+    device_type = images.device.type
+    dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else images.dtype
+    n_pad_columns = -(weight_rows.shape[1] + (bias is not None)) % (_ROW_BYTES // dtype.itemsize)
     if bias is not None:
-        flat_weights = torch.cat([flat_weights, bias[:, None]], dim=1)
-    if padding:
-        flat_weights = functional.pad(flat_weights, (0, padding))
-    patches = _cut_patches(images, height, width, columns=flat_weights.shape[1], dtype=dtype)
-    weights = flat_weights.view(n_runs, -1, flat_weights.shape[1]).to(dtype)
-    return _PatchProducts.apply(patches, weights)  # type: ignore[no-untyped-call]
+        weight_rows = torch.cat([weight_rows, bias[:, None]], dim=1)
+    if n_pad_columns:
+        weight_rows = functional.pad(weight_rows, (0, n_pad_columns))
+    patches = _cut_patches(images, height, width, n_columns=weight_rows.shape[1], dtype=dtype)
+    weights_by_run = weight_rows.view(n_runs, -1, weight_rows.shape[1]).to(dtype)
+    return _PatchProducts.apply(patches, weights_by_run)  # type: ignore[no-untyped-call]
 
 
-def _cut_patches(images: Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> Tensor:
-    """Return every patch (C, height, width) of images (B, runs, C, H, W) as a row, (runs, B, H', W', columns).
+def _cut_patches(images: Tensor, height: int, width: int, *, n_columns: int, dtype: torch.dtype) -> Tensor:
+    """Return every patch (C, height, width) of images (B, runs, C, H, W) as a row, (runs, B, H', W', n_columns).
 
-    Rows are padded with ones up to ``columns``.
+    Rows are padded with ones up to ``n_columns``.
     """
     kernels = get_triton_kernels(images.device)
     if kernels is not None:
-        return kernels.cut_patches(images, height, width, columns=columns, dtype=dtype)
+        return kernels.cut_patches(images, height, width, n_columns=n_columns, dtype=dtype)
     windows = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 2, 5, 6)
     patch_size = windows.shape[4:].numel()
-    rows = torch.empty(*windows.shape[:4], columns, dtype=dtype, device=images.device)
+    rows = torch.empty(*windows.shape[:4], n_columns, dtype=dtype, device=images.device)
     rows[..., :patch_size].view(windows.shape).copy_(windows)
     rows[..., patch_size:].fill_(1.0)
     return rows
 
 
 class _PatchProducts(torch.autograd.Function):
-    """Multiply rows (runs, B, H', W', columns) by weights (runs, K, columns).
+    """Multiply patches (runs, B, H', W', n_columns), as rows, by weights (runs, K, n_columns).
 
     The product (B, runs * K, H', W') has the channels-last layout.
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
-        ctx.channels = weights.shape[1]
-        n_runs, n_images, height, width, columns = rows.shape
-        maps = rows.new_empty(n_images * height * width, n_runs, weights.shape[1])
+    def forward(ctx: Any, patches: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(patches)
+        ctx.n_channels = weights.shape[1]
+        n_runs, n_images, height, width, n_columns = patches.shape
+        maps = patches.new_empty(n_images * height * width, n_runs, weights.shape[1])
         for run in range(n_runs):
-            torch.mm(rows[run].view(-1, columns), weights[run].T, out=maps[:, run])
+            torch.mm(patches[run].view(-1, n_columns), weights[run].T, out=maps[:, run])
         return maps.view(n_images, height, width, -1).permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
-        (rows,) = ctx.saved_tensors
-        n_runs, n_images, _, _, columns = rows.shape
-        gradient = gradients[0].permute(0, 2, 3, 1).reshape(n_images, -1, n_runs, ctx.channels)
+        (patches,) = ctx.saved_tensors
+        n_runs, n_images, _, _, n_columns = patches.shape
+        gradient = gradients[0].permute(0, 2, 3, 1).reshape(n_images, -1, n_runs, ctx.n_channels)
         # Compute a product for each image, and then their sum: one long product with few outputs is slow on a GPU.
         weight_gradients = [
-            torch.bmm(gradient[:, :, run].transpose(1, 2), rows[run].view(n_images, -1, columns)).sum(dim=0)
+            torch.bmm(gradient[:, :, run].transpose(1, 2), patches[run].view(n_images, -1, n_columns)).sum(dim=0)
             for run in range(n_runs)
         ]
         return None, torch.stack(weight_gradients)

@@ -73,7 +73,7 @@ class DomainNorm(nn.Module):
     in a single run.
 
     Args:
-        channels: the number of channels of one run.
+        n_channels: the number of channels of one run.
         domains: the names of the domains; by default one source and one target.
         affine: learn a scale and a shift of each channel.
         statistics: "own" or "source".
@@ -91,19 +91,19 @@ class DomainNorm(nn.Module):
     epsilon = 1e-5
 
     def __init__(
-        self, *, channels: int, domains: DomainNames | None = None, affine: bool = True, statistics: str = "own"
+        self, *, n_channels: int, domains: DomainNames | None = None, affine: bool = True, statistics: str = "own"
     ) -> None:
         super().__init__()
-        if channels < 1:
-            raise InvalidInput(f"channels must be at least 1, got {channels}")
+        if n_channels < 1:
+            raise InvalidInput(f"n_channels must be at least 1, got {n_channels}")
         self.statistics: str = check_one_of("statistics", statistics, STATISTICS)
         domains = DomainNames() if domains is None else domains
-        self.channels = channels
+        self.n_channels = n_channels
         self.n_sources = domains.first_target
-        self.weight = nn.Parameter(torch.ones(channels)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
-        self.register_buffer("running_mean", torch.zeros(len(domains), channels))
-        self.register_buffer("running_variance", torch.ones(len(domains), channels))
+        self.weight = nn.Parameter(torch.ones(n_channels)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(n_channels)) if affine else None
+        self.register_buffer("running_mean", torch.zeros(len(domains), n_channels))
+        self.register_buffer("running_variance", torch.ones(len(domains), n_channels))
         self.register_buffer("batches_seen", torch.zeros(len(domains)))
         #: For a network that never changes, the results of ``compute_affine`` by domain, computed at first use.
         #: Otherwise None.
@@ -114,36 +114,37 @@ class DomainNorm(nn.Module):
 
         Rows are sorted by domain, and ``rows_per_domain[i]`` rows come from domain i.
         """
-        counts = list(rows_per_domain)
+        row_counts = list(rows_per_domain)
         if self.statistics == "source":  # all sources are one domain, and the other domains use its statistics
-            counts = [sum(counts[: self.n_sources]), sum(counts[self.n_sources :])]
-        present_domains = [domain for domain, count in enumerate(counts) if count]
+            row_counts = [sum(row_counts[: self.n_sources]), sum(row_counts[self.n_sources :])]
+        present_domains = [domain for domain, n_rows in enumerate(row_counts) if n_rows]
         # torch.split would fix the number of rows of a network that is exported to ONNX.
         if not self.training and len(present_domains) == 1:
-            return self._normalise(features, *self._running_statistics(present_domains[0]), False)
+            return self._normalise(features, *self._get_running_statistics(present_domains[0]))
         # The gradient of torch.split is one concatenation. The gradient of each slice would be a tensor of full size.
-        parts = []
-        for domain, part in enumerate(torch.split(features, counts)):
-            uses_batch = self.training and (domain == 0 or self.statistics == "own")
+        outputs = []
+        for domain, rows in enumerate(torch.split(features, row_counts)):
+            uses_batch_statistics = self.training and (domain == 0 or self.statistics == "own")
             # A single value per channel has no standard deviation, so that running statistics are used.
-            if uses_batch and len(part) * math.prod(part.shape[2:]) > 1:
+            if uses_batch_statistics and len(rows) * math.prod(rows.shape[2:]) > 1:
                 self.batches_seen.data[domain].add_(1)
-                parts.append(self._normalise(part, self.running_mean[domain], self.running_variance[domain], True))
-            elif len(part):
-                parts.append(self._normalise(part, *self._running_statistics(domain), False))
-        if not parts:
+                mean, variance = self.running_mean[domain], self.running_variance[domain]
+                outputs.append(self._normalise(rows, mean, variance, uses_batch_statistics=True))
+            elif len(rows):
+                outputs.append(self._normalise(rows, *self._get_running_statistics(domain)))
+        if not outputs:
             return features
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def pool_relu(self, maps: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
         """Apply ``forward``, 2x2 max pooling and ReLU to maps (B, C, H, W). On a GPU they are fused if possible."""
         kernels = get_triton_kernels(maps.device) if maps.shape[2] % 2 == maps.shape[3] % 2 == 0 else None
         if kernels is not None and self._can_fuse(rows_per_domain):
             self.batches_seen.data[: len(rows_per_domain)].add_(1)
-            running = self.running_mean.data, self.running_variance.data
-            settings = {"domains": len(rows_per_domain), "momentum": self.momentum, "epsilon": self.epsilon}
-            return kernels.norm_pool_relu(maps, self.weight, self.bias, *running, **settings)
-        present_domains = [domain for domain, rows in enumerate(rows_per_domain) if rows]
+            parameters = self.weight, self.bias, self.running_mean.data, self.running_variance.data
+            settings = {"n_domains": len(rows_per_domain), "momentum": self.momentum, "epsilon": self.epsilon}
+            return kernels.norm_pool_relu(maps, *parameters, **settings)
+        present_domains = [domain for domain, n_rows in enumerate(rows_per_domain) if n_rows]
         if kernels is not None and not self.training and len(present_domains) == 1 and not torch.is_grad_enabled():
             return kernels.affine_pool_relu(maps, *self.compute_affine(present_domains[0]))
         return pool_relu(self(maps, rows_per_domain=rows_per_domain))
@@ -153,8 +154,8 @@ class DomainNorm(nn.Module):
 
         They need own statistics, and the same number of rows of every domain.
         """
-        uses_batch = self.training and self.statistics == "own" and self.weight is not None
-        return uses_batch and len(set(rows_per_domain)) == 1 and rows_per_domain[0] > 0
+        has_fused_form = self.training and self.statistics == "own" and self.weight is not None
+        return has_fused_form and len(set(rows_per_domain)) == 1 and rows_per_domain[0] > 0
 
     def compute_affine(self, domain: int) -> tuple[Tensor, Tensor]:
         """Return the scale and shift (channels,) by which this layer normalises a domain outside of training.
@@ -163,7 +164,7 @@ class DomainNorm(nn.Module):
         """
         if self.frozen_affine is not None and domain in self.frozen_affine:
             return self.frozen_affine[domain]
-        mean, variance = self._running_statistics(domain)
+        mean, variance = self._get_running_statistics(domain)
         scale = torch.rsqrt(variance + self.epsilon)
         scale_and_shift = scale, -mean * scale
         if self.weight is not None and self.bias is not None:
@@ -172,16 +173,18 @@ class DomainNorm(nn.Module):
             self.frozen_affine[domain] = scale_and_shift
         return scale_and_shift
 
-    def _normalise(self, part: Tensor, mean: Tensor, variance: Tensor, uses_batch: bool) -> Tensor:
+    def _normalise(self, rows: Tensor, mean: Tensor, variance: Tensor, uses_batch_statistics: bool = False) -> Tensor:
         """Return the rows of one domain, normalised.
 
-        With ``uses_batch`` they are normalised by their own statistics, and the running ``mean`` and ``variance`` are
-        updated in place. Otherwise ``mean`` and ``variance`` are used.
+        With ``uses_batch_statistics`` they are normalised by their own statistics, and the running ``mean`` and
+        ``variance`` are updated in place. Otherwise ``mean`` and ``variance`` are used.
         """
-        settings = uses_batch, self.momentum, self.epsilon
-        return functional.batch_norm(part, mean, variance, self.weight, self.bias, *settings)
+        momentum, epsilon = self.momentum, self.epsilon
+        return functional.batch_norm(
+            rows, mean, variance, self.weight, self.bias, uses_batch_statistics, momentum, epsilon
+        )
 
-    def _running_statistics(self, domain: int) -> tuple[Tensor, Tensor]:
+    def _get_running_statistics(self, domain: int) -> tuple[Tensor, Tensor]:
         """Return the mean and variance (C,) by which a domain is normalised outside of training."""
         means, variances = self.running_mean, self.running_variance
         mean, variance = means[0], variances[0]
@@ -195,12 +198,12 @@ class DomainNorm(nn.Module):
         own_mean, own_variance = means[domain], variances[domain]
         return torch.lerp(mean, own_mean, has_own_statistics), torch.lerp(variance, own_variance, has_own_statistics)
 
-    def _repeat_per_channel(self, value: Tensor) -> Tensor:
+    def _repeat_per_channel(self, values: Tensor) -> Tensor:
         """Return values (runs,) repeated for each channel, (runs * channels,); a single value is returned unchanged."""
-        return value if value.numel() == 1 else value.reshape(-1, 1).expand(-1, self.channels).reshape(-1)
+        return values if values.numel() == 1 else values.reshape(-1, 1).expand(-1, self.n_channels).reshape(-1)
 
     def extra_repr(self) -> str:
-        return f"channels={self.channels}, statistics={self.statistics!r}"
+        return f"n_channels={self.n_channels}, statistics={self.statistics!r}"
 
 
 def pool_relu(maps: Tensor) -> Tensor:

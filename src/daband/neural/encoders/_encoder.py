@@ -32,7 +32,7 @@ from daband.errors import InvalidInput, did_you_mean
 from daband.neural.encoders._domain_norm import DomainNorm
 
 
-class Encoded(NamedTuple):
+class Encoding(NamedTuple):
     """The output of an encoder for B contexts."""
 
     #: The features for the head, (B, d), each row of unit norm.
@@ -59,17 +59,17 @@ class FeatureNetwork(nn.Module):
         raise NotImplementedError
 
 
-def apply_linear(layer: nn.Linear, rows: Tensor, *, n_runs: int) -> Tensor:
-    """Apply the linear layers of several runs to ``rows`` (B, runs * inputs), and return (B, runs * outputs).
+def apply_linear(layer: nn.Linear, inputs: Tensor, *, n_runs: int) -> Tensor:
+    """Apply the linear layers of several runs to inputs (B, runs * n_inputs), and return (B, runs * n_outputs).
 
     The weights and biases of the runs are adjacent along the first dimension of the layer's parameters.
     """
     if n_runs == 1:
-        return layer(rows)
-    weight = layer.weight.view(n_runs, -1, layer.weight.shape[-1])
-    by_run = rows.view(len(rows), n_runs, -1).transpose(0, 1)
-    outputs = torch.baddbmm(layer.bias.view(n_runs, 1, -1), by_run, weight.transpose(1, 2))
-    return outputs.transpose(0, 1).reshape(len(rows), -1)
+        return layer(inputs)
+    weights = layer.weight.view(n_runs, -1, layer.weight.shape[-1])
+    inputs_by_run = inputs.view(len(inputs), n_runs, -1).transpose(0, 1)
+    outputs_by_run = torch.baddbmm(layer.bias.view(n_runs, 1, -1), inputs_by_run, weights.transpose(1, 2))
+    return outputs_by_run.transpose(0, 1).reshape(len(inputs), -1)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Encoder(nn.Module):
         """The number w of aligned features."""
         return self.features.width if self.dense.aligned == "penultimate" else self.dense.dimension
 
-    def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int] | None = None, n_runs: int = 1) -> Encoded:
+    def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int] | None = None, n_runs: int = 1) -> Encoding:
         """Encode contexts (B, *context_shape).
 
         Args:
@@ -135,15 +135,15 @@ class Encoder(nn.Module):
         rows_per_domain = (len(contexts),) if rows_per_domain is None else rows_per_domain
         options = {} if n_runs == 1 else {"n_runs": n_runs}
         penultimate = self.features(to_unit_range(contexts), rows_per_domain=rows_per_domain, **options)
-        penultimate, device = penultimate.to(self.first.weight.dtype), penultimate.device.type
+        penultimate, device_type = penultimate.to(self.first.weight.dtype), penultimate.device.type
         # The dense layers are too small to be faster in lower precision.
-        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+        with torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext():
             hidden = functional.relu(apply_linear(self.first, penultimate, n_runs=n_runs))
             features = apply_linear(self.second, hidden, n_runs=n_runs)
             if n_runs > 1:
-                features, penultimate = (part.view(len(part), n_runs, -1) for part in (features, penultimate))
+                features, penultimate = (tensor.view(len(tensor), n_runs, -1) for tensor in (features, penultimate))
             features = scale_to_unit_norm(features)
-        return Encoded(features, penultimate if self.dense.aligned == "penultimate" else features)
+        return Encoding(features, penultimate if self.dense.aligned == "penultimate" else features)
 
 
 def scale_to_unit_norm(rows: Tensor) -> Tensor:
@@ -156,16 +156,16 @@ class _ScaleToUnitNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
-        norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=1e-12)
-        unit: Tensor = rows / norm
-        ctx.save_for_backward(unit, norm)
-        return unit
+        norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=1e-12)
+        unit_rows: Tensor = rows / norms
+        ctx.save_for_backward(unit_rows, norms)
+        return unit_rows
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        unit, norm = ctx.saved_tensors
-        radial_gradients = (gradients[0] * unit).sum(dim=-1, keepdim=True)
-        return torch.addcmul(gradients[0], radial_gradients, unit, value=-1) / norm
+        unit_rows, norms = ctx.saved_tensors
+        radial_gradients = (gradients[0] * unit_rows).sum(dim=-1, keepdim=True)
+        return torch.addcmul(gradients[0], radial_gradients, unit_rows, value=-1) / norms
 
 
 def to_unit_range(contexts: Tensor) -> Tensor:
@@ -179,9 +179,9 @@ def to_unit_range(contexts: Tensor) -> Tensor:
 _MAX_BYTE = torch.tensor(255.0, dtype=torch.float32)
 
 #: A class or function that returns a network, with the keyword arguments ``context_shape`` and optionally ``domains``.
-BuildNetwork = Callable[..., FeatureNetwork]
+NetworkBuilder = Callable[..., FeatureNetwork]
 #: The registry of networks: ``@encoders.register("mine")`` registers one by name.
-encoders: Registry[BuildNetwork] = Registry("encoder", "daband.neural.encoders")
+encoders: Registry[NetworkBuilder] = Registry("encoder", "daband.neural.encoders")
 
 
 #: The maximum number of contexts that are encoded together.
@@ -220,22 +220,23 @@ class InferenceEncoder:
         tensor = torch.from_numpy(np.ascontiguousarray(contexts))
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
-        batch_shape = tensor.shape[:2] if self.has_shared_arms else tensor.shape[:1]
-        flat = tensor.reshape(-1, *tensor.shape[len(batch_shape) :])
-        batch_rows = _MAX_BATCH_ROWS
+        round_shape = tensor.shape[:2] if self.has_shared_arms else tensor.shape[:1]
+        rows = tensor.reshape(-1, *tensor.shape[len(round_shape) :])
+        batch_size = _MAX_BATCH_ROWS
         if self.device.type == "cpu":
-            batch_rows = min(batch_rows, max(64, _MAX_CPU_VALUES // math.prod(flat.shape[1:])))
-        pieces = []
+            batch_size = min(batch_size, max(64, _MAX_CPU_VALUES // math.prod(rows.shape[1:])))
+        feature_batches = []
         with torch.no_grad():
-            for start in range(0, len(flat), batch_rows):
-                part = flat[start : start + batch_rows].to(self.device)
-                padded = _pad_rows(part) if self.device.type == "cuda" else part
-                encoded = self.network(padded, rows_per_domain=make_rows_per_domain(domain, len(padded))).features
-                pieces.append(encoded[: len(part)])
-        features: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
+            for start in range(0, len(rows), batch_size):
+                batch = rows[start : start + batch_size].to(self.device)
+                padded_batch = _pad_rows(batch) if self.device.type == "cuda" else batch
+                rows_per_domain = make_rows_per_domain(domain, len(padded_batch))
+                padded_features = self.network(padded_batch, rows_per_domain=rows_per_domain).features
+                feature_batches.append(padded_features[: len(batch)])
+        features: FloatArray = torch.cat(feature_batches).cpu().numpy().astype(np.float64)
         # Normalise again in float64, because the network's rows have unit norm only up to float32 rounding.
         features /= np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)
-        return features.reshape(*batch_shape, -1)
+        return features.reshape(*round_shape, -1)
 
 
 def _pad_rows(contexts: Tensor) -> Tensor:
@@ -263,21 +264,21 @@ def build_encoder(
         options: keyword arguments of the network.
     """
     if isinstance(network, nn.Module):
-        features: FeatureNetwork = CustomFeatures(module=network, context_shape=context_shape, **options)  # type: ignore[arg-type]
+        feature_network: FeatureNetwork = CustomFeatures(module=network, context_shape=context_shape, **options)  # type: ignore[arg-type]
     else:
         if network == "auto":
             network = "conv" if find_image_layout(context_shape) == "channels_first" else "mlp"
-        build_features = encoders.get(network)
-        parameters = inspect.signature(build_features).parameters
-        option_names = [option for option in parameters if option not in ("context_shape", "domains")]
+        build_network = encoders.get(network)
+        argument_names = inspect.signature(build_network).parameters
+        option_names = [name for name in argument_names if name not in ("context_shape", "domains")]
         for option in options:
             if option not in option_names:
                 hint = f"{did_you_mean(option, option_names)} (its options: {', '.join(option_names)})"
                 raise InvalidInput(f"encoder {network!r} has no option {option!r}{hint}")
-        if "domains" in parameters:
+        if "domains" in argument_names:
             options["domains"] = domains
-        features = build_features(context_shape=context_shape, **options)
-    return Encoder(features=features, dense=DenseSettings() if dense is None else dense)
+        feature_network = build_network(context_shape=context_shape, **options)
+    return Encoder(features=feature_network, dense=DenseSettings() if dense is None else dense)
 
 
 class CustomFeatures(FeatureNetwork):
@@ -295,12 +296,12 @@ class CustomFeatures(FeatureNetwork):
         self.context_shape = tuple(context_shape)
         if not trainable:
             module.requires_grad_(False)
-        module.eval()  # the call with ``probe`` must not change the statistics of batch norms
-        reference = next(iter(module.parameters()), torch.zeros(()))
+        module.eval()  # the call with ``test_context`` must not change the statistics of batch norms
+        parameter = next(iter(module.parameters()), torch.zeros(()))
         with torch.no_grad():
-            probe = torch.zeros((1, *context_shape), device=reference.device, dtype=reference.dtype)
+            test_context = torch.zeros((1, *context_shape), device=parameter.device, dtype=parameter.dtype)
             try:
-                features = module(probe)
+                features = module(test_context)
             except (RuntimeError, ValueError, IndexError) as error:
                 raise InvalidInput(f"encoder must accept contexts of shape {self.context_shape}: {error}") from None
         if not isinstance(features, Tensor) or features.ndim < 2 or features.shape[0] != 1:
@@ -312,9 +313,9 @@ class CustomFeatures(FeatureNetwork):
         super().train(mode)
         if not self.trainable:
             self.module.eval()
-        for module in self.module.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
+        for submodule in self.module.modules():
+            if isinstance(submodule, nn.modules.batchnorm._BatchNorm):
+                submodule.eval()
         return self
 
     def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from daband._arrays import AnyArray, FloatArray
 from daband._input_encoders import OnnxProgram
@@ -34,19 +34,19 @@ _MAX_RELATIVE_ERROR = 1e-5
 
 def freeze_encoder(encoder: Encoder, *, domain: int) -> Network:
     """Return a frozen copy of an encoder for the domain with index ``domain``."""
-    features = encoder.features
-    if type(features) is MlpFeatures:
-        header, arrays = _freeze_mlp(features, domain)
-        map_shape = []
-    elif type(features) is ConvFeatures:
-        header, arrays = _freeze_conv(features, domain)
-        map_shape = list(features.map_shape)
+    network = encoder.features
+    map_shape: tuple[int, ...] = ()
+    if type(network) is MlpFeatures:
+        header, arrays = _freeze_mlp(network, domain)
+    elif type(network) is ConvFeatures:
+        header, arrays = _freeze_conv(network, domain)
+        map_shape = network.map_shape
     else:
         return TorchNetwork(copy.deepcopy(encoder).to("cpu"), domain)
     first_weight, first_bias = _fold_norm(encoder.first, None, domain)
     if map_shape:  # maps are channels last in numpy, channels first in torch
-        weight_by_map = first_weight.reshape(len(first_weight), -1, *map_shape).transpose(0, 2, 3, 1)
-        first_weight = weight_by_map.reshape(len(weight_by_map), -1)
+        channels_last_weight = first_weight.reshape(len(first_weight), -1, *map_shape).transpose(0, 2, 3, 1)
+        first_weight = channels_last_weight.reshape(len(first_weight), -1)
     layers = [*header.pop("layers"), (first_weight, first_bias), _fold_norm(encoder.second, None, domain)]
     for index, (weight, bias) in enumerate(layers):
         arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"] = _to_float32(weight), _to_float32(bias)
@@ -64,9 +64,9 @@ class TorchNetwork:
     @functools.cached_property
     def _program(self) -> OnnxProgram:
         """The encoder as an ONNX program."""
-        network = self._encoder.network
-        probe = torch.rand(3, *network.context_shape, generator=torch.Generator().manual_seed(0))
-        return to_onnx(_UnscaledFeatures(network, self._domain), (probe,))
+        encoder = self._encoder.network
+        test_contexts = torch.rand(3, *encoder.context_shape, generator=torch.Generator().manual_seed(0))
+        return to_onnx(_UnscaledFeatures(encoder, self._domain), (test_contexts,))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -91,44 +91,44 @@ class TorchNetwork:
 class _UnscaledFeatures(nn.Module):
     """An encoder whose features are not divided by their norm."""
 
-    def __init__(self, network: Encoder, domain: int) -> None:
+    def __init__(self, encoder: Encoder, domain: int) -> None:
         super().__init__()
-        self.network, self.domain = network, domain
+        self.encoder, self.domain = encoder, domain
 
-    def forward(self, contexts: torch.Tensor) -> torch.Tensor:
-        penultimate = self.network.features(contexts, rows_per_domain=make_rows_per_domain(self.domain, len(contexts)))
-        return self.network.second(nn.functional.relu(self.network.first(penultimate)))
+    def forward(self, contexts: Tensor) -> Tensor:
+        penultimate = self.encoder.features(contexts, rows_per_domain=make_rows_per_domain(self.domain, len(contexts)))
+        return self.encoder.second(nn.functional.relu(self.encoder.first(penultimate)))
 
 
-def _freeze_mlp(features: MlpFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def _freeze_mlp(network: MlpFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Return the header and the arrays of an ``mlp`` for one domain.
 
     Under "layers", the header has a list of weights and biases, into which norms are folded.
     """
     arrays: dict[str, AnyArray] = {}
-    if features.normalise_input is not None:
-        scale, shift = features.normalise_input.compute_affine(domain)
+    if network.normalise_input is not None:
+        scale, shift = network.normalise_input.compute_affine(domain)
         arrays["input_scale"], arrays["input_shift"] = _to_float64(scale), _to_float64(shift)
     layers = [
         _fold_norm(layer, norm if isinstance(norm, DomainNorm) else None, domain)
-        for layer, norm in zip(features.layers, features.norms, strict=True)
+        for layer, norm in zip(network.layers, network.norms, strict=True)
         if isinstance(layer, nn.Linear)
     ]
     return {"kind": "mlp", "layers": layers}, arrays
 
 
-def _freeze_conv(features: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def _freeze_conv(network: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Return the header and the arrays of a ``conv`` for one domain, with norms folded into the convolutions."""
     arrays: dict[str, AnyArray] = {}
-    for index, (layer, norm) in enumerate(zip(features.layers, features.norms, strict=True)):
+    for index, (layer, norm) in enumerate(zip(network.layers, network.norms, strict=True)):
         assert isinstance(layer, nn.Conv2d)
         weight, bias = _fold_norm(layer, norm if isinstance(norm, DomainNorm) else None, domain)
-        if index == 0 and features.pixels == "symmetric":  # the first layer includes the map 2 * pixels - 1
+        if index == 0 and network.pixels == "symmetric":  # the first layer includes the map 2 * pixels - 1
             weight, bias = 2 * weight, bias - weight.sum(axis=(1, 2, 3))
         arrays[f"convolution.{index}.weight"] = _to_float32(weight)
         arrays[f"convolution.{index}.bias"] = _to_float32(bias)
-    pooled = list(features.map_shape) if features.has_average_pool else None
-    return {"kind": "conv", "layers": [], "convolutions": len(features.layers), "pooled": pooled}, arrays
+    pooled_shape = list(network.map_shape) if network.has_average_pool else None
+    return {"kind": "conv", "layers": [], "convolutions": len(network.layers), "pooled": pooled_shape}, arrays
 
 
 def _fold_norm(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int) -> tuple[FloatArray, FloatArray]:
@@ -141,7 +141,7 @@ def _fold_norm(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: in
     return weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), bias * scale + shift
 
 
-def _to_float64(tensor: torch.Tensor) -> FloatArray:
+def _to_float64(tensor: Tensor) -> FloatArray:
     """Return a tensor as a float64 array."""
     return tensor.detach().cpu().double().numpy()
 
@@ -151,7 +151,7 @@ def _to_float32(array: FloatArray) -> AnyArray:
     return array.astype(np.float32)
 
 
-def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Sequence[str] = ("images",)) -> OnnxProgram:
+def to_onnx(module: nn.Module, inputs: tuple[Tensor, ...], *, names: Sequence[str] = ("images",)) -> OnnxProgram:
     """Convert a module to an ONNX program, and check the program on ``inputs``.
 
     Args:
@@ -166,29 +166,31 @@ def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Seque
     with torch.no_grad():
         samples = [tuple(tensor[:n_rows] for tensor in inputs) for n_rows in (1, 2, len(inputs[0]))]
         expected_outputs = [module(*sample) for sample in samples]
-    reason = ""
-    for any_rows in (True, False):
+    failure = ""
+    for takes_any_rows in (True, False):
         try:
-            content = _export_onnx(module, samples[1 if any_rows else 0], names, any_rows)
-            program = OnnxProgram(content, is_single_row=not any_rows)
-            for sample, expected in zip(samples, expected_outputs, strict=True):
+            content = _export_onnx(module, samples[1 if takes_any_rows else 0], names, takes_any_rows)
+            program = OnnxProgram(content, is_single_row=not takes_any_rows)
+            for sample, expected_output in zip(samples, expected_outputs, strict=True):
                 output = torch.from_numpy(program(*(tensor.numpy() for tensor in sample)).copy())
-                difference = float((output - expected).abs().max()) / max(1.0, float(expected.abs().max()))
-                if output.shape != expected.shape or not difference <= _MAX_RELATIVE_ERROR:
+                max_output = max(1.0, float(expected_output.abs().max()))
+                difference = float((output - expected_output).abs().max()) / max_output
+                if output.shape != expected_output.shape or not difference <= _MAX_RELATIVE_ERROR:
                     raise ValueError(f"outputs of the program differ by {difference:.2g} from the module's")
         except InvalidInput:  # onnxruntime is missing
             raise
         except Exception as error:  # the exporter and onnxruntime have many error classes
-            reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+            failure = next(iter(str(error).splitlines()), type(error).__name__)[:200]
         else:
             return program
-    raise InvalidInput(f"{type(module).__name__} cannot be converted to ONNX: {reason}")
+    raise InvalidInput(f"{type(module).__name__} cannot be converted to ONNX: {failure}")
 
 
-def _export_onnx(module: nn.Module, example: tuple[torch.Tensor, ...], names: Sequence[str], any_rows: bool) -> bytes:
+def _export_onnx(module: nn.Module, example: tuple[Tensor, ...], names: Sequence[str], takes_any_rows: bool) -> bytes:
     """Return a module as the bytes of an ONNX file, for any number of rows or for one row."""
-    axes = ({0: "n"} if any_rows else {}) | ({1: "length"} if len(names) > 1 else {})
-    buffer: Any = io.BytesIO()
+    row_axis = {0: "n"} if takes_any_rows else {}
+    input_axes = row_axis | ({1: "length"} if len(names) > 1 else {})
+    file: Any = io.BytesIO()
     was_enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its fused operations cannot be exported
     try:
@@ -197,13 +199,13 @@ def _export_onnx(module: nn.Module, example: tuple[torch.Tensor, ...], names: Se
             torch.onnx.export(
                 module,
                 example,
-                buffer,
+                file,
                 dynamo=False,  # the newer exporter takes ten times as long, and needs onnxscript
                 opset_version=17,
                 input_names=list(names),
                 output_names=["features"],
-                dynamic_axes={**dict.fromkeys(names, axes), "features": {0: "n"} if any_rows else {}},
+                dynamic_axes={**dict.fromkeys(names, input_axes), "features": row_axis},
             )
     finally:
         torch.backends.mha.set_fastpath_enabled(was_enabled)
-    return buffer.getvalue()
+    return file.getvalue()

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from daband._arrays import check_memory
@@ -53,24 +52,25 @@ class MlpFeatures(FeatureNetwork):
         check_memory(4.0 * 5 * n_inputs * widths[0], f"encoder 'mlp' of {widths[0]} units on {n_inputs} inputs")
         self.width = widths[-1]
         norm_settings: dict[str, Any] = {"domains": domains, "statistics": statistics}
-        input_norm = DomainNorm(channels=n_inputs, affine=False, **norm_settings)
+        input_norm = DomainNorm(n_channels=n_inputs, affine=False, **norm_settings)
+        #: The norm of the inputs, or None. Saved policies contain its buffers under this name.
         self.normalise_input = input_norm if normalise_input else None
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
         for width in widths:
             self.layers.append(nn.Linear(n_inputs, width))
-            norm = DomainNorm(channels=width, **norm_settings)
+            norm = DomainNorm(n_channels=width, **norm_settings)
             self.norms.append(norm if normalise_hidden else nn.Identity())
             n_inputs = width
 
-    def forward(self, contexts: torch.Tensor, *, rows_per_domain: Sequence[int], n_runs: int = 1) -> torch.Tensor:
-        hidden = contexts.flatten(1)
+    def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int], n_runs: int = 1) -> Tensor:
+        features = contexts.flatten(1)
         if self.normalise_input is not None:
-            hidden = self.normalise_input(hidden, rows_per_domain=rows_per_domain)
+            features = self.normalise_input(features, rows_per_domain=rows_per_domain)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Linear)
-            hidden = apply_linear(layer, hidden, n_runs=n_runs)
+            features = apply_linear(layer, features, n_runs=n_runs)
             if isinstance(norm, DomainNorm):
-                hidden = norm(hidden, rows_per_domain=rows_per_domain)
-            hidden = functional.relu(hidden)
-        return hidden
+                features = norm(features, rows_per_domain=rows_per_domain)
+            features = functional.relu(features)
+        return features

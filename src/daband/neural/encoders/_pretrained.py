@@ -5,7 +5,7 @@ A name has a library and a model, as in "torchvision:resnet50", "timm:resnet18",
 or download them. Inputs are preprocessed as each model was trained.
 
 ``load_backbone`` loads a model. ``build_input_encoder`` makes the frozen encoder of a pair from it, and
-``pretrained_features`` the network of an ``Encoder``.
+``build_pretrained_network`` the network of an ``Encoder``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from daband._arguments import check_one_of
 from daband._input_encoders import TOKEN_ATTRIBUTES, ImageReader, InputEncoder, encoder_builders, tokenize_texts
@@ -35,7 +35,7 @@ class Backbone(NamedTuple):
     #: The tokenizer of texts; None for images.
     tokenizer: Any = None
     #: The names of the tensors that a text model takes.
-    inputs: tuple[str, ...] = ()
+    input_names: tuple[str, ...] = ()
 
 
 def load_backbone(name: str) -> Backbone:
@@ -43,18 +43,18 @@ def load_backbone(name: str) -> Backbone:
 
     A missing library or missing weights raise ``InvalidInput``.
     """
-    library, _, model = name.partition(":")
-    if not model and library != "efficientnet_lite0":
-        library, model = "torchvision", name
+    library, _, model_name = name.partition(":")
+    if not model_name and library != "efficientnet_lite0":
+        library, model_name = "torchvision", name
     loaders: dict[str, Callable[[str], Backbone]] = {
         "efficientnet_lite0": _load_efficientnet_lite0, "torchvision": _load_torchvision, "timm": _load_timm,
         "open_clip": _load_open_clip, "sentence-transformers": _load_sentence_transformers,
     }  # fmt: skip
-    load = loaders.get(library)
-    if load is None:
+    load_model = loaders.get(library)
+    if load_model is None:
         raise InvalidInput(f"encoder {name!r} must start with one of {', '.join(loaders)}, or be a path or a module")
     try:
-        backbone = load(model)
+        backbone = load_model(model_name)
     except ImportError as error:
         raise InvalidInput(f"encoder {name!r} needs pip install {_PIP_NAMES.get(library, library)} ({error})") from None
     except InvalidInput:
@@ -96,8 +96,8 @@ def _load_torchvision(name: str) -> Backbone:
         raise InvalidInput(f"torchvision's {name!r} has no fc, classifier, heads or head; pass a module without it")
     setattr(network, head_name, nn.Identity())
     config = weights.transforms()
-    sides = config.resize_size[0], config.crop_size[0]
-    reader = ImageReader(*sides, False, config.interpolation.value, tuple(config.mean), tuple(config.std))
+    resize, crop = config.resize_size[0], config.crop_size[0]
+    reader = ImageReader(resize, crop, False, config.interpolation.value, tuple(config.mean), tuple(config.std))
     return Backbone(network, reader)
 
 
@@ -107,11 +107,10 @@ def _load_timm(name: str) -> Backbone:
 
     network = timm.create_model(name, pretrained=True, num_classes=0)
     config = timm.data.resolve_model_data_config(network)
-    mode, crop = config.get("crop_mode", "center"), int(config["input_size"][-1])
-    check_one_of("the model's crop_mode", mode, ("center", "squash"))
-    side = math.floor(crop / config["crop_pct"])
-    moments = tuple(config["mean"]), tuple(config["std"])
-    reader = ImageReader(side, crop, mode == "squash", config["interpolation"], *moments)
+    crop_mode, crop = config.get("crop_mode", "center"), int(config["input_size"][-1])
+    check_one_of("the model's crop_mode", crop_mode, ("center", "squash"))
+    resize, squash = math.floor(crop / config["crop_pct"]), crop_mode == "squash"
+    reader = ImageReader(resize, crop, squash, config["interpolation"], tuple(config["mean"]), tuple(config["std"]))
     return Backbone(network, reader)
 
 
@@ -119,9 +118,9 @@ def _load_open_clip(name: str) -> Backbone:
     """Load the image encoder of an open_clip model. The name may end with "/" and the tag of its weights."""
     import open_clip
 
-    model, _, tag = name.partition("/")
-    tag = tag or next(iter(open_clip.list_pretrained_tags_by_model(model)), "")
-    network = open_clip.create_model(model, pretrained=tag, require_pretrained=True)
+    model_name, _, tag = name.partition("/")
+    tag = tag or next(iter(open_clip.list_pretrained_tags_by_model(model_name)), "")
+    network = open_clip.create_model(model_name, pretrained=tag, require_pretrained=True)
     config = network.visual.preprocess_cfg
     side = config["size"] if isinstance(config["size"], int) else config["size"][0]
     check_one_of("the model's resize_mode", config["resize_mode"], ("shortest", "squash"))
@@ -135,38 +134,42 @@ def _load_sentence_transformers(name: str) -> Backbone:
     from sentence_transformers import SentenceTransformer
 
     network = SentenceTransformer(str(Path(name).expanduser()) if Path(name).exists() else name, device="cpu")
-    source = network.tokenizer
-    tokenizer = type(source.backend_tokenizer).from_str(source.backend_tokenizer.to_str())
-    tokenizer.enable_truncation(int(network.max_seq_length or source.model_max_length))
-    tokenizer.enable_padding(pad_id=source.pad_token_id, pad_token=source.pad_token, direction=source.padding_side)
-    input_names = tuple(name for name in TOKEN_ATTRIBUTES if name in source.model_input_names)
+    tokenizer = network.tokenizer
+    backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
+    backend.enable_truncation(int(network.max_seq_length or tokenizer.model_max_length))
+    backend.enable_padding(
+        pad_id=tokenizer.pad_token_id, pad_token=tokenizer.pad_token, direction=tokenizer.padding_side
+    )
+    input_names = tuple(input_name for input_name in TOKEN_ATTRIBUTES if input_name in tokenizer.model_input_names)
 
-    def embed(network: Any, *inputs: torch.Tensor) -> torch.Tensor:
+    def embed(network: Any, *inputs: Tensor) -> Tensor:
         """Return the features (n, d) of texts, given as tensors of tokens (n, length)."""
         return network(dict(zip(input_names, inputs, strict=True)))["sentence_embedding"]
 
-    return Backbone(_FunctionModule(network, embed), None, tokenizer, input_names)
+    return Backbone(_FunctionModule(network, embed), None, backend, input_names)
 
 
 class _FunctionModule(nn.Module):
-    """A module whose ``forward(*inputs)`` returns ``call(network, *inputs)``."""
+    """A module whose ``forward(*inputs)`` returns ``function(network, *inputs)``."""
 
-    def __init__(self, network: Any, call: Callable[..., torch.Tensor]) -> None:
+    def __init__(self, network: Any, function: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.network, self.call = network, call
+        self.network, self.function = network, function
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        return self.call(self.network, *inputs)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(self.network, *inputs)
 
 
-def _pool_maps(network: Any, images: torch.Tensor) -> torch.Tensor:
+def _pool_maps(network: Any, images: Tensor) -> Tensor:
     """Return the mean of each feature map of images (n, 3, height, width): (n, channels)."""
-    maps: torch.Tensor = network.extract_features(images)
+    maps: Tensor = network.extract_features(images)
     return maps.mean(dim=(2, 3))
 
 
 #: Texts on which a converted text encoder is compared with the original.
 _TEST_TEXTS = ("a word", "Several Words, and more of them", "one")
+#: The maximum difference between a feature of the converted encoder and of the original.
+_MAX_FEATURE_ERROR = 1e-4
 
 
 def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputEncoder:
@@ -198,25 +201,25 @@ def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputE
         module = CustomFeatures(module=backbone.module, context_shape=(3, side, side), trainable=False).module
         return InputEncoder(name, to_onnx(module, (torch.rand(3, 3, side, side),)), image_reader=backbone.image_reader)
     tokens = tokenize_texts(backbone.tokenizer, _TEST_TEXTS)
-    inputs = tuple(torch.from_numpy(tokens[input_name]) for input_name in backbone.inputs)
-    program = to_onnx(backbone.module, inputs, names=backbone.inputs)
-    converted = InputEncoder(name, program, tokenizer=backbone.tokenizer.to_str())
-    expected = backbone.module.network.encode(list(_TEST_TEXTS), show_progress_bar=False)  # type: ignore[union-attr, operator]
-    texts_and_features = zip(_TEST_TEXTS, expected, strict=True)
-    difference = max(float(abs(converted.encode_one(text) - features).max()) for text, features in texts_and_features)
-    if difference > 1e-4:
+    inputs = tuple(torch.from_numpy(tokens[input_name]) for input_name in backbone.input_names)
+    program = to_onnx(backbone.module, inputs, names=backbone.input_names)
+    input_encoder = InputEncoder(name, program, tokenizer=backbone.tokenizer.to_str())
+    expected_features = backbone.module.network.encode(list(_TEST_TEXTS), show_progress_bar=False)  # type: ignore[union-attr, operator]
+    pairs = zip(map(input_encoder.encode_one, _TEST_TEXTS), expected_features, strict=True)
+    difference = max(float(abs(features - expected).max()) for features, expected in pairs)
+    if difference > _MAX_FEATURE_ERROR:
         raise InvalidInput(
             f"encoder {name!r} cannot be converted, because it has more parts than a tokenizer and a network: features "
             f"differ by {difference:.2g}"
         )
-    return converted
+    return input_encoder
 
 
 encoder_builders.append(build_input_encoder)
 
 
 @encoders.register("pretrained")
-def pretrained_features(
+def build_pretrained_network(
     *,
     context_shape: tuple[int, ...],
     backbone: str = "efficientnet_lite0",
@@ -240,26 +243,30 @@ def pretrained_features(
     return CustomFeatures(module=module, context_shape=context_shape, trainable=trainable)
 
 
+#: The names of the buffers of ``_PreprocessedBackbone``. The matrices (side, height) and (width, side) resize images.
+_BUFFER_NAMES = ("row_matrix", "column_matrix", "mean", "deviation")
+
+
 class _PreprocessedBackbone(nn.Module):
     """A backbone for images in [0, 1] of any size, which are resized to ``side`` and standardised.
 
     Resizing is computed by two matrix products, which can be exported to ONNX.
     """
 
-    def __init__(self, module: nn.Module, reader: ImageReader, shape: Sequence[int], side: int) -> None:
+    def __init__(self, module: nn.Module, reader: ImageReader, image_shape: Sequence[int], side: int) -> None:
         super().__init__()
         self.module = module
-        rows, columns = (_resize_matrix(length, side) for length in shape)
+        row_matrix, column_matrix = (_make_resize_matrix(length, side) for length in image_shape)
         mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (reader.mean, reader.deviation))
-        for name, tensor in {"rows": rows, "columns": columns.T, "mean": mean, "deviation": deviation}.items():
+        for name, tensor in zip(_BUFFER_NAMES, (row_matrix, column_matrix.T, mean, deviation), strict=True):
             self.register_buffer(name, tensor, persistent=False)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        rows, columns, mean, deviation = map(self.get_buffer, ("rows", "columns", "mean", "deviation"))
-        return self.module((rows @ images.expand(-1, 3, -1, -1) @ columns - mean) / deviation)
+    def forward(self, images: Tensor) -> Tensor:
+        row_matrix, column_matrix, mean, deviation = map(self.get_buffer, _BUFFER_NAMES)
+        return self.module((row_matrix @ images.expand(-1, 3, -1, -1) @ column_matrix - mean) / deviation)
 
 
-def _resize_matrix(length: int, side: int) -> torch.Tensor:
+def _make_resize_matrix(length: int, side: int) -> Tensor:
     """Return the matrix (side, length) of bilinear interpolation with antialiasing, as in torch's ``interpolate``."""
-    eye = torch.eye(length)[None, None]
-    return nn.functional.interpolate(eye, size=(side, length), mode="bilinear", antialias=True)[0, 0]
+    identity = torch.eye(length)[None, None]
+    return nn.functional.interpolate(identity, size=(side, length), mode="bilinear", antialias=True)[0, 0]

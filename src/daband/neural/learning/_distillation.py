@@ -5,21 +5,21 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from daband.neural.encoders._augmentation import Augmentation, augment
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder, make_rows_per_domain
 from daband.neural.learning._gradient_step import predict_rewards
-from daband.neural.learning._torch_settings import single_precision, tf32_matmul
+from daband.neural.learning._torch_settings import use_single_precision, use_tf32_matmul
 
 
-@single_precision()
+@use_single_precision()
 def distil(
-    network: Encoder,
-    contexts: torch.Tensor,
-    soft_labels: torch.Tensor,
-    theta: torch.Tensor,
+    initial_encoder: Encoder,
+    contexts: Tensor,
+    soft_labels: Tensor,
+    theta: Tensor,
     *,
     domain: int,
     augmentation: Augmentation,
@@ -28,10 +28,10 @@ def distil(
     n_steps: int,
     seed: int,
 ) -> Encoder:
-    """Return a copy of ``network``, trained to predict ``soft_labels`` from augmented contexts, by cross-entropy.
+    """Return a copy of an encoder, trained to predict ``soft_labels`` from augmented contexts, by cross-entropy.
 
     Args:
-        network: the encoder to start from; it is not changed.
+        initial_encoder: the encoder to start from; it is not changed.
         contexts: the contexts (N, *C), all of one domain.
         soft_labels: the probability of each arm for each context, (N, K).
         theta: (K, d), or (K, d + 1) with intercepts. Logits are features times these coefficients, which are not
@@ -43,23 +43,23 @@ def distil(
         n_steps: the number of gradient steps.
         seed: determines batches and augmentation.
     """
-    student = copy.deepcopy(network).requires_grad_(True).train()
+    student = copy.deepcopy(initial_encoder).requires_grad_(True).train()
     for module in student.modules():
         if isinstance(module, DomainNorm):
             module.frozen_affine = None
     device, generator = theta.device, torch.Generator(theta.device).manual_seed(seed)
     optimiser = torch.optim.Adam(student.parameters(), lr=learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, n_steps))
-    n_draws = augmentation.count_draws(tuple(contexts.shape[1:]))
-    with torch.enable_grad(), tf32_matmul():
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, n_steps))
+    n_augmentation_draws = augmentation.count_draws(tuple(contexts.shape[1:]))
+    with torch.enable_grad(), use_tf32_matmul():
         for _ in range(n_steps):
             rows = torch.randint(len(contexts), (batch_size,), generator=generator, device=device)
-            augmentation_draws = torch.rand(batch_size, n_draws, generator=generator, device=device)
-            augmented = augment(contexts[rows.to(contexts.device)].to(device), augmentation, augmentation_draws)
-            features = student(augmented, rows_per_domain=make_rows_per_domain(domain, batch_size)).features
+            draws = torch.rand(batch_size, n_augmentation_draws, generator=generator, device=device)
+            images = augment(contexts[rows.to(contexts.device)].to(device), augmentation, draws)
+            features = student(images, rows_per_domain=make_rows_per_domain(domain, batch_size)).features
             loss = nn.functional.cross_entropy(predict_rewards(features, theta), soft_labels[rows])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            schedule.step()
+            scheduler.step()
     return student.requires_grad_(False).eval()

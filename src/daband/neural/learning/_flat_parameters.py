@@ -22,10 +22,10 @@ from torch.optim.adam import adam
 from daband.neural.encoders._domain_norm import DomainNorm, get_triton_kernels
 
 #: The number of float32 values in 16 bytes, the alignment that kernels need.
-_ALIGNMENT_VALUES = 4
+_VALUES_PER_ALIGNMENT = 4
 #: The number of float32 values in the widest CPU register. Values after the last full register may be rounded
 #: differently.
-_REGISTER_VALUES = 16
+_VALUES_PER_REGISTER = 16
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class _Slot:
         batch_shape = values.shape[:-1]
         if len(self.shape) != 4:
             return values.view(*batch_shape, *self.shape)
-        outputs, inputs, height, width = self.shape
-        return values.view(*batch_shape, outputs, height, width, inputs).movedim(-1, -3)
+        n_outputs, n_inputs, height, width = self.shape
+        return values.view(*batch_shape, n_outputs, height, width, n_inputs).movedim(-1, -3)
 
     def to_values(self, parameter: Tensor) -> Tensor:
         """Return a copy of a parameter as values (size,): the inverse of ``to_parameter``."""
@@ -92,8 +92,8 @@ class FlatParameters:
             for slot in sorted(module_slots, key=lambda slot: len(slot.shape) < 2):
                 slots.append(slot)
                 if len(slot.shape) > 1:
-                    slots += _make_padding(module_name, slots, _ALIGNMENT_VALUES)
-            slots += _make_padding(module_name, slots, _REGISTER_VALUES)
+                    slots += _make_padding(module_name, slots, _VALUES_PER_ALIGNMENT)
+            slots += _make_padding(module_name, slots, _VALUES_PER_REGISTER)
         return cls(slots)
 
     def select(self, module_name: str) -> FlatParameters:
@@ -107,13 +107,13 @@ class FlatParameters:
     def pack(self, modules: Mapping[str, nn.Module]) -> Tensor:
         """Return a copy of the parameters as one vector."""
         parameters_by_module = {module_name: dict(module.named_parameters()) for module_name, module in modules.items()}
-        pieces = []
+        slot_values: list[Tensor] = []
         for slot in self.slots:
             if slot.name:
-                pieces.append(slot.to_values(parameters_by_module[slot.module_name][slot.name].detach()))
+                slot_values.append(slot.to_values(parameters_by_module[slot.module_name][slot.name].detach()))
             else:
-                pieces.append(pieces[0].new_zeros(slot.size))
-        return torch.cat(pieces)
+                slot_values.append(slot_values[0].new_zeros(slot.size))
+        return torch.cat(slot_values)
 
     def install(self, modules: Mapping[str, nn.Module], vector: Tensor) -> None:
         """Make the modules' parameters views of ``vector``."""
@@ -122,29 +122,30 @@ class FlatParameters:
             if slot.name:
                 parameters_by_module[slot.module_name][slot.name].data = slot.to_parameter(values)
 
-    def unpack(self, rows: Tensor) -> dict[str, dict[str, Tensor]]:
-        """Return the parameters (runs, *shape) of all runs, by module and name, from ``rows`` (runs, size).
+    def unpack(self, vectors: Tensor) -> dict[str, dict[str, Tensor]]:
+        """Return the parameters (runs, *shape) of all runs, by module and name, from ``vectors`` (runs, size).
 
-        Rows are split, because the gradient of a split is one concatenation, so that the gradient of ``rows`` is
-        contiguous. With several runs, all rows are first copied once into an order in which the values of a parameter
-        are adjacent for all runs. Otherwise networks would copy each parameter separately.
+        Vectors are split, because the gradient of a split is one concatenation, so that the gradient of ``vectors`` is
+        contiguous. With several runs, all vectors are first copied once into an order in which the values of a
+        parameter are adjacent for all runs. Otherwise networks would copy each parameter separately.
         """
         parameters_by_module: dict[str, dict[str, Tensor]] = {slot.module_name: {} for slot in self.slots}
-        n_runs, pieces = len(rows), torch.split(rows, self.sizes, dim=1)
+        n_runs, slot_values = len(vectors), torch.split(vectors, self.sizes, dim=1)
         if n_runs > 1:
-            adjacent = _Reorder.apply(rows, *self._find_order(n_runs, rows.device))  # type: ignore[no-untyped-call]
-            sizes = [n_runs * size for size in self.sizes]
-            pieces = tuple(piece.view(n_runs, -1) for piece in torch.split(adjacent, sizes))
-        for slot, values in zip(self.slots, pieces, strict=True):
+            order, inverse_order = self._find_order(n_runs, vectors.device)
+            reordered_values = _Reorder.apply(vectors, order, inverse_order)  # type: ignore[no-untyped-call]
+            stacked_values = torch.split(reordered_values, [n_runs * size for size in self.sizes])
+            slot_values = tuple(values.view(n_runs, -1) for values in stacked_values)
+        for slot, values in zip(self.slots, slot_values, strict=True):
             if slot.name:
                 parameters_by_module[slot.module_name][slot.name] = slot.to_parameter(values)
         return parameters_by_module
 
     def _find_order(self, n_runs: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the order in which a parameter's values are adjacent for all runs, and the inverse of that order."""
+        """Return the order (n,) in which a parameter's values are adjacent for all runs, and its inverse (n,)."""
         if (n_runs, device) not in self._orders:
             indices = torch.arange(n_runs * sum(self.sizes), device=device).view(n_runs, -1)
-            order = torch.cat([piece.reshape(-1) for piece in torch.split(indices, self.sizes, dim=1)])
+            order = torch.cat([slot_indices.reshape(-1) for slot_indices in torch.split(indices, self.sizes, dim=1)])
             self._orders[n_runs, device] = order.int(), order.argsort().int()
         return self._orders[n_runs, device]
 
@@ -153,15 +154,15 @@ class _Reorder(torch.autograd.Function):
     """Copy the values of a matrix into a vector in a given order. The backward pass uses the inverse order."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(inverse)
-        ctx.shape = rows.shape
-        return rows.reshape(-1).index_select(0, order)
+    def forward(ctx: Any, matrix: Tensor, order: Tensor, inverse_order: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse_order)
+        ctx.shape = matrix.shape
+        return matrix.reshape(-1).index_select(0, order)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (inverse,) = ctx.saved_tensors
-        return gradients[0].index_select(0, inverse).view(ctx.shape), None, None
+        (inverse_order,) = ctx.saved_tensors
+        return gradients[0].index_select(0, inverse_order).view(ctx.shape), None, None
 
 
 class FlatStatistics:
@@ -172,18 +173,19 @@ class FlatStatistics:
 
     def __init__(self, network: nn.Module, *, n_runs: int) -> None:
         self.n_runs = n_runs
-        #: The name and the shape of each buffer in the vector.
-        self._buffers: list[tuple[str, tuple[int, ...]]] = []
+        #: The shape of each buffer in the vector, by name.
+        self._buffer_shapes: dict[str, tuple[int, ...]] = {}
         for prefix, module in network.named_modules():
             if isinstance(module, DomainNorm):
                 for name in ("running_mean", "running_variance", "batches_seen"):
-                    self._buffers.append((f"{prefix}.{name}", tuple(getattr(module, name).shape)))
-        self.size = sum(math.prod(self._compute_row_sizes(shape)[:2]) for _, shape in self._buffers)
+                    self._buffer_shapes[f"{prefix}.{name}"] = tuple(getattr(module, name).shape)
+        #: The number of values of the vector.
+        self.size = sum(math.prod(self._compute_row_sizes(shape)[:2]) for shape in self._buffer_shapes.values())
 
     def pack(self, networks: Sequence[nn.Module]) -> Tensor:
         """Return the statistics of the runs' networks as one vector; the networks' buffers become views of it."""
-        example = next(networks[0].parameters())
-        vector = torch.zeros(self.size, device=example.device, dtype=example.dtype)
+        parameter = next(networks[0].parameters())
+        vector = torch.zeros(self.size, device=parameter.device, dtype=parameter.dtype)
         for run, network in enumerate(networks):
             for name, view in self._view_run(vector, run):
                 prefix, _, buffer_name = name.rpartition(".")
@@ -198,31 +200,31 @@ class FlatStatistics:
 
     def find_run_indices(self, device: torch.device) -> Tensor:
         """Return the index of the run to which each value of the vector belongs, (size,)."""
-        vector = torch.zeros(self.size, device=device)
+        run_indices = torch.zeros(self.size, device=device)
         for run in range(self.n_runs):
-            for _, view in self._view_run(vector, run):
+            for _, view in self._view_run(run_indices, run):
                 view.fill_(run)
-        return vector.long()
+        return run_indices.long()
 
     def _compute_row_sizes(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
         """Return a buffer's number of rows, the values of a row with padding, and the values of one run in a row."""
         n_rows, run_size = shape[0], math.prod(shape[1:])
         row_size = self.n_runs * run_size
-        return n_rows, row_size + -row_size % _ALIGNMENT_VALUES, run_size
+        return n_rows, row_size + -row_size % _VALUES_PER_ALIGNMENT, run_size
 
     def _view_stacked(self, vector: Tensor) -> list[tuple[str, Tensor]]:
         """Return every buffer by name as a view (domains, runs, n). Each row starts at a multiple of 16 bytes."""
-        stacked, start = [], 0
-        for name, shape in self._buffers:
+        named_views, start = [], 0
+        for name, shape in self._buffer_shapes.items():
             n_rows, row_size, run_size = self._compute_row_sizes(shape)
             rows = vector[start : start + n_rows * row_size].view(n_rows, row_size)[:, : self.n_runs * run_size]
-            stacked.append((name, rows.view(n_rows, self.n_runs, run_size)))
+            named_views.append((name, rows.view(n_rows, self.n_runs, run_size)))
             start += n_rows * row_size
-        return stacked
+        return named_views
 
     def _view_run(self, vector: Tensor, run: int) -> list[tuple[str, Tensor]]:
         """Return the buffers of one run, by name, as views."""
-        shapes = dict(self._buffers)
+        shapes = self._buffer_shapes
         return [(name, view[:, run].reshape(shapes[name])) for name, view in self._view_stacked(vector)]
 
 
@@ -240,17 +242,19 @@ class RowAdam:
 
     def __init__(self, parameters: Tensor, moments: Mapping[str, Tensor], *, learning_rate: float) -> None:
         self._learning_rate = learning_rate
-        self._row_tensors = [parameters.detach(), *(moments[name] for name in ("exp_avg", "exp_avg_sq", "step"))]
+        self._parameters = parameters.detach()
+        #: The running means of gradients and of their squares, and the numbers of steps.
+        self._moments = [moments[name] for name in ("exp_avg", "exp_avg_sq", "step")]
         self._kernels = get_triton_kernels(parameters.device)
 
-    def step(self, gradient: Tensor, skip: Tensor) -> None:
-        """Take one step with ``gradient`` (runs, n) for every run, except for runs whose ``skip`` (runs,) is 1."""
+    def step(self, gradients: Tensor, is_skipped: Tensor) -> None:
+        """Take one step with gradients (runs, n) for every run, except for runs whose ``is_skipped`` (runs,) is 1."""
         if self._kernels is not None:
             kernel_settings = {"learning_rate": self._learning_rate, "betas": (0.9, 0.999), "epsilon": 1e-8}
-            self._kernels.adam(self._row_tensors[0], gradient, *self._row_tensors[1:], skip, **kernel_settings)
+            self._kernels.adam(self._parameters, gradients, *self._moments, is_skipped, **kernel_settings)
             return
         settings: dict[str, Any] = {"lr": self._learning_rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
         settings |= {"fused": True, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
-        for run in range(len(gradient)):
-            parameters, averages, squares, step_counts = ([rows[run]] for rows in self._row_tensors)
-            adam(parameters, [gradient[run]], averages, squares, [], step_counts, found_inf=skip[run], **settings)
+        for run in range(len(gradients)):
+            parameters, means, squares, n_steps = ([rows[run]] for rows in (self._parameters, *self._moments))
+            adam(parameters, [gradients[run]], means, squares, [], n_steps, found_inf=is_skipped[run], **settings)

@@ -25,14 +25,14 @@ from daband.neural.encoders._encoder import Encoder, InferenceEncoder, build_enc
 from daband.neural.learning._flat_parameters import FlatParameters, make_initial_moments
 from daband.neural.learning._settings import CUSTOM, Recipe
 from daband.neural.learning._skill_gate import SkillGate
-from daband.neural.learning._torch_settings import needs_threads, single_precision
+from daband.neural.learning._torch_settings import needs_threads, use_single_precision
 from daband.neural.objectives._objective import Objective
 from daband.neural.objectives._term import TermSettings
 
 _Module = TypeVar("_Module", bound=nn.Module)
 #: ``LearningSettings.scale`` is multiplied by this factor if rewards are standardised. It is the standard deviation of
 #: a reward that is 1 in every fifth round and 0 otherwise.
-_STANDARDISED_SCALE = 0.4
+_STANDARDISED_SCALE_FACTOR = 0.4
 
 
 class Learner:
@@ -48,13 +48,13 @@ class Learner:
         feedback: one of ``FEEDBACKS``.
         seed: determines initial weights and batches.
         device: the device of all tensors.
-        standardise_rewards: True if rewards have mean 0 and standard deviation 1.
+        standardise_rewards: True if rewards are standardised to mean 0 and standard deviation 1.
         module: a custom network; None if the recipe names a registered one.
         domains: the names of the domains.
         has_intercept: True if the head's regressions have an intercept, as regressions on arm features do.
     """
 
-    @single_precision()
+    @use_single_precision()
     def __init__(
         self,
         *,
@@ -81,21 +81,21 @@ class Learner:
         self.seed = seed
         self.device = device
         #: Logits are predicted rewards times ``scale``.
-        self.scale = recipe.learning.scale * (_STANDARDISED_SCALE if standardise_rewards else 1.0)
+        self.scale = recipe.learning.scale * (_STANDARDISED_SCALE_FACTOR if standardise_rewards else 1.0)
         # The initial weights depend on the seed only, and torch's global random state does not change.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            settings = recipe.encoder
-            network, options = (settings.name, settings.options) if module is None else (module, {})
+            encoder_settings = recipe.encoder
+            network, options = (module, {}) if module is not None else (encoder_settings.name, encoder_settings.options)
             if network == CUSTOM:
                 raise InvalidInput(
                     f"encoder must be given: the recipe or file names a custom module ({options.get('module')}), but "
                     "does not contain it; pass the module: encoder=..., or daband.load(path, encoder=module)"
                 )
             encoder = build_encoder(
-                network, context_shape=feature_shape, dense=settings.dense, domains=self.domains, **options
+                network, context_shape=feature_shape, dense=encoder_settings.dense, domains=self.domains, **options
             )
-            if settings.initialisation == "gaussian":
+            if encoder_settings.initialisation == "gaussian":
                 _initialise_gaussian(encoder)
             term_settings = TermSettings(
                 n_arms=n_arms,
@@ -108,10 +108,10 @@ class Learner:
             objective = Objective(weights=recipe.weights, settings=term_settings)
         self.encoder: Encoder = encoder.to(device).train()
         self.objective = objective.to(device)
-        self.layout = FlatParameters.from_modules(self._trained_modules())
+        self.layout = FlatParameters.from_modules(self._get_trained_modules())
         #: All trainable parameters in one vector; the parameters of the modules are views of it.
-        self.parameter_vector = nn.Parameter(self.layout.pack(self._trained_modules()))
-        self.layout.install(self._trained_modules(), self.parameter_vector)
+        self.parameter_vector = nn.Parameter(self.layout.pack(self._get_trained_modules()))
+        self.layout.install(self._get_trained_modules(), self.parameter_vector)
         #: The EMA encoder, which decides; None if the recipe has no EMA.
         self.ema_encoder: Encoder | None = None
         #: The parameters of the EMA encoder in one vector.
@@ -122,17 +122,17 @@ class Learner:
             self.ema_vector = encoder_layout.pack({"encoder": self.ema_encoder})
             encoder_layout.install({"encoder": self.ema_encoder}, self.ema_vector)
         #: The buffers of a custom network that do not belong to a ``DomainNorm``, and the same buffers of its EMA.
-        self.other_buffers, self.ema_buffers = _find_other_buffers(self.encoder, self.ema_encoder)
+        self.other_buffers, self.ema_other_buffers = _find_other_buffers(self.encoder, self.ema_encoder)
         self.generator = torch.Generator(device).manual_seed(seed)
         #: The state of Adam: the running means of the gradient and of its square, and the number of steps.
         self.moments = make_initial_moments(self.parameter_vector)
         n_heads = 1 if has_shared_arms else n_arms
-        dimension = self.encoder.dimension + has_intercept
-        inverse_size = dimension if self.objective.needs_bonus else 0  # most terms do not need the inverses
+        n_coefficients = self.encoder.dimension + has_intercept
+        inverse_size = n_coefficients if self.objective.needs_bonus else 0  # most terms do not need the inverses
         #: Inputs of the losses that have no gradient, by their names in ``RunInputs``. ``set_head`` sets all of them
         #: except "arm_frequencies", which gradient steps update.
         self.loss_inputs = {
-            "theta": torch.zeros(n_heads, dimension, device=device),
+            "theta": torch.zeros(n_heads, n_coefficients, device=device),
             "inverses": torch.zeros(n_heads, inverse_size, inverse_size, device=device),
             "alpha": torch.zeros((), device=device),
             "reward_unit": torch.tensor([0.0, 1.0], device=device),
@@ -158,7 +158,7 @@ class Learner:
         #: The object that takes this learner's steps; ``_stack_trainer.py`` sets it.
         self.trainer: object | None = None
 
-    def _trained_modules(self) -> dict[str, nn.Module]:
+    def _get_trained_modules(self) -> dict[str, nn.Module]:
         """Return the trained modules by name."""
         return {"encoder": self.encoder, "objective": self.objective}
 
@@ -177,17 +177,17 @@ class Learner:
         """True if steps use unlabelled target contexts: for a term, or for the statistics of norms."""
         return self.objective.needs_target or any(norm.statistics == "own" for norm in self.norms)
 
-    def plan(self, steps: int) -> None:
+    def plan(self, n_steps: int) -> None:
         """Set the number of gradient steps of the run; schedules are fractions of it."""
-        self.run_steps = max(1, steps)
+        self.run_steps = max(1, n_steps)
 
     @property
     def is_stackable(self) -> bool:
         """True if learners of this shape can be stacked: all tensors are trained, or are statistics of a norm."""
-        modules = self._trained_modules().values()
-        has_frozen = any(not parameter.requires_grad for module in modules for parameter in module.parameters())
+        modules = self._get_trained_modules().values()
+        is_trained = all(parameter.requires_grad for module in modules for parameter in module.parameters())
         other_buffers = [*self.other_buffers, *self.objective.buffers()]
-        return self.encoder.features.is_stackable and not has_frozen and not other_buffers
+        return self.encoder.features.is_stackable and is_trained and not other_buffers
 
     @property
     def shape_key(self) -> str:
@@ -209,23 +209,23 @@ class Learner:
     ) -> None:
         """Use these tensors for the state that steps change. They must have the same values as the current ones."""
         self.parameter_vector.data = parameter_vector
-        self.layout.install(self._trained_modules(), self.parameter_vector)
+        self.layout.install(self._get_trained_modules(), self.parameter_vector)
         if self.ema_encoder is not None and ema_vector is not None:
             self.ema_vector = ema_vector
             self.layout.select("encoder").install({"encoder": self.ema_encoder}, ema_vector)
         self.moments, self.loss_inputs, self.skip_counts = dict(moments), dict(loss_inputs), skip_counts
 
-    def advance_schedule(self, steps: int) -> AnyArray:
-        """Return the weights of all terms and the rate of the EMA for the next ``steps`` steps, (steps, terms + 1).
+    def advance_schedule(self, n_steps: int) -> AnyArray:
+        """Return the weights of all terms and the rate of the EMA for the next ``n_steps`` steps, (steps, terms + 1).
 
-        These steps count as taken: ``step_number`` increases by ``steps``.
+        These steps count as taken: ``step_number`` increases by ``n_steps``.
         """
-        step_numbers = np.arange(self.step_number, self.step_number + steps)
+        step_numbers = np.arange(self.step_number, self.step_number + n_steps)
         weights = self.objective.compute_weights(step_numbers.tolist(), run_steps=self.run_steps, gate=self.gate)
         # The EMA encoder follows faster at the start of training.
-        decay = np.minimum((2 + step_numbers) / (11 + step_numbers), self.recipe.learning.ema_decay).astype(np.float32)
-        self.step_number += steps
-        return np.array([*weights, 1 - decay], np.float32).T
+        decays = np.minimum((2 + step_numbers) / (11 + step_numbers), self.recipe.learning.ema_decay).astype(np.float32)
+        self.step_number += n_steps
+        return np.array([*weights, 1 - decays], np.float32).T
 
     def copy_acting_encoder(self) -> InferenceEncoder:
         """Return a copy of the encoder that decides: of the EMA encoder if there is one, else of the encoder.
@@ -234,12 +234,12 @@ class Learner:
         """
         network = self.encoder if self.ema_encoder is None else self.ema_encoder
         if self.is_stackable:
-            copied = _copy_module(network)
+            network_copy = _copy_module(network)
         else:
             frozen_names = {name for name, parameter in self.encoder.named_parameters() if not parameter.requires_grad}
             memo = {id(parameter): parameter for name, parameter in network.named_parameters() if name in frozen_names}
-            copied = copy.deepcopy(network, memo)
-        return InferenceEncoder(copied, has_shared_arms=self.has_shared_arms, device=self.device)
+            network_copy = copy.deepcopy(network, memo)
+        return InferenceEncoder(network_copy, has_shared_arms=self.has_shared_arms, device=self.device)
 
     def set_head(
         self, theta: FloatArray, inverses: FloatArray | None, *, alpha: float, mean: float = 0.0, deviation: float = 1.0
@@ -275,15 +275,15 @@ class Learner:
                 self.loss_inputs[name] = torch.cat([heads, torch.zeros_like(heads[:1])])
         self.loss_inputs["arm_frequencies"] = nn.functional.pad(self.loss_inputs["arm_frequencies"], (0, 1))
 
-    def _saved_modules(self) -> dict[str, nn.Module]:
+    def _get_saved_modules(self) -> dict[str, nn.Module]:
         """Return all modules with saved tensors, by their names in files."""
-        modules = self._trained_modules()
+        modules = self._get_trained_modules()
         return modules if self.ema_encoder is None else {**modules, "average": self.ema_encoder}
 
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays that are needed to continue training with the same results, bit for bit."""
         arrays: dict[str, AnyArray] = {}
-        for prefix, module in self._saved_modules().items():
+        for prefix, module in self._get_saved_modules().items():
             for name, tensor in module.state_dict().items():
                 arrays[f"{prefix}.{name}"] = tensor.detach().cpu().numpy()
         for name, tensor in self.moments.items():
@@ -302,7 +302,7 @@ class Learner:
         def to_tensors(prefix: str) -> dict[str, Tensor]:
             return {name: torch.from_numpy(np.array(array)) for name, array in drop_prefix(prefix, state).items()}
 
-        for prefix, module in self._saved_modules().items():
+        for prefix, module in self._get_saved_modules().items():
             module.load_state_dict(to_tensors(f"{prefix}."))
         saved_moments = to_tensors("optimiser.")
         for name, moments in self.moments.items():
@@ -341,29 +341,30 @@ def _rebuild_learner(arguments: dict[str, Any], state: Mapping[str, AnyArray], u
 
 def _copy_module(module: _Module) -> _Module:
     """Return a copy of a module and its tensors, in half the time of ``copy.deepcopy``."""
-    copied = copy.copy(module)
-    copied._parameters = {
+    module_copy = copy.copy(module)
+    module_copy._parameters = {
         name: None if tensor is None else nn.Parameter(tensor.detach().clone(), requires_grad=False)
         for name, tensor in module._parameters.items()
     }
-    copied._buffers = {name: None if tensor is None else tensor.clone() for name, tensor in module._buffers.items()}
-    copied._modules = {name: None if part is None else _copy_module(part) for name, part in module._modules.items()}
-    return copied
+    buffers, children = module._buffers.items(), module._modules.items()
+    module_copy._buffers = {name: None if buffer is None else buffer.clone() for name, buffer in buffers}
+    module_copy._modules = {name: None if child is None else _copy_module(child) for name, child in children}
+    return module_copy
 
 
-def _find_other_buffers(encoder: nn.Module, ema: nn.Module | None) -> tuple[list[Tensor], list[Tensor]]:
+def _find_other_buffers(encoder: nn.Module, ema_encoder: nn.Module | None) -> tuple[list[Tensor], list[Tensor]]:
     """Return the buffers that training may change and that belong to no ``DomainNorm``: of the encoder, and of its EMA.
 
     Buffers of batch norms that always use their running statistics are ignored, because there may be hundreds.
     """
     buffers: list[Tensor] = []
-    ema_buffers: list[Tensor] = []
-    for module, ema_module in zip(encoder.modules(), (ema or encoder).modules(), strict=True):
+    ema_other_buffers: list[Tensor] = []
+    for module, ema_module in zip(encoder.modules(), (ema_encoder or encoder).modules(), strict=True):
         is_frozen_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.training
         if not isinstance(module, DomainNorm) and not is_frozen_norm:
             buffers += module.buffers(recurse=False)
-            ema_buffers += ema_module.buffers(recurse=False)
-    return buffers, ema_buffers if ema is not None else []
+            ema_other_buffers += ema_module.buffers(recurse=False)
+    return buffers, ema_other_buffers if ema_encoder is not None else []
 
 
 def _initialise_gaussian(network: nn.Module) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from daband._arrays import AnyArray, FloatArray, IntArray, Weights, drop_prefix
 from daband._domain_names import DomainNames
@@ -75,7 +76,7 @@ class ReplayBuffer:
         self.columns |= {name: torch.empty(0, dtype=dtype, device=device) for name, dtype in dtypes.items()}
 
     @property
-    def contexts(self) -> torch.Tensor:
+    def contexts(self) -> Tensor:
         """The stored contexts (allocated rows, *context_shape), followed by unused rows."""
         return self.columns["contexts"]
 
@@ -89,16 +90,16 @@ class ReplayBuffer:
 
     def add(self, contexts: AnyArray) -> None:
         """Add contexts (B, *context_shape). If the buffer is full, they replace others or are not stored."""
-        self._add(contexts, {})
+        self._add_columns(contexts, {})
 
     def add_rounds(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Add rounds: contexts (B, *context_shape), and arms, rewards and weights (B,). Weights are 1 by default."""
-        all_weights = np.ones(len(arms)) if weights is None else weights
-        self.has_weights = self.has_weights or bool((all_weights != 1).any())
-        columns = {"arms": np.array(arms), "rewards": np.array(rewards, np.float64), "weights": np.array(all_weights)}
-        self._add(contexts, {name: torch.from_numpy(column) for name, column in columns.items()})
+        weights = np.ones(len(arms)) if weights is None else weights
+        self.has_weights = self.has_weights or bool((weights != 1).any())
+        columns = {"arms": np.array(arms), "rewards": np.array(rewards, np.float64), "weights": np.array(weights)}
+        self._add_columns(contexts, {name: torch.from_numpy(column) for name, column in columns.items()})
 
-    def _add(self, contexts: AnyArray, round_columns: Mapping[str, torch.Tensor]) -> None:
+    def _add_columns(self, contexts: AnyArray, round_columns: Mapping[str, Tensor]) -> None:
         """Add contexts, with the other columns of their rounds."""
         new_contexts = torch.from_numpy(np.ascontiguousarray(contexts))
         if new_contexts.dtype != torch.uint8:
@@ -108,19 +109,18 @@ class ReplayBuffer:
         elif not len(self):
             self._choose_device(new_contexts.dtype)
         columns = {"contexts": new_contexts, **round_columns}
-        end = self.n_seen + len(new_contexts)
-        if end <= self.capacity:
-            self._reserve(end)
+        new_n_seen = self.n_seen + len(new_contexts)
+        if new_n_seen <= self.capacity:
+            self._reserve(new_n_seen)
             for name, new_values in columns.items():
-                self.columns[name][self.n_seen : end].copy_(new_values, non_blocking=True)
+                self.columns[name][self.n_seen : new_n_seen].copy_(new_values, non_blocking=True)
         else:
-            slots, new_rows = self._assign_slots(len(new_contexts))
+            slots, stored_indices = map(torch.from_numpy, self._assign_slots(len(new_contexts)))
             self._reserve(int(slots.max()) + 1 if len(slots) else 0)
-            slot_indices, row_indices = torch.from_numpy(slots), torch.from_numpy(new_rows)
             for name, new_values in columns.items():
                 column = self.columns[name]
-                column.index_copy_(0, slot_indices.to(column.device), new_values[row_indices].to(column.device))
-        self.n_seen = end
+                column.index_copy_(0, slots.to(column.device), new_values[stored_indices].to(column.device))
+        self.n_seen = new_n_seen
 
     def _choose_device(self, dtype: torch.dtype) -> None:
         """Choose the GPU for contexts of this dtype if they fit at full capacity, and otherwise the host.
@@ -132,37 +132,38 @@ class ReplayBuffer:
             self.is_on_host = n_bytes > _MAX_GPU_FRACTION * torch.cuda.get_device_properties(self.device).total_memory
         self.columns["contexts"] = self.contexts.to("cpu" if self.is_on_host else self.device, dtype)
 
-    def _assign_slots(self, n: int) -> tuple[IntArray, IntArray]:
-        """Decide which of the next ``n`` contexts are stored, if they exceed the capacity.
+    def _assign_slots(self, n_contexts: int) -> tuple[IntArray, IntArray]:
+        """Decide which of the next ``n_contexts`` contexts are stored, if they exceed the capacity.
 
-        Return the buffer rows (m,) in which contexts are stored, and the indices (m,) of these among the ``n``.
+        Return the buffer rows (m,) in which contexts are stored, and the indices (m,) of these among the new contexts.
         """
         n_free = max(0, self.capacity - self.n_seen)
-        context_numbers = np.arange(self.n_seen + n_free, self.n_seen + n)
+        context_numbers = np.arange(self.n_seen + n_free, self.n_seen + n_contexts)
         if self.keeps_latest:
             drawn_slots = context_numbers % self.capacity
         else:  # context i draws one of the slots 0 to i; it is not stored if that slot is beyond the capacity
             draws = draw_uniforms(self._random_key, int(context_numbers[0]), len(context_numbers), 1)[:, 0]
             drawn_slots = (draws * (context_numbers + 1)).astype(np.int64)
-        stored_indices = np.flatnonzero(drawn_slots < self.capacity)
-        slots = np.concatenate([np.arange(self.n_seen, self.n_seen + n_free), drawn_slots[stored_indices]])
-        new_rows = np.concatenate([np.arange(n_free), n_free + stored_indices])
-        _, from_end = np.unique(slots[::-1], return_index=True)  # the last of several contexts for a slot is stored
-        last_positions = len(slots) - 1 - from_end
-        return slots[last_positions], new_rows[last_positions]
+        drawn_indices = np.flatnonzero(drawn_slots < self.capacity)
+        slots = np.concatenate([np.arange(self.n_seen, self.n_seen + n_free), drawn_slots[drawn_indices]])
+        stored_indices = np.concatenate([np.arange(n_free), n_free + drawn_indices])
+        # The last of several contexts for a slot is stored.
+        _, reversed_positions = np.unique(slots[::-1], return_index=True)
+        last_positions = len(slots) - 1 - reversed_positions
+        return slots[last_positions], stored_indices[last_positions]
 
-    def _reserve(self, n_needed: int) -> None:
-        """Allocate memory for at least ``n_needed`` contexts."""
-        n_allocated, contexts = len(self.contexts), self.contexts
-        if n_needed <= n_allocated:
+    def _reserve(self, n_needed_rows: int) -> None:
+        """Allocate memory for at least ``n_needed_rows`` contexts."""
+        n_allocated_rows, contexts = len(self.contexts), self.contexts
+        if n_needed_rows <= n_allocated_rows:
             return
         min_rows = _MIN_ALLOCATED_ROWS
         if contexts.is_cuda:
             min_rows = max(min_rows, _MIN_GPU_BYTES // (math.prod(self.context_shape) * contexts.dtype.itemsize))
-        n_rows = min(self.capacity, max(n_needed, 2 * n_allocated, min_rows))
+        n_rows = min(self.capacity, max(n_needed_rows, 2 * n_allocated_rows, min_rows))
         for name, column in self.columns.items():
             grown_column = torch.zeros((n_rows, *column.shape[1:]), dtype=column.dtype, device=column.device)
-            grown_column[:n_allocated] = column
+            grown_column[:n_allocated_rows] = column
             self.columns[name] = grown_column
 
     def state(self) -> dict[str, AnyArray]:
@@ -220,35 +221,35 @@ class ReplayBuffers:
             buffer_seed = _derive_buffer_seed(seed, domain, is_labelled, domains)
             return ReplayBuffer(**common_settings, seed=buffer_seed, is_labelled=is_labelled)
 
-        targets = range(domains.first_target, len(domains))
         rounds = tuple(make_buffer(domain, True) for domain in range(len(domains)))
-        return cls(domains, rounds, tuple(make_buffer(domain, False) for domain in targets))
+        unlabelled = tuple(make_buffer(domain, False) for domain in range(domains.first_target, len(domains)))
+        return cls(domains, rounds, unlabelled)
 
     def by_segment(self) -> dict[Segment, ReplayBuffer]:
         """Return all buffers in the order of a batch: sorted by domain, unlabelled contexts before rounds."""
         buffers: dict[Segment, ReplayBuffer] = {}
-        for domain, rounds in enumerate(self.rounds):
+        for domain, round_buffer in enumerate(self.rounds):
             if self.domains.is_target(domain):
                 buffers[Segment(domain, False)] = self.unlabelled[domain - self.domains.first_target]
-            buffers[Segment(domain, True)] = rounds
+            buffers[Segment(domain, True)] = round_buffer
         return buffers
 
-    def _get_buffers(self) -> dict[str, ReplayBuffer]:
+    def _get_named_buffers(self) -> dict[str, ReplayBuffer]:
         """Return all buffers by their names in files."""
-        names, is_target = self.domains.names, self.domains.is_target
-        return {
-            names[segment.domain] + ("_rounds" if segment.is_labelled and is_target(segment.domain) else ""): buffer
-            for segment, buffer in self.by_segment().items()
-        }
+        named_buffers = {}
+        for segment, buffer in self.by_segment().items():
+            is_target_rounds = segment.is_labelled and self.domains.is_target(segment.domain)
+            named_buffers[self.domains.names[segment.domain] + ("_rounds" if is_target_rounds else "")] = buffer
+        return named_buffers
 
     def state(self) -> dict[str, AnyArray]:
         """Return the stored data of all buffers as arrays, by name."""
-        buffers = self._get_buffers().items()
+        buffers = self._get_named_buffers().items()
         return {f"{name}.{column}": array for name, buffer in buffers for column, array in buffer.state().items()}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        for name, buffer in self._get_buffers().items():
+        for name, buffer in self._get_named_buffers().items():
             buffer.restore(drop_prefix(f"{name}.", state))
 
 
@@ -261,6 +262,6 @@ def _derive_buffer_seed(seed: int, domain: int, is_labelled: bool, domains: Doma
     return int(np.random.SeedSequence([seed, domain, is_labelled]).generate_state(1)[0])
 
 
-def as_float(contexts: torch.Tensor) -> torch.Tensor:
+def as_float(contexts: Tensor) -> Tensor:
     """Return contexts as float32. Bytes (0 to 255) are scaled to [0, 1]."""
     return contexts.to(torch.float32) / 255 if contexts.dtype == torch.uint8 else contexts

@@ -113,8 +113,11 @@ class Recipe:
 
     #: The weight of each term of the objective, by name.
     weights: dict[str, Weight]
+    #: The settings of the encoder.
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    #: The settings of the gradient steps.
     learning: LearningSettings = field(default_factory=LearningSettings)
+    #: The settings of the replay buffers.
     replay: ReplaySettings = field(default_factory=ReplaySettings)
     #: The default factor of the confidence bonus.
     alpha: float = 1.0
@@ -159,13 +162,13 @@ class Recipe:
         network_name = changes["encoder"].get("name") if isinstance(changes.get("encoder"), Mapping) else None
         if network_name not in (None, settings["encoder"]["name"]):
             settings["encoder"]["options"] = {}
-        weights = changes.pop("weights", {})
-        if not isinstance(weights, Mapping):
-            raise InvalidInput(f"weights of a recipe must be a mapping from terms to weights, got {weights!r}")
-        for name, change in weights.items():
-            old_weight = settings["weights"].get(name, asdict(Weight()))
-            new_weight = change if isinstance(change, Mapping) else {"value": change}
-            settings["weights"][name] = _merge_changes(old_weight, new_weight, f"weights.{name}")
+        new_weights = changes.pop("weights", {})
+        if not isinstance(new_weights, Mapping):
+            raise InvalidInput(f"weights of a recipe must be a mapping from terms to weights, got {new_weights!r}")
+        for name, new_weight in new_weights.items():
+            old_fields = settings["weights"].get(name, asdict(Weight()))
+            new_fields = new_weight if isinstance(new_weight, Mapping) else {"value": new_weight}
+            settings["weights"][name] = _merge_changes(old_fields, new_fields, f"weights.{name}")
         return recipe_from(_merge_changes(settings, changes, ""))
 
 
@@ -174,7 +177,7 @@ def _merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any], grou
 
     Only the group "encoder.options" may get new names.
     """
-    merged = dict(settings)
+    merged_settings = dict(settings)
     for name, value in changes.items():
         full_name = f"{group}.{name}" if group else name
         if name not in settings and group != "encoder.options":
@@ -186,34 +189,34 @@ def _merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any], grou
         if isinstance(settings.get(name), Mapping):
             if not isinstance(value, Mapping):
                 raise InvalidInput(f"{full_name!r} of a recipe must be a mapping of settings, got {value!r}")
-            merged[name] = _merge_changes(settings[name], value, full_name)
+            merged_settings[name] = _merge_changes(settings[name], value, full_name)
             continue
         if isinstance(settings.get(name), int | float) and not isinstance(value, int | float):
             raise InvalidInput(f"{full_name!r} of a recipe must be a number, got {value!r}")
-        merged[name] = value
-    return merged
+        merged_settings[name] = value
+    return merged_settings
 
 
 def recipe_from(settings: Mapping[str, Any]) -> Recipe:
     """Return the recipe with these settings, the result of ``Recipe.settings``. An unknown name raises an error."""
     for name in settings:
-        if name not in {field_.name for field_ in fields(Recipe)}:
+        if name not in {recipe_field.name for recipe_field in fields(Recipe)}:
             raise InvalidInput(f"a recipe has no setting {name!r}")
     if "weights" not in settings:
         raise InvalidInput("weights must be given in a recipe, one mapping per term")
     try:
-        encoder, learning = dict(settings.get("encoder", {})), dict(settings.get("learning", {}))
-        if "dense" in encoder:
-            encoder["dense"] = DenseSettings(**encoder["dense"])
-        if "options" in encoder:  # JSON has only lists, but networks take tuples
-            options = encoder["options"].items()
-            encoder["options"] = {name: tuple(value) if isinstance(value, list) else value for name, value in options}
-        if "augmentation" in learning:
-            learning["augmentation"] = Augmentation(**learning["augmentation"])
+        encoder_fields, learning_fields = dict(settings.get("encoder", {})), dict(settings.get("learning", {}))
+        if "dense" in encoder_fields:
+            encoder_fields["dense"] = DenseSettings(**encoder_fields["dense"])
+        options = encoder_fields.get("options", {})  # JSON has only lists, but networks take tuples
+        options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+        encoder_fields["options"] = options
+        if "augmentation" in learning_fields:
+            learning_fields["augmentation"] = Augmentation(**learning_fields["augmentation"])
         return Recipe(
             weights={name: Weight(**weight) for name, weight in settings["weights"].items()},
-            encoder=EncoderSettings(**encoder),
-            learning=LearningSettings(**learning),
+            encoder=EncoderSettings(**encoder_fields),
+            learning=LearningSettings(**learning_fields),
             replay=ReplaySettings(**settings.get("replay", {})),
             alpha=settings.get("alpha", Recipe.alpha),
         )

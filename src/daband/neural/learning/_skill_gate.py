@@ -35,30 +35,34 @@ class SkillGate:
 
     def __init__(self, *, n_arms: int, feedback: str) -> None:
         self.feedback = feedback
-        #: Weighted sums: [[rounds, highest predictions], [rounds in which that arm was played, their rewards]].
-        self._sums: FloatArray = np.zeros((2, 2))
+        #: Weighted sums over all rounds (1 and the highest prediction), and over matched rounds, in which the arm with
+        #: the highest prediction was played (1 and the reward).
+        self._round_sums: FloatArray = np.zeros((2, 2))
         #: Weighted sums for every arm: predictions, and rounds in which it was played with reward 1.
         self._arm_sums: FloatArray = np.zeros((2, n_arms))
 
-    def add(self, predicted: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
+    def add(self, predictions: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
         """Add source rounds: predictions (B, K) from before they were learned, played arms and rewards (B,)."""
-        round_weights = _DECAY ** np.arange(len(rewards) - 1.0, -1.0, -1.0)
+        weights = _DECAY ** np.arange(len(rewards) - 1.0, -1.0, -1.0)
         decay = _DECAY ** len(rewards)
-        matches = round_weights * (predicted.argmax(axis=1) == arms)
-        correct_counts = np.bincount(arms, weights=round_weights * (rewards >= 1.0), minlength=self._arm_sums.shape[1])
-        new_sums = [[round_weights.sum(), round_weights @ predicted.max(axis=1)], [matches.sum(), matches @ rewards]]
-        self._sums = decay * self._sums + np.array(new_sums)
-        self._arm_sums = decay * self._arm_sums + np.stack([round_weights @ predicted, correct_counts])
+        matched_weights = weights * (predictions.argmax(axis=1) == arms)
+        n_correct = np.bincount(arms, weights=weights * (rewards >= 1.0), minlength=self._arm_sums.shape[1])
+        all_sums = [weights.sum(), weights @ predictions.max(axis=1)]
+        matched_sums = [matched_weights.sum(), matched_weights @ rewards]
+        self._round_sums = decay * self._round_sums + np.array([all_sums, matched_sums])
+        self._arm_sums = decay * self._arm_sums + np.stack([weights @ predictions, n_correct])
 
     def compute_skill(self, deviation: float = 1.0) -> float:
         """Return the skill in [0, 1], which is 0 before 64 rounds. ``deviation`` is the rewards' standard deviation."""
-        (rounds, highest), (matched, sum_rewards) = self._sums
-        if rounds < _MIN_ROUNDS * _DECAY**_MIN_ROUNDS or matched <= 0:
+        (n_rounds, sum_highest), (n_matched, sum_rewards) = self._round_sums
+        if n_rounds < _MIN_ROUNDS * _DECAY**_MIN_ROUNDS or n_matched <= 0:
             return 0.0
-        predicted, correct_fraction = self._arm_sums.max(axis=1) / rounds
-        constant, attainable = (correct_fraction, 1.0) if self.feedback == "one_hot" else (predicted, highest / rounds)
-        gain = attainable - constant
-        skill = (sum_rewards / matched - constant) / gain if gain > _MIN_GAIN * deviation else 0.0
+        max_mean_prediction, max_correct_fraction = self._arm_sums.max(axis=1) / n_rounds
+        constant_value, attainable_value = max_mean_prediction, sum_highest / n_rounds
+        if self.feedback == "one_hot":
+            constant_value, attainable_value = max_correct_fraction, 1.0
+        max_gain = attainable_value - constant_value
+        skill = (sum_rewards / n_matched - constant_value) / max_gain if max_gain > _MIN_GAIN * deviation else 0.0
         return float(np.clip(skill, 0.0, 1.0))
 
     def add_arm(self) -> None:
@@ -67,8 +71,8 @@ class SkillGate:
 
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays that are needed to continue with the same results, bit for bit."""
-        return {"sums": self._sums, "arms": self._arm_sums}
+        return {"sums": self._round_sums, "arms": self._arm_sums}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        self._sums, self._arm_sums = (np.array(state[name], np.float64) for name in ("sums", "arms"))
+        self._round_sums, self._arm_sums = (np.array(state[name], np.float64) for name in ("sums", "arms"))

@@ -25,7 +25,7 @@ from daband.neural.learning._gradient_step import GradientStep
 from daband.neural.learning._learner import Learner
 from daband.neural.learning._replay_buffer import ReplayBuffers
 from daband.neural.learning._stacked_runs import Stack
-from daband.neural.learning._torch_settings import one_thread, single_precision, tf32_matmul
+from daband.neural.learning._torch_settings import use_one_thread, use_single_precision, use_tf32_matmul
 
 #: The number of eager steps before recording, in which the libraries choose kernels and allocate their workspace.
 _WARM_UP_STEPS = 3
@@ -149,7 +149,7 @@ def _find_trainer(learners: Sequence[Learner], is_committee: bool) -> StackTrain
 class StackTrainer:
     """Takes the gradient steps of a stack of learners (``Stack``)."""
 
-    @single_precision()
+    @use_single_precision()
     def __init__(self, learners: Sequence[Learner], is_committee: bool = False) -> None:
         self.stack = Stack(learners)
         learner = self.stack.first_learner
@@ -164,11 +164,11 @@ class StackTrainer:
             standardise_rewards=learner.standardise_rewards,
             is_committee=is_committee,
         )
-        self._is_committee = is_committee
-        self._uses_cuda_graph = learner.uses_cuda_graph
+        self._is_committee, self._uses_cuda_graph = is_committee, learner.uses_cuda_graph
         self.gradient_step = GradientStep(self.stack)
+        generators = [stacked_learner.generator for stacked_learner in learners]
         records_graphs = self.stack.device.type == "cuda" and self._uses_cuda_graph
-        recorder = CudaRecorder([learner.generator for learner in learners]) if records_graphs else None
+        recorder = CudaRecorder(generators) if records_graphs else None
         self.recordable_step = RecordableFunction(self.gradient_step, recorder)
         self._recordable_draw = RecordableFunction(lambda _: self._draw_block(), recorder)
         #: The identities and addresses of the buffers from which ``gradient_step.batches`` was built.
@@ -182,7 +182,7 @@ class StackTrainer:
         has_same_settings = self._uses_cuda_graph == learners[0].uses_cuda_graph and self._is_committee == is_committee
         return is_same_stack and has_same_settings
 
-    @single_precision()
+    @use_single_precision()
     def take_steps(self, n_steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:
         """Take ``n_steps`` steps on the buffers of each learner, and return each learner's mean measurements by name.
 
@@ -194,8 +194,9 @@ class StackTrainer:
         call_counts = self.stack.skip_counts[:, ::2]
         self.gradient_step.totals.zero_()
         call_counts.zero_()
+        needs_threads = self.stack.first_learner.needs_threads
         try:
-            with nullcontext() if self.stack.first_learner.needs_threads else one_thread(), tf32_matmul():
+            with use_tf32_matmul(), nullcontext() if needs_threads else use_one_thread():
                 for start in range(0, n_steps, batches.steps_per_block):
                     n_left = n_steps - start
                     self._take_block(batches, min(batches.steps_per_block, n_left), n_left=n_left)

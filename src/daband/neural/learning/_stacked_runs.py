@@ -107,7 +107,7 @@ class Stack:
         ]
         if first_learner.recipe.learning.match_arm_frequencies:
             self.other_buffers.append(self.loss_inputs["arm_frequencies"])
-        self.ema_other_buffers = [buffer[None] for buffer in first_learner.ema_buffers]
+        self.ema_other_buffers = [buffer[None] for buffer in first_learner.ema_other_buffers]
         layout = FlatStatistics(first_learner.encoder, n_runs=self.n_runs)
         #: The running statistics of all runs, in one vector.
         self.statistics = layout.pack([learner.encoder for learner in self.learners])

@@ -22,11 +22,11 @@ _MIN_THREADED_MULTIPLICATIONS = 1e9
 #: Environment variables by which users set the number of threads.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: The number of threads when daband was imported.
-_DEFAULT_THREADS = torch.get_num_threads()
+_N_DEFAULT_THREADS = torch.get_num_threads()
 
 
 @contextmanager
-def single_precision() -> Iterator[None]:
+def use_single_precision() -> Iterator[None]:
     """Make new tensors float32 in this block or decorated function, whatever torch's default dtype is."""
     previous_dtype = torch.get_default_dtype()
     if previous_dtype == torch.float32:  # usually true; then nothing changes that other threads could see
@@ -40,7 +40,7 @@ def single_precision() -> Iterator[None]:
 
 
 @contextmanager
-def tf32_matmul() -> Iterator[None]:
+def use_tf32_matmul() -> Iterator[None]:
     """Use TF32 for matrix products on a GPU in this block, if torch uses it for convolutions.
 
     The head is not affected: its regressions are computed in float64.
@@ -59,16 +59,16 @@ def needs_threads(network: nn.Module, *, context_shape: tuple[int, ...], n_conte
     Multiplications are counted as if the output of every convolution had the size of the context. This is accurate
     enough to distinguish small networks from large ones.
     """
-    positions = math.prod(context_shape[1:])
-    n_multiplications = sum(weight.numel() * (positions if weight.ndim > 2 else 1) for weight in network.parameters())
+    n_positions = math.prod(context_shape[1:])
+    n_multiplications = sum(weight.numel() * (n_positions if weight.ndim > 2 else 1) for weight in network.parameters())
     return n_multiplications * n_contexts >= _MIN_THREADED_MULTIPLICATIONS
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def use_one_thread() -> Iterator[None]:
     """Use one thread in this block, unless the user set the number of threads, in torch or in the environment."""
     n_threads = torch.get_num_threads()
-    if n_threads == 1 or n_threads != _DEFAULT_THREADS or any(os.environ.get(name) for name in _THREAD_VARIABLES):
+    if n_threads == 1 or n_threads != _N_DEFAULT_THREADS or any(os.environ.get(name) for name in _THREAD_VARIABLES):
         yield
         return
     torch.set_num_threads(1)
@@ -90,12 +90,12 @@ def find_device(name: str) -> torch.device:
         raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInput(f"device={name!r} is not available: torch finds no CUDA device; use device='auto'")
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise InvalidInput(f"device must be cuda:0 to cuda:{count - 1} on this machine, got {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= (n_devices := torch.cuda.device_count()):
+        raise InvalidInput(f"device must be cuda:0 to cuda:{n_devices - 1} on this machine, got {name!r}")
     return device
 
 
-def find_gpu_name(device: str) -> str | None:
+def find_gpu_name(device_name: str) -> str | None:
     """Return the model name of the GPU that a device setting selects; None for a CPU."""
-    torch_device = find_device(device)
-    return torch.cuda.get_device_name(torch_device) if torch_device.type == "cuda" else None
+    device = find_device(device_name)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None

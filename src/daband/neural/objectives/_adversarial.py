@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from daband.neural.objectives._term import Batch, Term, TermSettings, terms
@@ -25,25 +25,25 @@ class _GradientReversal(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+    def forward(features: Tensor, strength: Tensor) -> Tensor:  # noqa: ARG004
         return features.view_as(features)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
         ctx.save_for_backward(inputs[1])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (strength,) = ctx.saved_tensors
         return -strength * gradients[0], None
 
 
-def reverse_gradient(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
+def reverse_gradient(features: Tensor, strength: Tensor) -> Tensor:
     """Return ``features``. The backward pass multiplies their gradient by ``-strength``, a scalar tensor."""
     return _GradientReversal.apply(features, strength)  # type: ignore[no-untyped-call]
 
 
-def compute_domain_cross_entropy(logits: torch.Tensor, rows_per_domain: Sequence[int]) -> torch.Tensor:
+def compute_domain_cross_entropy(logits: Tensor, rows_per_domain: Sequence[int]) -> Tensor:
     """Return the mean over both domains of each domain's mean cross-entropy; 0 if one of them has no rows.
 
     ``logits`` (B,) are positive if the discriminator predicts the target. The first ``rows_per_domain[0]`` rows come
@@ -57,7 +57,7 @@ def compute_domain_cross_entropy(logits: torch.Tensor, rows_per_domain: Sequence
     return (functional.softplus(source_logits).mean() + functional.softplus(-target_logits).mean()) / 2
 
 
-def compute_domain_accuracy(logits: torch.Tensor, rows_per_domain: Sequence[int]) -> torch.Tensor:
+def compute_domain_accuracy(logits: Tensor, rows_per_domain: Sequence[int]) -> Tensor:
     """Return the mean over both domains of the fraction of rows that the discriminator classifies correctly.
 
     The arguments are as in ``compute_domain_cross_entropy``.
@@ -74,8 +74,8 @@ class Discriminator(nn.Module):
         layers = [nn.Linear(n_features, 100), nn.ReLU(), nn.Linear(100, 128), nn.ReLU(), nn.Linear(128, 1)]
         self.layers = nn.Sequential(*layers)
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.layers(features)
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.layers(features)
         return logits.squeeze(1)
 
 
@@ -90,11 +90,11 @@ class Adversarial(Term):
         super().__init__(settings)
         self.discriminator = Discriminator(n_features=settings.n_aligned_features)
 
-    def forward(self, batch: Batch) -> torch.Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         aligned = reverse_gradient(batch.both_aligned, 2 * batch.weight)
         return compute_domain_cross_entropy(self.discriminator(aligned), batch.rows_per_domain)
 
-    def measure(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def measure(self, batch: Batch) -> dict[str, Tensor]:
         if min(batch.rows_per_domain) == 0:
             return {}
         with torch.no_grad():

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from daband.errors import InvalidInput
 from daband.neural.objectives._term import Batch, Term, TermSettings, terms
@@ -47,16 +47,16 @@ class Weight:
 
     def value_at(self, step: int, run_steps: int) -> float:
         """Return the weight at gradient step ``step`` of a run of ``run_steps`` steps."""
-        start, ramp = _to_steps(self.start, run_steps), _to_steps(self.ramp, run_steps)
-        if step < start:
+        start_step, ramp_steps = _to_steps(self.start, run_steps), _to_steps(self.ramp, run_steps)
+        if step < start_step:
             return 0.0
-        progress = min(1.0, (step - start) / ramp) if ramp else math.inf
+        progress = min(1.0, (step - start_step) / ramp_steps) if ramp_steps else math.inf
         return self.value * (2 / (1 + math.exp(-10 * progress)) - 1)
 
 
-def _to_steps(steps: float, run_steps: int) -> float:
-    """Return ``steps`` as a number of steps; a value below 1 is a fraction of the run."""
-    return steps * run_steps if steps < 1 else steps
+def _to_steps(duration: float, run_steps: int) -> float:
+    """Return a duration as a number of steps; a duration below 1 is a fraction of the run."""
+    return duration * run_steps if duration < 1 else duration
 
 
 class Objective(nn.Module):
@@ -79,79 +79,78 @@ class Objective(nn.Module):
         for name in weights:
             terms.get(name)  # a misspelt name is an error even at weight 0
 
-    def _named_terms(self) -> list[tuple[str, Term]]:
+    def _list_terms(self) -> list[tuple[str, Term]]:
         """Return the terms with their names."""
         return list(self.terms.items())  # type: ignore[arg-type]
 
     @property
     def needs_target(self) -> bool:
         """True if any term uses target contexts."""
-        return any(term.needs_target for _, term in self._named_terms())
+        return any(term.needs_target for _, term in self._list_terms())
 
     @property
     def needs_bonus(self) -> bool:
         """True if any term needs the head's bonuses at target contexts."""
-        return any(term.needs_bonus for _, term in self._named_terms())
+        return any(term.needs_bonus for _, term in self._list_terms())
 
     @property
     def teacher_term_indices(self) -> list[int]:
         """The indices of the terms that need the EMA encoder's predictions."""
-        return [index for index, (_, term) in enumerate(self._named_terms()) if term.needs_teacher]
+        return [index for index, (_, term) in enumerate(self._list_terms()) if term.needs_teacher]
 
     @property
     def gated_names(self) -> list[str]:
         """The names of the terms whose weights are gated: target terms, and "regression_error" (R of the bound)."""
-        return [name for name, term in self._named_terms() if _is_gated(term)]
+        return [name for name, term in self._list_terms() if _is_gated(term)]
 
-    def compute_weights(self, steps: Sequence[int], *, run_steps: int, gate: float = 1.0) -> list[list[float]]:
+    def compute_weights(self, step_numbers: Sequence[int], *, run_steps: int, gate: float = 1.0) -> list[list[float]]:
         """Return the weights of every term at gradient steps of a run, a list (terms, steps).
 
         Args:
-            steps: the numbers of the steps.
+            step_numbers: the numbers of the steps, from 0.
             run_steps: the number of steps of the run.
             gate: the factor of the gated weights.
         """
         weights_by_term = []
-        for weight, (_, term) in zip(self.weights.values(), self._named_terms(), strict=True):
+        for weight, (_, term) in zip(self.weights.values(), self._list_terms(), strict=True):
             factor = gate if _is_gated(term) else 1.0
-            first, last = (weight.value_at(step, run_steps) for step in (min(steps), max(steps)))
+            min_value, max_value = (weight.value_at(step, run_steps) for step in (min(step_numbers), max(step_numbers)))
             # A weight never decreases: if its values at the first and last step agree, it is constant between them.
-            values = [first] * len(steps) if first == last else [weight.value_at(step, run_steps) for step in steps]
-            weights_by_term.append([value * factor for value in values])
+            if min_value == max_value:
+                weights_by_term.append([min_value * factor] * len(step_numbers))
+            else:
+                weights_by_term.append([weight.value_at(step, run_steps) * factor for step in step_numbers])
         return weights_by_term
 
-    def forward(
-        self, batch: Batch, weights: torch.Tensor, measure: bool = False
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def forward(self, batch: Batch, weights: Tensor, measure: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, and the value of every term by name, without a gradient.
 
         ``weights`` (terms,) are the weights of the terms. Terms that need the target are ignored if there are no target
-        contexts. With ``measure``, the values also include the terms' measurements.
+        contexts. With ``measure``, the result also has the terms' measurements.
         """
-        values: dict[str, torch.Tensor] = {}
-        unweighted_values, unweighted_indices, weighted_values = [], [], []
+        values_by_name: dict[str, Tensor] = {}
+        summands, unweighted_values, unweighted_indices = [], [], []
         weights = weights.to(batch.predictions.dtype)
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
-        free_streams = itertools.cycle(self.streams[1:])
-        for index, (name, term) in enumerate(self._named_terms()):
+        concurrent_streams = itertools.cycle(self.streams[1:])
+        for index, (name, term) in enumerate(self._list_terms()):
             if term.needs_target and len(batch.target_predictions) == 0:
                 continue
             term_stream = next(iter(self.streams), None) if term.applies_weight else None
             if not term.applies_weight and term.settings.feedback in term.concurrent_feedback:
-                term_stream = next(free_streams, None)
+                term_stream = next(concurrent_streams, None)
             with torch.cuda.stream(term_stream):
-                value = values[name] = term(replace(batch, weight=weights[index]))
+                value = values_by_name[name] = term(replace(batch, weight=weights[index]))
             if term.applies_weight:
-                weighted_values.append(value)
+                summands.append(value)
             else:
                 unweighted_values.append(value)
                 unweighted_indices.append(index)
         for stream in self.streams:
             torch.cuda.current_stream(stream.device).wait_stream(stream)
-        if not values:  # a 0 that has a gradient
+        if not values_by_name:  # a 0 that has a gradient
             return batch.predictions.sum() * 0.0, {}
-        summands = list(weighted_values)
         if len(unweighted_values) == 1:
             summands.append(weights[unweighted_indices[0]] * unweighted_values[0])
         elif unweighted_values:
@@ -162,10 +161,10 @@ class Objective(nn.Module):
                 term_weights = torch.stack([weights[index] for index in unweighted_indices])
             summands.append(term_weights @ torch.stack(unweighted_values))
         loss = sum(summands[1:], start=summands[0])
-        metrics = {name: value.detach() for name, value in values.items()}
-        for _, term in self._named_terms() if measure else ():
-            metrics.update(term.measure(batch))
-        return loss, metrics
+        measurements = {name: value.detach() for name, value in values_by_name.items()}
+        for _, term in self._list_terms() if measure else ():
+            measurements.update(term.measure(batch))
+        return loss, measurements
 
 
 def _is_gated(term: Term) -> bool:
