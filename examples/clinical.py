@@ -35,8 +35,8 @@ print("real data" if real else "MADE-UP DATA: the numbers mean nothing", "-", pa
 # ----------------------
 #
 # The frequencies of the right doses differ between the populations, but without target labels only those of the source
-# are known. Alignment makes the features of both populations similar. The choices then have the source frequencies in
-# the target, where they are wrong.
+# are known. Alignment makes the features of both populations similar. Each dose is then chosen about as often as it is
+# right in the source, which is wrong in the target.
 
 every = np.arange(len(pair.source))
 in_source = pair.source.read_rewards(every)[0].mean(axis=0)

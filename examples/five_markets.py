@@ -108,8 +108,8 @@ plt.show()
 # ---------------------
 #
 # Taste changes. With ``daband.weights.recency`` older rounds count less, and predictions are exactly those of the
-# weighted least squares. Weights are relative to the time ``now``. It is the same for all batches here, so that weights
-# of learned rounds need no update. Here the two best offers swap at round 3,000.
+# weighted least squares. A weight is 1 at the time ``now``, which must be the same for all batches of a policy.
+# Here the two best offers swap at round 3,000.
 
 contexts, bought = customers("de", 4000)
 swapped = np.where(np.arange(4000) < 3000, bought, np.array([1, 0, 2])[bought])

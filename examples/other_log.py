@@ -5,7 +5,7 @@ A log of another policy
 **Another policy has run for months. What can I learn from its log, and what would my policy have earned?**
 
 .. image:: images/sphx_glr_other_log_001.png
-   :alt: the mean reward of a policy learned from the log: the truth, and five estimates with intervals
+   :alt: the mean reward of a policy learned from the log: the truth, and four estimates with intervals
 
 A log has, for every round, the context, the arm that was chosen, its reward, and the *propensity*: the probability
 with which that arm was chosen. A policy can be learned from the log, and its mean reward can be estimated before it is

@@ -150,8 +150,8 @@ plt.show()
 # Trained further
 # ---------------
 #
-# With ``encoder=`` of the policy, a copy of the module is trained further on the images. This needs a GPU or much time;
-# here are two episodes, to show the call.
+# If a module is the policy's ``encoder=``, a copy of it is trained further on the images. This needs a GPU or much
+# time; here are two episodes, to show the call.
 
 policy = daband.DABand.for_pair(pair, encoder=network, recipe="small", seed=0)
 run = daband.train(policy, source=pair.source, target=pair.target, episodes=2)

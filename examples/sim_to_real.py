@@ -11,7 +11,7 @@ A robot pushes a box across a table, and the box should stop at a goal. Which of
 simulator is `MuJoCo <https://mujoco.org>`_. Source and target are two settings of its physics: boxes in the target are
 heavier, and the table is rougher. The settings were fixed before a policy was trained on them.
 
-The tutorial needs ``pip install 'daband[deep]' gymnasium mujoco``.
+The tutorial needs ``pip install 'daband[deep]' 'daband[gymnasium]' mujoco``.
 """
 
 # %%

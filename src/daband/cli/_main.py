@@ -69,7 +69,7 @@ data_app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 
-Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.")]
+Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. linucb,daband; default: those of NAME.")]
 
 
 def _print_version(requested: bool) -> None:

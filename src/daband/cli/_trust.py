@@ -64,7 +64,7 @@ def assess_command(
 ) -> None:
     """Estimate the advantage of policies over the incumbent in the target, without target rewards.
 
-    A saved policy is evaluated on the tenth of the source rows that training in daband holds out. If it has learned
+    A saved policy is evaluated on a tenth of the source rows, which daband does not use for training. If it has learned
     them, its advantage is overestimated.
 
     Example: daband assess market/ --incumbent coupon; for a saved policy: daband assess p.safetensors --on market.toml
