@@ -106,6 +106,7 @@ class LogPolicy(Policy):
         self._round_blocks: list[FloatArray] = []
         #: The number of rounds of each arm, (K,).
         self._round_counts: IntArray = np.zeros(self.n_arms, np.int64)
+        #: The fitted regressions; None before the first fit.
         self._advantages: AdvantageModel | None = None
         #: The number of rounds that had been learned at the last fit.
         self._rounds_at_fit = 0

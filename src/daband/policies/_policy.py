@@ -285,12 +285,17 @@ class Policy(ABC):
         if self.transform is not None:
             self.feature_shape = (self.transform.n_features(self.context_shape),)
         self.seed = check_seed(seed)
+        #: The key of the random draws.
         self._draw_key = make_draw_key(self.seed)
         #: The names of the sources and targets. The methods that a policy implements get the index of a domain in them.
         self.domains = DomainNames() if domains is None else domains
+        #: The index of the default domain.
         self._domain_index = 0
+        #: The number of rounds for which an arm was chosen.
         self.rounds_decided = 0
+        #: The number of rounds whose rewards were learned.
         self.rounds_learned = 0
+        #: The ids of the latest learned rounds.
         self._round_ids = RoundIds(self.id_window)
         self.table = None
         self.catalogue = None

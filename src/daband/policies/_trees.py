@@ -121,6 +121,7 @@ class Trees(Policy):
         self._weighted_sums: FloatArray = np.zeros((2, n_models))
         #: The stored rounds. A row is a round: the context, the index of the model, the reward, the weight.
         self._stored_rounds: FloatArray = np.empty((0, self._n_inputs + 3))
+        #: The arrays of a ``TreeNetwork``, by name.
         self._trees: dict[str, AnyArray] = make_empty_trees(n_models)
         #: The number of rounds that had been learned at the last fit.
         self._rounds_at_fit = 0

@@ -262,7 +262,9 @@ class _LogRun:
 
     def __init__(self, policy: Policy, log: ParquetLog, settings: _FitSettings, folder: Folder | None) -> None:
         self.policy, self.log, self.settings, self.folder = policy, log, settings, folder
+        #: The time at which learning started, from ``time.perf_counter``.
         self._start_time = time.perf_counter()
+        #: The numbers of rows and parts that are learned, those of earlier calls included.
         self._rows_done = self._parts_done = 0
         #: The digest of each part that was learned in this call or that the folder contains, by the part's name.
         self._learned_digests: dict[str, str] = {}

@@ -250,7 +250,9 @@ class Trainer:
                 self.folder.release()
             raise
         policy.plan(phase.n_episodes)
+        #: The time at which the current episode started, from ``time.perf_counter``.
         self._episode_start = time.perf_counter()
+        #: The number of runs that take turns in this process.
         self._n_runs = 1
         self._collapse_watch = CollapseWatch()
         for record in self.history.records:  # warnings given before an interruption are not repeated

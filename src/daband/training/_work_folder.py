@@ -95,7 +95,10 @@ def as_json(settings: Mapping[str, Any]) -> Any:
 
 
 def describe_difference(stored: Any, current: Any, name: str = "") -> str:
-    """Return a description of the first difference between two JSON values; empty if they are equal."""
+    """Return a description of the first difference between two JSON values; empty if they are equal.
+
+    ``name`` is the path of the values in the settings, such as "training.seed".
+    """
     if isinstance(stored, dict) and isinstance(current, dict):
         # The digest of the data also depends on other settings, so "data" is compared last.
         for key in sorted(stored.keys() | current.keys(), key=lambda key: (key == "data", key)):
