@@ -250,10 +250,8 @@ def _hash_files(*paths: Path) -> str:
     for path in paths:
         files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
         for file in files:
-            size = file.stat().st_size
+            size, time = file.stat().st_size, file.stat().st_mtime_ns
             hasher.update(f"{file.name} {size} ".encode())
-            if path.is_file() and size <= _MAX_HASHED_BYTES:
-                hasher.update(file.read_bytes())
-            elif path.is_file():
-                hasher.update(str(file.stat().st_mtime_ns).encode())
+            if path.is_file():
+                hasher.update(file.read_bytes() if size <= _MAX_HASHED_BYTES else str(time).encode())
     return hasher.hexdigest()[:16]

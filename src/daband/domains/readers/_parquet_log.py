@@ -241,8 +241,8 @@ class ParquetLog(LoggedDomain):
 
     def sample_contexts(self, n_rows: int) -> AnyArray:
         """Return about ``n_rows`` contexts from the first rows of up to 16 files, evenly spaced over the log."""
-        files = [self.files[index] for index in np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))]
-        files = [file for file in files if file.n_rows]
+        file_indices = np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))
+        files = [self.files[index] for index in file_indices if self.files[index].n_rows]
         rows_per_file = math.ceil(n_rows / max(1, len(files)))
         parts = [LogPart(file.path, 0, min(rows_per_file, file.n_rows)) for file in files]
         return np.concatenate([batch.contexts for part in parts for batch in self.batches(part)])
