@@ -203,7 +203,7 @@ def test_fit_log_takes_a_table(market):
     told = daband("assess", "fitted.safetensors", *FILES, "--propensity", "p", "--units", "spent", cwd=market)
     assert "shifts between real domains with data of this kind" in " ".join(told.split())
     assert "old.csv, so its source advantage is too high" in told
-    assert "continue with `daband assess POLICY --on " in told
+    assert "edit the file and call `daband assess fitted.safetensors --on runs/old-to-new/daband.toml`" in told
     assert "which needs data" in daband("assess", "fitted.safetensors", cwd=market, code=2)
     told = daband("fit-log", "old.csv", "--arm", "offer", "--out", "x.safetensors", cwd=market, code=2)
     assert "arm 'offer' needs a reward" in told
