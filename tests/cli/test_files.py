@@ -275,6 +275,9 @@ def test_the_daily_loop_on_the_command_line(market):
     assert "Ignored: 180 rows whose customer was learned before; new decisions need new ids." in told
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "the policy has learned log.csv (rows 0 to 239) before" in told
+    told = daband("serve", "v0.daband", "--learn", "loop", "--log", "sqlite:///none.db", cwd=market, code=2)
+    assert "but loop has version 2; export it again: daband export loop v0.daband --epsilon 0.3" in told
+    assert not (market / "none.db").exists()
     assert "version 2" in daband("export", "loop", "v2.daband", "--epsilon", "0.3", cwd=market)
     log.rename({"arm": "offer"}).with_columns(reward=1.0).write_csv(market / "other.csv")
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)

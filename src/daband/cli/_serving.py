@@ -260,7 +260,15 @@ def serve_command(
         if learn is not None and learn.is_dir():
             from daband.bench._policy_folders import find_policy_folder
 
-            learn = find_policy_folder(learn).policy_file  # the latest version
+            deployed, policy_folder = load_deployed(file), find_policy_folder(learn)
+            version = max(policy_folder.list_versions(), default=0)
+            if deployed.version != version:
+                command = shlex.join(["daband", "export", str(learn), str(file)])
+                raise InvalidInput(
+                    f"{file} has version {deployed.version} of the policy, but {learn} has version {version}; export "
+                    f"it again: {command} --epsilon {deployed.frozen.exploration.epsilon:g}"
+                )
+            learn = policy_folder.policy_file
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     tokens = Tokens(
