@@ -102,8 +102,8 @@ def _norm_pool(
         offset = domain * row_stride + column
         old_mean = tl.load(running_mean + offset, mask=column_mask)
         old_variance = tl.load(running_variance + offset, mask=column_mask)
-        unbiased_variance = variance * (n_rows / (n_rows - 1.0))
-        new_variance = old_variance + momentum * (unbiased_variance - old_variance)
+        # The running variance is unbiased.
+        new_variance = old_variance + momentum * (variance * (n_rows / (n_rows - 1.0)) - old_variance)
         tl.store(running_mean + offset, old_mean + momentum * (mean - old_mean), mask=column_mask)
         tl.store(running_variance + offset, new_variance, mask=column_mask)
     scale = tl.load(weight + column, mask=column_mask, other=0.0) * inverse_deviation
@@ -168,9 +168,8 @@ def _sum_gradients(
 
 @triton.jit
 def _map_gradient(
-    maps, gradient, max_index, moments, piece_stats, weight, map_gradient,
-    n_rows, n_channels, n_pooled_rows, height, width,
-    n_pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
+    maps, gradient, max_index, moments, piece_stats, weight, map_gradient, n_rows, n_channels, n_pooled_rows,
+    height, width, n_pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient with respect to ``maps``, from the sums of ``_sum_gradients``."""
     row_block, domain = tl.program_id(0), tl.program_id(2)

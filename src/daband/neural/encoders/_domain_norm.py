@@ -179,9 +179,8 @@ class DomainNorm(nn.Module):
         With ``uses_batch_statistics`` they are normalised by their own statistics, and the running ``mean`` and
         ``variance`` are updated in place. Otherwise ``mean`` and ``variance`` are used.
         """
-        momentum, epsilon = self.momentum, self.epsilon
         return functional.batch_norm(
-            rows, mean, variance, self.weight, self.bias, uses_batch_statistics, momentum, epsilon
+            rows, mean, variance, self.weight, self.bias, uses_batch_statistics, self.momentum, self.epsilon
         )
 
     def _get_running_statistics(self, domain: int) -> tuple[Tensor, Tensor]:

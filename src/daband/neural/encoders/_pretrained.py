@@ -134,19 +134,17 @@ def _load_sentence_transformers(name: str) -> Backbone:
     from sentence_transformers import SentenceTransformer
 
     network = SentenceTransformer(str(Path(name).expanduser()) if Path(name).exists() else name, device="cpu")
-    tokenizer = network.tokenizer
-    backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
-    backend.enable_truncation(int(network.max_seq_length or tokenizer.model_max_length))
-    backend.enable_padding(
-        pad_id=tokenizer.pad_token_id, pad_token=tokenizer.pad_token, direction=tokenizer.padding_side
-    )
-    input_names = tuple(input_name for input_name in TOKEN_ATTRIBUTES if input_name in tokenizer.model_input_names)
+    wrapper = network.tokenizer
+    tokenizer = type(wrapper.backend_tokenizer).from_str(wrapper.backend_tokenizer.to_str())
+    tokenizer.enable_truncation(int(network.max_seq_length or wrapper.model_max_length))
+    tokenizer.enable_padding(pad_id=wrapper.pad_token_id, pad_token=wrapper.pad_token, direction=wrapper.padding_side)
+    input_names = tuple(input_name for input_name in TOKEN_ATTRIBUTES if input_name in wrapper.model_input_names)
 
     def embed(network: Any, *inputs: Tensor) -> Tensor:
         """Return the features (n, d) of texts, given as tensors of tokens (n, length)."""
         return network(dict(zip(input_names, inputs, strict=True)))["sentence_embedding"]
 
-    return Backbone(_FunctionModule(network, embed), None, backend, input_names)
+    return Backbone(_FunctionModule(network, embed), None, tokenizer, input_names)
 
 
 class _FunctionModule(nn.Module):

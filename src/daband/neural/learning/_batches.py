@@ -236,9 +236,8 @@ class Batches:
         n_labelled = len(self.labelled_indices)
         labelled_domains = {self.segments[index].domain for index in self.labelled_indices}
         unlabelled_domains = {self.segments[index].domain for index in self.unlabelled_indices}
-        is_first = self.labelled_indices == list(range(n_labelled))
-        can_split = is_first and unlabelled_domains and not labelled_domains & unlabelled_domains
-        return self.rows_per_segment * n_labelled if can_split else 0
+        can_split = self.labelled_indices == list(range(n_labelled)) and not labelled_domains & unlabelled_domains
+        return self.rows_per_segment * n_labelled if can_split and unlabelled_domains else 0
 
     def get_batch(self, position: Tensor) -> DrawnBatch:
         """Return the batch of one step. ``position`` (1,) is the step's index in the block, a tensor on the device."""
@@ -251,11 +250,9 @@ class Batches:
             self._gather_step(select(self._drawn_rows))
         contexts = select(self._gathered_contexts) if self.gathers_ahead else self._gathered_contexts
         contexts = contexts.view(len(self._buffers), self.n_contexts, *self.settings.context_shape)
-        if len(self._augmented_contexts):
-            augmented_contexts = select(self._augmented_contexts)
-        else:
-            augmented_contexts = self._augment(contexts, select(self._augmentation_draws))
-        return DrawnBatch(contexts, augmented_contexts, select(self._arms), select(self._rewards))
+        images = self._augmented_contexts
+        images = select(images) if len(images) else self._augment(contexts, select(self._augmentation_draws))
+        return DrawnBatch(contexts, images, select(self._arms), select(self._rewards))
 
     def _augment(self, contexts: Tensor, draws: Tensor) -> Tensor:
         """Return contexts (runs, N, ...), augmented by random draws (runs, N, n) from [0, 1)."""

@@ -224,8 +224,8 @@ class FlatStatistics:
 
     def _view_run(self, vector: Tensor, run: int) -> list[tuple[str, Tensor]]:
         """Return the buffers of one run, by name, as views."""
-        shapes = self._buffer_shapes
-        return [(name, view[:, run].reshape(shapes[name])) for name, view in self._view_stacked(vector)]
+        views = self._view_stacked(vector)
+        return [(name, view[:, run].reshape(self._buffer_shapes[name])) for name, view in views]
 
 
 def make_initial_moments(vector: Tensor) -> dict[str, Tensor]:

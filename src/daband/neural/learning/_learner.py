@@ -78,8 +78,7 @@ class Learner:
         self.n_arms = n_arms
         self.feedback = feedback
         self.standardise_rewards = standardise_rewards
-        self.seed = seed
-        self.device = device
+        self.seed, self.device = seed, device
         #: Logits are predicted rewards times ``scale``.
         self.scale = recipe.learning.scale * (_STANDARDISED_SCALE_FACTOR if standardise_rewards else 1.0)
         # The initial weights depend on the seed only, and torch's global random state does not change.
@@ -97,13 +96,7 @@ class Learner:
             )
             if encoder_settings.initialisation == "gaussian":
                 _initialise_gaussian(encoder)
-            term_settings = TermSettings(
-                n_arms=n_arms,
-                n_aligned_features=encoder.n_aligned_features,
-                feedback=feedback,
-                scale=self.scale,
-                standardise_rewards=standardise_rewards,
-            )
+            term_settings = TermSettings(n_arms, encoder.n_aligned_features, feedback, self.scale, standardise_rewards)
             torch.manual_seed(seed + 1)  # so that the encoder does not change the terms' initial weights
             objective = Objective(weights=recipe.weights, settings=term_settings)
         self.encoder: Encoder = encoder.to(device).train()
@@ -289,8 +282,7 @@ class Learner:
         for name, tensor in self.moments.items():
             arrays[f"optimiser.{name}"] = tensor.cpu().numpy()
         arrays["generator"] = self.generator.get_state().numpy()
-        arrays["step_number"] = np.array([self.step_number], np.int64)
-        arrays["run_steps"] = np.array([self.run_steps], np.int64)
+        arrays |= {name: np.array([getattr(self, name)], np.int64) for name in ("step_number", "run_steps")}
         arrays.update({f"gate.{name}": array for name, array in self.skill_gate.state().items()})
         arrays["streak"] = self.skip_counts[1:2].cpu().numpy()
         arrays["arm_frequencies"] = self.loss_inputs["arm_frequencies"].cpu().numpy()
@@ -314,8 +306,7 @@ class Learner:
             self.generator.set_state(generator_state)
         else:  # the state was saved on another kind of device: derive a seed from it
             self.generator.manual_seed(zlib.crc32(generator_state.numpy().tobytes()))
-        self.step_number = int(state["step_number"][0])
-        self.run_steps = int(state["run_steps"][0])
+        self.step_number, self.run_steps = (int(state[name][0]) for name in ("step_number", "run_steps"))
         self.skill_gate.restore(drop_prefix("gate.", state))
         self.skip_counts[1] = float(state["streak"][0])
         self.loss_inputs["arm_frequencies"].copy_(torch.from_numpy(np.array(state["arm_frequencies"])))

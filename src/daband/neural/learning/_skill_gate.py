@@ -47,9 +47,8 @@ class SkillGate:
         decay = _DECAY ** len(rewards)
         matched_weights = weights * (predictions.argmax(axis=1) == arms)
         n_correct = np.bincount(arms, weights=weights * (rewards >= 1.0), minlength=self._arm_sums.shape[1])
-        all_sums = [weights.sum(), weights @ predictions.max(axis=1)]
-        matched_sums = [matched_weights.sum(), matched_weights @ rewards]
-        self._round_sums = decay * self._round_sums + np.array([all_sums, matched_sums])
+        sums = [weights.sum(), weights @ predictions.max(axis=1)], [matched_weights.sum(), matched_weights @ rewards]
+        self._round_sums = decay * self._round_sums + np.array(sums)
         self._arm_sums = decay * self._arm_sums + np.stack([weights @ predictions, n_correct])
 
     def compute_skill(self, deviation: float = 1.0) -> float:
@@ -58,9 +57,9 @@ class SkillGate:
         if n_rounds < _MIN_ROUNDS * _DECAY**_MIN_ROUNDS or n_matched <= 0:
             return 0.0
         max_mean_prediction, max_correct_fraction = self._arm_sums.max(axis=1) / n_rounds
-        constant_value, attainable_value = max_mean_prediction, sum_highest / n_rounds
-        if self.feedback == "one_hot":
-            constant_value, attainable_value = max_correct_fraction, 1.0
+        predicted_values = max_mean_prediction, sum_highest / n_rounds
+        is_one_hot = self.feedback == "one_hot"
+        constant_value, attainable_value = (max_correct_fraction, 1.0) if is_one_hot else predicted_values
         max_gain = attainable_value - constant_value
         skill = (sum_rewards / n_matched - constant_value) / max_gain if max_gain > _MIN_GAIN * deviation else 0.0
         return float(np.clip(skill, 0.0, 1.0))

@@ -207,7 +207,7 @@ class StackTrainer:
                 + ("" if n_runs == 1 else f", or fewer than {n_runs} stacked runs")
             ) from error
         counts_and_totals = torch.cat([call_counts, self.gradient_step.totals], dim=1)
-        return [self._compute_means(*row) for row in counts_and_totals.cpu().tolist()]
+        return [self._get_means(*row) for row in counts_and_totals.cpu().tolist()]
 
     def _take_block(self, batches: Batches, n_steps: int, *, n_left: int) -> None:
         """Draw batches, and take ``n_steps`` of the ``n_left`` steps that ``take_steps`` has left."""
@@ -248,9 +248,7 @@ class StackTrainer:
             self._buffer_addresses = addresses
         return self.gradient_step.batches
 
-    def _compute_means(
-        self, n_skipped: float, worst_streak: float, n_measured: float, *totals: float
-    ) -> dict[str, float]:
+    def _get_means(self, n_skipped: float, worst_streak: float, n_measured: float, *totals: float) -> dict[str, float]:
         """Return the means of ``totals`` over ``n_measured`` steps by name, with the two counts of skipped steps."""
         named_totals = zip(self.gradient_step.measurement_names, totals, strict=False)
         means = {name: total / n_measured for name, total in named_totals if n_measured}

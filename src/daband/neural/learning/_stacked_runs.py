@@ -81,13 +81,8 @@ class Stack:
             raise InvalidInput(f"encoder {first_learner.recipe.encoder.name!r} cannot be stacked")
         self.device = first_learner.device
         self.parameters = torch.stack([learner.parameter_vector.detach() for learner in self.learners])
-        self.moments = {
-            name: torch.stack([learner.moments[name] for learner in self.learners]) for name in first_learner.moments
-        }
-        self.loss_inputs = {
-            name: torch.stack([learner.loss_inputs[name] for learner in self.learners])
-            for name in first_learner.loss_inputs
-        }
+        self.moments = _stack_by_name([learner.moments for learner in self.learners])
+        self.loss_inputs = _stack_by_name([learner.loss_inputs for learner in self.learners])
         self.skip_counts = torch.stack([learner.skip_counts for learner in self.learners])
         ema_vectors = [learner.ema_vector for learner in self.learners if learner.ema_vector is not None]
         self.ema_parameters = torch.stack(ema_vectors) if ema_vectors else None
@@ -102,9 +97,8 @@ class Stack:
         self.parameters.requires_grad_(True)
         #: Tensors (runs, ...) other than parameters and statistics that a step may change: buffers of networks and
         #: terms, and arm frequencies.
-        self.other_buffers = [
-            buffer[None] for buffer in (*first_learner.other_buffers, *first_learner.objective.buffers())
-        ]
+        self.other_buffers = [buffer[None] for buffer in first_learner.other_buffers]
+        self.other_buffers += [buffer[None] for buffer in first_learner.objective.buffers()]
         if first_learner.recipe.learning.match_arm_frequencies:
             self.other_buffers.append(self.loss_inputs["arm_frequencies"])
         self.ema_other_buffers = [buffer[None] for buffer in first_learner.ema_other_buffers]
@@ -171,8 +165,7 @@ class Stack:
 
     def restore_where(self, is_skipped: Tensor, old_statistics: Tensor, old_buffers: Sequence[Tensor]) -> None:
         """Restore the statistics and buffers from before the step, for runs whose ``is_skipped`` (runs,) is 1."""
-        uses_old = self._repeat_per_statistic(is_skipped) > 0
-        torch.where(uses_old, old_statistics, self.statistics, out=self.statistics)
+        torch.where(self._repeat_per_statistic(is_skipped) > 0, old_statistics, self.statistics, out=self.statistics)
         for buffer, old_buffer in zip(self.other_buffers, old_buffers, strict=True):
             buffer.copy_(torch.where(_add_dimensions(is_skipped, buffer) > 0, old_buffer, buffer))
 
@@ -188,6 +181,11 @@ class Stack:
         self.ema_statistics.lerp_(self.statistics, self._repeat_per_statistic(rates))
         for ema, buffer in zip(self.ema_other_buffers, self.other_buffers, strict=False):
             ema.lerp_(buffer, _add_dimensions(rates, ema)) if ema.is_floating_point() else ema.copy_(buffer)
+
+
+def _stack_by_name(tensors_by_run: Sequence[Parameters]) -> dict[str, Tensor]:
+    """Return the tensors of all runs by name, (runs, *shape)."""
+    return {name: torch.stack([tensors[name] for tensors in tensors_by_run]) for name in tensors_by_run[0]}
 
 
 def _squeeze_run(parameters: Parameters) -> dict[str, Tensor]:
