@@ -10,7 +10,7 @@ from rich.console import Console
 
 from daband.bench.report._method_summaries import get_label
 from daband.bench.report._sections import build_comparison_tables
-from daband.cli._shared import make_report_table
+from daband.cli._shared import to_terminal_table
 
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
 
@@ -69,7 +69,7 @@ def test_a_table_of_all_methods_fits_eighty_columns(feedback, unit):
     ]  # fmt: skip
     console = Console(width=80, file=io.StringIO())
     (table,) = build_comparison_tables("digit", records)
-    console.print(make_report_table(table, without=("by class", "paper", "rounds", "seeds", "seconds per run")))
+    console.print(to_terminal_table(table, without=("by class", "paper", "rounds", "seeds", "seconds per run")))
     shown = console.file.getvalue()
     assert "…" not in shown
     assert all(f"│ {get_label(method, 'default')} " in shown for method in methods)

@@ -11,7 +11,7 @@ from daband.bench._executors import RunEvent
 from daband.bench._settings import Experiment
 from daband.bench.report._sections import Table
 from daband.cli import _shared as output
-from daband.cli._shared import make_report_table, show_progress, show_warnings_once
+from daband.cli._shared import show_progress, show_warnings_once, to_terminal_table
 from daband.cli._trust import show_candidates_bar
 from daband.training._loop import CandidateProgress
 
@@ -96,8 +96,8 @@ def test_a_table_of_a_report_keeps_its_words_in_a_narrow_terminal_and_may_be_emp
     numbers = {f"regret in the target {n}": ["1,234.5 ± 67.8", "2.0 ± 0.1"] for n in range(4)}
     table = Table.from_columns("t", "what it says [v2]", {"method": ["linucb", "daband"], **numbers})
     narrow = Console(file=io.StringIO(), width=60)
-    narrow.print(make_report_table(table))
-    narrow.print(make_report_table(Table("empty", "", ["method", "seeds"], [])))
+    narrow.print(to_terminal_table(table))
+    narrow.print(to_terminal_table(Table("empty", "", ["method", "seeds"], [])))
     shown = narrow.file.getvalue()
     assert "│ linucb │" in shown
     assert "what it says [v2]" in shown

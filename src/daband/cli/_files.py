@@ -1,7 +1,7 @@
 """Add options for user files to commands, such as ``--source old.csv --target new.csv`` instead of a preset's name.
 
-``accept_files`` adds these options to a command. If they are used, the roles of the columns are printed and written to
-a TOML file, and the command is called with that file as NAME. Later commands accept this file as NAME, too.
+``add_file_options`` adds these options to a command. If they are used, the roles of the columns are printed and written
+to a TOML file, and the command is called with that file as NAME. Later commands accept this file as NAME, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _option(help: str, metavar: str | None = None) -> Any:
 _columns = partial(_option, metavar="COLUMNS")
 
 
-def _file_options(
+def _declare_file_options(
     *,
     source: Annotated[str | None, _option("The source data: a CSV or Parquet file, or a folder of images.")] = None,
     target: Annotated[str | None, _option("The target data, in the same format; training ignores its rewards.")] = None,
@@ -75,7 +75,7 @@ def _file_options(
 ) -> None:
     """Declare the options of every command that accepts files.
 
-    It is never called. ``accept_files`` copies its parameters to commands. Several columns are given as --drop one
+    It is never called. ``add_file_options`` copies its parameters to commands. Several columns are given as --drop one
     --drop two, or as --drop one,two.
     """
 
@@ -84,14 +84,14 @@ def _file_options(
 _LIST_OPTIONS = ("id", "category", "number", "date", "drop", "text", "units", "arms")
 
 
-def accept_files(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the options of ``_file_options``, and with NAME optional."""
+def add_file_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with the options of ``_declare_file_options``, and with NAME optional."""
     command_parameters, file_parameters = (
-        inspect.signature(function, eval_str=True).parameters for function in (command, _file_options)
+        inspect.signature(function, eval_str=True).parameters for function in (command, _declare_file_options)
     )
 
     @wraps(command)
-    def with_files(**arguments: Any) -> None:
+    def run_with_files(**arguments: Any) -> None:
         file_options = {name: arguments.pop(name) for name in file_parameters}
         given_options = [name for name, value in file_options.items() if value not in (None, [], IMAGE_SIDE)]
         if not given_options:
@@ -102,27 +102,28 @@ def accept_files(command: Callable[..., None]) -> Callable[..., None]:
         if arguments["name"] is not None:
             raise InvalidInput(f"{arguments['name']!r} and --{given_options[0]} cannot be combined")
         if not (file_options["source"] and file_options["target"]):
-            missing = "target" if file_options["source"] else "source"
-            raise InvalidInput(f"--{missing} is missing: --source old.csv --target new.csv")
-        out = arguments.get("out") or Path("runs") / _get_run_name(file_options["source"], file_options["target"])
+            missing_option = "target" if file_options["source"] else "source"
+            raise InvalidInput(f"--{missing_option} is missing: --source old.csv --target new.csv")
+        run_name = _get_run_name(file_options["source"], file_options["target"])
+        out_folder = arguments.get("out") or Path("runs") / run_name
         if "out" in command_parameters:
-            arguments["out"] = out
-        settings_file, open_questions = _write_settings(file_options, out)
-        arguments["name"] = str(settings_file)
-        repeated_command = _format_command(command, command_parameters, {**arguments, "out": f"{out}-2"})
-        print_line(f"Settings: {settings_file} (to change them, edit the file and call `{repeated_command}`)")
+            arguments["out"] = out_folder
+        settings_path, open_notices = _write_settings(file_options, out_folder)
+        arguments["name"] = str(settings_path)
+        repeated_command = _format_command(command, command_parameters, {**arguments, "out": f"{out_folder}-2"})
+        print_line(f"Settings: {settings_path} (to change them, edit the file and call `{repeated_command}`)")
         command(**arguments)
-        for line in open_questions:  # printed again, because training prints much
-            print_line(f"Please check: {line}", style="yellow")
+        for notice in open_notices:  # printed again, because training prints much
+            print_line(f"Please check: {notice}", style="yellow")
 
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in command_parameters.values()]
-    index = list(command_parameters).index("name")
-    annotation = Annotated[(str | None, *parameters[index].annotation.__metadata__)]
-    parameters[index] = parameters[index].replace(default=None, annotation=annotation)
+    name_index = list(command_parameters).index("name")
+    annotation = Annotated[(str | None, *parameters[name_index].annotation.__metadata__)]
+    parameters[name_index] = parameters[name_index].replace(default=None, annotation=annotation)
     parameters += [parameter for name, parameter in file_parameters.items() if name not in command_parameters]
-    with_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_files.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_files
+    run_with_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run_with_files.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run_with_files
 
 
 def _format_command(
@@ -150,11 +151,11 @@ def write_table_as_log(table_path: str, log_path: Path, roles: dict[str, Any]) -
     _print_columns(tables, {"source": table_path, "target": None, "shift": "covariate", "units": []})
     pair = from_table(source=tables.source, target=tables.target, columns=tables.columns, source_test=None)
     assert isinstance(pair.source, LoggedDomain)
-    rounds = pair.source.read_log(np.arange(len(pair.source)))
-    names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # names that no column of the table has
-    frame = tables.source.select(tables.columns.context).with_columns(**dict(zip(names, rounds, strict=True)))
-    frame.write_parquet(log_path)
-    return pair, Columns(tables.columns.context, arm=names[0], reward=names[1], propensity=names[2])
+    # The names of these columns must differ from those of the table.
+    arm, reward, propensity = (f"logged {role}" for role in ("arm", "reward", "propensity"))
+    log_columns = dict(zip((arm, reward, propensity), pair.source.read_log(np.arange(len(pair.source))), strict=True))
+    tables.source.select(tables.columns.context).with_columns(**log_columns).write_parquet(log_path)
+    return pair, Columns(tables.columns.context, arm=arm, reward=reward, propensity=propensity)
 
 
 def _get_run_name(source: str, target: str) -> str:
@@ -162,13 +163,13 @@ def _get_run_name(source: str, target: str) -> str:
     return "-to-".join(Path(path).name.partition(".")[0] or "files" for path in (source, target))
 
 
-def _write_settings(file_options: dict[str, Any], out: Path) -> tuple[Path, list[str]]:
+def _write_settings(file_options: dict[str, Any], out_folder: Path) -> tuple[Path, list[Notice]]:
     """Print the roles of columns, and write the options to a TOML file.
 
     Return the path of this file, and the notices on which the user must decide.
     """
     options: dict[str, Any] = {}
-    open_questions: list[str] = []
+    open_notices: list[Notice] = []
     for name, value in file_options.items():
         if name == "settings" or not value:
             continue
@@ -193,40 +194,37 @@ def _write_settings(file_options: dict[str, Any], out: Path) -> tuple[Path, list
         print_line(message)
     else:
         options.pop("side", None)
-        other_options = ("source", "target", "domain", "shift", "units", "arms")
-        roles = StatedRoles(**{name: value for name, value in options.items() if name not in other_options})
+        non_roles = ("source", "target", "domain", "shift", "units", "arms")
+        roles = StatedRoles(**{name: value for name, value in options.items() if name not in non_roles})
         tables = read_user_tables(options["source"], options["target"], roles, domain=options.get("domain", ""))
         if "arms" in options:
-            arm_data = read_arm_tables(options["arms"])
-            catalogue = read_catalogue(arm_data, str(tables.columns.arm or tables.columns.label))
+            arm_tables = read_arm_tables(options["arms"])
+            catalogue = read_catalogue(arm_tables, str(tables.columns.arm or tables.columns.label))
             assert catalogue.table is not None
             print_line(f"Arms: {len(catalogue.names):,}, with the features {', '.join(catalogue.table.names)}.")
-        open_questions = [str(notice) for notice in _print_columns(tables, file_options) if notice.needs_decision]
+        open_notices = [notice for notice in _print_columns(tables, file_options) if notice.needs_decision]
         _check_units(tables, options.get("units", []))
-    settings_path = file_options["settings"] or make_folder(out, "out") / "daband.toml"
-    text = _format_toml(options)
-    if (
-        settings_path.is_file()
-        and settings_path.read_text() != text
-        and any(path != settings_path for path in settings_path.parent.iterdir())
-    ):
+    settings_path = file_options["settings"] or make_folder(out_folder, "out") / "daband.toml"
+    toml_text = _format_toml(options)
+    has_other_settings = settings_path.is_file() and settings_path.read_text() != toml_text
+    if has_other_settings and any(path != settings_path for path in settings_path.parent.iterdir()):
         raise InvalidInput(
             f"{settings_path.parent} has results of other settings ({settings_path.name}); choose another --out, or "
             "remove the folder"
         )
-    write_text(settings_path, text)
-    return Path(settings_path), open_questions
+    write_text(settings_path, toml_text)
+    return Path(settings_path), open_notices
 
 
-def _split_names(values: list[str] | None) -> list[str]:
+def _split_names(texts: list[str] | None) -> list[str]:
     """Return the names in these texts. A text may have several names, separated by commas."""
-    return [part.strip() for value in values or () for part in value.split(",")]
+    return [name.strip() for text in texts or () for name in text.split(",")]
 
 
-def _check_units(tables: UserTables, units: list[str]) -> None:
-    """Raise an error if a column in ``units`` is not numeric."""
+def _check_units(tables: UserTables, unit_columns: list[str]) -> None:
+    """Raise an error if a column whose unit differs in the target is not numeric."""
     numeric_columns = [column.name for column in tables.column_roles if column.role == "number"]
-    for name in units:
+    for name in unit_columns:
         if name not in numeric_columns:
             raise InvalidInput(f"--units {name} is not a numeric column ({', '.join(numeric_columns) or 'none'})")
 
@@ -242,9 +240,9 @@ def _print_columns(tables: UserTables, file_options: dict[str, Any]) -> list[Not
         table.add_row(escape(column.name), column.role, escape(column.reason), style=style)
     console.print(table)
     used_names = {*tables.source.columns, *_split_names(file_options.get("id"))}  # an id may have today's choices
-    target_only = [name for name in tables.target.columns if name not in used_names]
-    if target_only:
-        print_line(f"Ignored, because only the target has them: {', '.join(target_only)}.")
+    target_only_columns = [name for name in tables.target.columns if name not in used_names]
+    if target_only_columns:
+        print_line(f"Ignored, because only the target has them: {', '.join(target_only_columns)}.")
     label, reward = tables.columns.label, tables.columns.reward
     if label in tables.target.columns and not tables.target[label].null_count():
         print_line(f"The target has labels in {label}: half of the rows are held out for evaluation.")

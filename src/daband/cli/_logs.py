@@ -33,7 +33,9 @@ def fit_log_command(
     arm: Annotated[str | None, typer.Option(help="If LOG is one table: the column with the arm.")] = None,
     reward: Annotated[str | None, typer.Option(help="With --arm: the column with the reward, in any unit.")] = None,
     propensity: Annotated[str | None, typer.Option(help="With --arm: the column with propensities.")] = None,
-    id: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="With --arm: a column with ids.")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Option("--id", metavar="COLUMN", help="With --arm: a column with ids.")
+    ] = None,
     policy: Annotated[Path | None, typer.Option(help="A saved policy to continue with; by default a new one.")] = None,
     method: Annotated[str, typer.Option(help="The method of a new policy.")] = "linucb",
     n_arms: Annotated[int | None, typer.Option(min=1, help="The number of arms of a new policy.")] = None,
@@ -53,27 +55,20 @@ def fit_log_command(
     if arm is not None:
         if (policy, context, weights) != (None, None, None):
             raise InvalidInput("--arm fits a new policy, so --policy, --context and --weights cannot be given")
-        roles = {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []}
+        roles = {"arm": arm, "reward": reward, "propensity": propensity, "id": ids or []}
         _save_policy(_fit_table(log, method, roles), out)
         return
     columns = options.parse_columns(context)
     fitted_policy = daband.load(policy) if policy is not None else _make_policy(method, n_arms, log, columns)
     with show_rows_bar(fitted_policy.name) as show_rows:
-        daband.fit_log(
-            fitted_policy,
-            log,
-            columns=columns,
-            directory=state,
-            weights=weights,
-            progress=show_rows,
-        )
+        daband.fit_log(fitted_policy, log, columns=columns, directory=state, weights=weights, progress=show_rows)
     _save_policy(fitted_policy, out)
 
 
-def _save_policy(policy: Policy, out: Path) -> None:
+def _save_policy(policy: Policy, path: Path) -> None:
     """Save a policy, and print its description and its path."""
-    policy.save(out)
-    print_line(f"{policy!r}\nPolicy: {out}")
+    policy.save(path)
+    print_line(f"{policy!r}\nPolicy: {path}")
 
 
 def learn_command(
@@ -98,12 +93,12 @@ def learn_command(
     Example: daband learn market log1.csv --id visit
     """
     learner, folder = open_policy(policy)
-    version, path = (0, policy) if folder is None else folder.get_next_version()
-    path = out or path
-    if folder is not None and out is None:
+    version, default_path = (0, policy) if folder is None else folder.get_next_version()
+    path, is_next_version = out or default_path, folder is not None and out is None
+    if is_next_version:
         make_folder(path.parent)
     check_writable(path)
-    rounds_before, n_rows = learner.rounds_learned, 0
+    n_rounds_before, n_rows = learner.rounds_learned, 0
     with show_rows_bar(learner.name) as show_rows:
 
         def count_rows(record: dict[str, float]) -> None:
@@ -122,7 +117,7 @@ def learn_command(
             weights=weights,
             progress=count_rows,
         )
-    n_learned = learner.rounds_learned - rounds_before
+    n_learned = learner.rounds_learned - n_rounds_before
     if not n_learned:
         print_line("The policy has learned all rounds of this log before. Nothing is written.")
         return
@@ -132,18 +127,18 @@ def learn_command(
         print_line(
             f"Ignored: {n_rows - n_learned:,} rows whose {id_column} was learned before; new decisions need new ids."
         )
-    print_line(f"Policy: {path}" + (f" (version {version})" if folder is not None and out is None else ""))
-    if folder is not None and out is None:
+    print_line(f"Policy: {path}" + (f" (version {version})" if is_next_version else ""))
+    if is_next_version:
         print_line(f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
 
 
 def _fit_table(log: str, method: str, roles: dict[str, Any]) -> Policy:
-    """Return a new policy that is fitted to one table. The roles of its columns are inferred and printed."""
+    """Return a new policy that is fitted to the table at ``log``. The roles of its columns are inferred and printed."""
     check_method(method)
     with tempfile.TemporaryDirectory() as folder:
         pair, columns = write_table_as_log(log, Path(folder) / "log.parquet", roles)
-        settings = {"transform": daband.PCA(min(64, pair.context_shape[0]))} if method.endswith("-p") else {}
-        fitted_policy = get_policy_class(method).for_pair(pair, seed=0, **settings)
+        policy_arguments = {"transform": daband.PCA(min(64, pair.context_shape[0]))} if method.endswith("-p") else {}
+        fitted_policy = get_policy_class(method).for_pair(pair, seed=0, **policy_arguments)
         with show_rows_bar(fitted_policy.name) as show_rows:
             daband.fit_log(fitted_policy, folder, columns=columns, progress=show_rows)
     mark_learned(fitted_policy, log)
@@ -156,13 +151,13 @@ def _make_policy(method: str, n_arms: int | None, log: str, columns: Columns | N
         raise InvalidInput("--n-arms is needed for a new policy, because a log may lack arms that were never chosen")
     check_method(method)
     parquet_log = ParquetLog(log, n_arms=n_arms, columns=columns)
-    settings: dict[str, Any] = {"context_shape": parquet_log.context_shape, "n_arms": n_arms}
+    policy_arguments: dict[str, Any] = {"context_shape": parquet_log.context_shape, "n_arms": n_arms}
     policy_class = get_policy_class(method)
     if method.endswith("-p"):
-        settings["transform"] = daband.PCA(min(64, parquet_log.context_shape[0]))
+        policy_arguments["transform"] = daband.PCA(min(64, parquet_log.context_shape[0]))
     elif policy_class.scale_matters:
-        settings["transform"] = daband.Standardise()
-    return policy_class(**settings)
+        policy_arguments["transform"] = daband.Standardise()
+    return policy_class(**policy_arguments)
 
 
 #: The file of estimates in the folder of a run.
@@ -196,31 +191,31 @@ def evaluate_log_command(
     if not estimator_names:
         raise InvalidInput("--estimators must name at least one of dr, snips and ips")
     evaluated_policy, folder = _open_exported_or_saved(policy)
-    path = out or (None if folder is None else folder.path / _ESTIMATES_FILE)
-    if path is not None:
-        check_writable(path)
+    estimates_path = out or (None if folder is None else folder.path / _ESTIMATES_FILE)
+    if estimates_path is not None:
+        check_writable(estimates_path)
     if isinstance(evaluated_policy, DeployedPolicy):
         if domain not in (None, evaluated_policy.domain):
             raise InvalidInput(f"{policy} was exported for the {evaluated_policy.domain}, not for the {domain}")
     elif domain is not None:
         evaluated_policy.deploy(domain)
     columns = options.parse_columns(context, arm=arm, reward=reward, propensity=propensity)
-    roles = {"id": id_column} if id_column is not None else {}
-    open_rounds = open_log(
+    id_role = {"id": id_column} if id_column is not None else {}
+    opened_log = open_log(
         log,
         evaluated_policy,
         columns=columns,
-        roles=roles if columns is not None else {"arm": arm, "reward": reward, "propensity": propensity, **roles},
+        roles=id_role if columns is not None else {"arm": arm, "reward": reward, "propensity": propensity, **id_role},
         skip_unrewarded=True,
     )
     with show_rows_bar("pass 1") as show_rows:
         estimates = [
-            daband.evaluate_log(evaluated_policy, open_rounds, name, progress=show_rows, id=id_column)
+            daband.evaluate_log(evaluated_policy, opened_log, name, progress=show_rows, id=id_column)
             for name in estimator_names
         ]
     for estimate in estimates:
         value, low, high = (
-            f"{limit:.{count_decimals(limit)}f}" for limit in (estimate.value, estimate.low, estimate.high)
+            f"{number:.{count_decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)
         )
         print_line(
             f"{estimate.estimator}: mean {reward} {value}, 95% interval {low} to {high}, from "
@@ -229,10 +224,10 @@ def evaluate_log_command(
         )
         for warning in estimate.warnings:
             print_line(f"warning   {warning}", style="yellow")
-    if path is not None:
+    if estimates_path is not None:
         records = [estimate.as_dict() for estimate in estimates]
-        write_json(path, {"log": log, "estimates": records})
-        print_line(f"Written: {path}")
+        write_json(estimates_path, {"log": log, "estimates": records})
+        print_line(f"Written: {estimates_path}")
 
 
 def _open_exported_or_saved(path: Path) -> tuple[Policy | DeployedPolicy, PolicyFolder | None]:

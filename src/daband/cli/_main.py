@@ -27,7 +27,7 @@ from daband.bench._run import find_finished_runs, read_spec
 from daband.bench._settings import Experiment, RunSpec, load_experiment, preset_names
 from daband.bench._variants import list_ablation_runs
 from daband.bench.report._method_summaries import ABLATION_BASES
-from daband.cli._files import accept_files
+from daband.cli._files import add_file_options
 from daband.cli._logs import convert_command, evaluate_log_command, fit_log_command, learn_command
 from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli._shared import (
@@ -52,7 +52,7 @@ from daband.domains._registry import check_data, data_directory, pairs
 from daband.errors import DabandError
 
 #: Colour of each state of a data file.
-_STATUS_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
+_STATE_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
 #: Columns of tables that only the report shows, because a terminal is too narrow.
 _REPORT_ONLY_COLUMNS = ("by class", "paper", "rounds", "seeds", "seconds per run")
 
@@ -72,9 +72,9 @@ app.add_typer(data_app, name="data")
 Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. linucb,daband; default: those of NAME.")]
 
 
-def _print_version(requested: bool) -> None:
+def _print_version(is_requested: bool) -> None:
     """Print the version and exit if the option is given."""
-    if requested:
+    if is_requested:
         console.print(f"daband {daband.__version__}")
         raise typer.Exit
 
@@ -95,8 +95,8 @@ def _global_options(
     add_plugins(plugin or ())
 
 
-@app.command(short_help="Compare four methods on digits over photographs.")
-def demo(
+@app.command("demo", short_help="Compare four methods on digits over photographs.")
+def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
     jobs: Jobs = min(3, os.cpu_count() or 1),
     seeds: Seeds = None,
@@ -114,9 +114,9 @@ def demo(
     print_line(_assess_demo(out))
 
 
-@app.command()
-@accept_files
-def run(
+@app.command("run")
+@add_file_options
+def run_command(
     name: Name,
     method: Annotated[str, typer.Option(help="The method to run.")] = "linucb",
     seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
@@ -129,11 +129,11 @@ def run(
     """
     experiment = load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{name_folder(name)}-single"
-    _run_methods(experiment, folder, [method], [seed], 1, name, report=False)
+    _run_methods(experiment, folder, [method], [seed], 1, name, with_report=False)
 
 
 @app.command("bench", short_help="Compare methods over seeds on the same rounds.")
-@accept_files
+@add_file_options
 def bench_command(
     name: Name,
     methods: Methods = None,
@@ -147,13 +147,13 @@ def bench_command(
     Example: daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market
     """
     experiment = load_experiment(name, overrides or ())
-    method_list = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
+    method_names = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     folder = out or Path("runs") / name_folder(name)
-    _run_methods(experiment, folder, method_list, parse_seeds(seeds), jobs, name)
+    _run_methods(experiment, folder, method_names, parse_seeds(seeds), jobs, name)
 
 
-@app.command(short_help="Compare all combinations of the loss terms R, P and D.")
-def ablate(
+@app.command("ablate", short_help="Compare all combinations of the loss terms R, P and D.")
+def ablate_command(
     name: Name,
     base: Annotated[
         list[str] | None,
@@ -202,16 +202,16 @@ def continue_command(
         for pair, pair_records in group_by(records, lambda record: record["pair"]).items():
             print_tables([build_continued_table(pair, pair_records)])
 
-    def work(listener: Callable[[Any], None]) -> Records:
+    def continue_runs(listener: Callable[[Any], None]) -> Records:
         return continue_bench(folder, rounds=rounds, on_event=listener)
 
-    print_results(run_with_progress(specs, folder, work, print_results, domain="target"))
+    print_results(run_with_progress(specs, folder, continue_runs, print_results, domain="target"))
     print_line(suggest_report(folder))
 
 
 app.command("audit", short_help="Measure a policy in the target by a few rewards.")(audit_command)
-app.command("choose", short_help="Train candidates and choose one for the target.")(accept_files(choose_command))
-app.command("assess", short_help="Assess a policy in the target without its rewards.")(accept_files(assess_command))
+app.command("choose", short_help="Train candidates and choose one for the target.")(add_file_options(choose_command))
+app.command("assess", short_help="Assess a policy in the target without its rewards.")(add_file_options(assess_command))
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log", short_help="Estimate a policy's value from a log.")(evaluate_log_command)
 app.command("convert", short_help="Convert logs of other systems.")(convert_command)
@@ -222,8 +222,8 @@ app.command("serve")(serve_command)
 app.command("export-events")(export_events_command)
 
 
-@app.command(short_help="Write a report on a folder of runs.")
-def report(
+@app.command("report", short_help="Write a report on a folder of runs.")
+def report_command(
     folder: Annotated[Path, typer.Argument(help="The folder of `daband bench`, `ablate` or `run`.")],
     pair: Annotated[
         str | None, typer.Option(help="The pair to show in detail if there are several; by default the first.")
@@ -238,8 +238,8 @@ def report(
     print_line(f"Figures: {report_file.parent / 'report' / 'figures'}")
 
 
-@app.command()
-def presets() -> None:
+@app.command("presets")
+def presets_command() -> None:
     """List the presets, which commands accept as NAME.
 
     Example: daband presets
@@ -249,14 +249,14 @@ def presets() -> None:
         if "/" in name:  # one of many ordered pairs; `daband data list --all` shows them
             continue
         experiment = load_experiment(name)
-        rounds = f"{experiment.episodes} x {experiment.episode_length}"
-        table.add_row(name, experiment.describe(), rounds, str(len(experiment.seeds)))
+        rounds_text = f"{experiment.episodes} x {experiment.episode_length}"
+        table.add_row(name, experiment.describe(), rounds_text, str(len(experiment.seeds)))
     console.print(table)
     console.print("Presets named paper-* have the hyperparameters of the paper.", style="dim")
 
 
-@app.command()
-def methods() -> None:
+@app.command("methods")
+def methods_command() -> None:
     """List the methods that can be compared.
 
     A name with the ending -p is the same method on principal components.
@@ -268,7 +268,7 @@ def methods() -> None:
 
 
 @data_app.command("list")
-def list_command(
+def list_pairs_command(
     all_pairs: Annotated[
         bool, typer.Option("--all", help="Also list the ordered pairs of amazon, handwritten and so on.")
     ] = False,
@@ -287,8 +287,8 @@ def list_command(
             n_hidden += 1
             continue
         entry = pairs.get(name)
-        state = "[green]ready[/green]" if entry.is_ready else "[yellow]missing[/yellow]"
-        table.add_row(name, entry.about.summary, state, ", ".join(entry.list_options()))
+        state_text = "[green]ready[/green]" if entry.is_ready else "[yellow]missing[/yellow]"
+        table.add_row(name, entry.about.summary, state_text, ", ".join(entry.list_options()))
     console.print(table)
     if n_hidden:
         console.print(f"and {n_hidden} ordered pairs such as amazon/books-dvd, listed with --all", style="dim")
@@ -296,7 +296,7 @@ def list_command(
 
 
 @data_app.command("check")
-def check_command(
+def check_data_command(
     names: Annotated[list[str] | None, typer.Argument(help="The pairs; by default all that read files.")] = None,
 ) -> None:
     """Check the data files of pairs, and print where to get missing files and under which licence.
@@ -312,12 +312,12 @@ def check_command(
         if not statuses:
             console.print("  needs no data files")
         for status in statuses:
-            colour = _STATUS_COLOURS[status.state]
+            colour = _STATE_COLOURS[status.state]
             has_damage |= status.state == "damaged"
-            optional = " (optional)" if status.resource.optional else ""
+            optional_text = " (optional)" if status.resource.optional else ""
             licence = f"licence: {status.resource.licence}"
-            resource = f"{status.resource.description}{optional}; {licence}"
-            print_line(f"  [{colour}]{status.state:<8}[/{colour}]{resource}", markup=True)
+            resource_text = f"{status.resource.description}{optional_text}; {licence}"
+            print_line(f"  [{colour}]{status.state:<8}[/{colour}]{resource_text}", markup=True)
             print_line(f"           {status.path}", style="dim")
             if status.state != "there":
                 print_line(f"           {status.resource.instructions}")
@@ -328,35 +328,35 @@ def check_command(
 def _run_methods(
     experiment: Experiment,
     out: Path,
-    method_list: list[str] | None,
+    method_names: list[str] | None,
     seeds: list[int] | None,
     jobs: int,
     title: str,
     *,
-    report: bool = True,
+    with_report: bool = True,
 ) -> None:
     """Run the methods of an experiment with these seeds, print tables of results, and write the report.
 
-    ``title`` names the experiment in the output. Without ``report``, only the folder of the first run is printed.
+    ``title`` names the experiment in the output. Without a report, only the folder of the first run is printed.
     """
-    specs = experiment.runs(method_list, seeds)
+    specs = experiment.runs(method_names, seeds)
     title += _describe_options(experiment, specs)
     print_line(f"{title}: {len(specs)} runs")
 
     def print_results(records: Records) -> None:
         from daband.bench.report._sections import build_comparison_tables, build_pairs_tables  # imports matplotlib
 
-        by_pair = group_by(records, lambda record: record["pair"])
-        for pair, pair_records in by_pair.items():
+        records_by_pair = group_by(records, lambda record: record["pair"])
+        for pair, pair_records in records_by_pair.items():
             print_tables(build_comparison_tables(pair, pair_records), without=_REPORT_ONLY_COLUMNS)
-        if len(by_pair) > 1:
+        if len(records_by_pair) > 1:
             print_tables(build_pairs_tables(title, records))
 
     records = run_all(specs, out, jobs=jobs, on_failure=print_results)
     print_results(records)
     for note in dict.fromkeys(record["note"] for record in records if "note" in record):
         print_line(f"Note: {note}.")
-    if report:
+    if with_report:
         report_file = _write_report(out)
         print_line(f"Runs:   {out}\nReport: {report_file}")
     else:
@@ -374,8 +374,8 @@ def _assess_demo(out: Path) -> str:
 def _describe_options(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
     """Return the pair options that were not given but determined by the data on this machine, as text."""
     given_options = experiment.pair_options
-    options = {key: value for spec in specs[:1] for key, value in spec.pair_options.items() if key != "digest"}
-    option_texts = [f"{key} = {value}" for key, value in options.items() if given_options.get(key) != value]
+    options = {name: value for spec in specs[:1] for name, value in spec.pair_options.items() if name != "digest"}
+    option_texts = [f"{name} = {value}" for name, value in options.items() if given_options.get(name) != value]
     return f" ({', '.join(option_texts)})" if option_texts else ""
 
 

@@ -38,8 +38,10 @@ def export_command(
     min_rounds: Annotated[
         int, typer.Option(min=0, help="Fail if an arm has fewer rounds, which could reveal individual rounds.")
     ] = 0,
-    data: Annotated[bool, typer.Option(help="Read the run's data, whose contexts monitoring compares with.")] = True,
-    student: Annotated[
+    with_data: Annotated[
+        bool, typer.Option("--data/--no-data", help="Read the run's data, whose contexts monitoring compares with.")
+    ] = True,
+    as_student: Annotated[
         bool, typer.Option("--student", help="Train one network to imitate a mixture of networks, and export it.")
     ] = False,
 ) -> None:
@@ -57,13 +59,13 @@ def export_command(
 
     policy_folder = find_policy_folder(folder)
     pair = None
-    if data:
+    if with_data:
         try:
             pair = policy_folder.load_pair()
         except DataError as error:
             raise DataError(f"{error}. With --no-data, the policy is exported without data for monitoring") from None
     policy = load(policy_folder.policy_file, device="cpu")
-    if student:
+    if as_student:
         if not isinstance(policy, Mixture):
             raise InvalidInput(f"--student needs a mixture of networks, but the policy of {folder} is {policy.name}")
         policy = policy.student()
@@ -90,13 +92,13 @@ def export_command(
     if deployed.columns is not None:
         print_line(f"To decide on the rows of a file: daband decide {quoted_file} ROWS.csv --out log.csv")
     if deployed.incumbent is not None:
-        name = deployed.arm_names[deployed.incumbent]
-        print_line(f"To serve it, with {name} for a tenth of the events: daband serve {quoted_file} --control 0.1")
+        arm_name = deployed.arm_names[deployed.incumbent]
+        print_line(f"To serve it, with {arm_name} for a tenth of the events: daband serve {quoted_file} --control 0.1")
     exploration = deployed.frozen.exploration
     if exploration.rule != "thompson" and not exploration.epsilon:
-        exploration_text = {"ucb": "It explores (ucb), always the same arm for the same row"}.get(exploration.rule)
-        advice = "use --epsilon 0.1 to be able to evaluate other arms by its log."
-        print_line(f"{exploration_text or 'It does not explore'}; {advice}")
+        is_ucb = exploration.rule == "ucb"
+        statement = "It explores (ucb), always the same arm for the same row" if is_ucb else "It does not explore"
+        print_line(f"{statement}; use --epsilon 0.1 to be able to evaluate other arms by its log.")
 
 
 #: Maximum number of decisions and of warnings that are printed.
@@ -133,12 +135,12 @@ def decide_command(
     deployed = load_deployed(file)
     contexts: Any
     if rows.is_dir():
-        images = sorted(path for path in rows.iterdir() if path.suffix.lower() in _IMAGE_SUFFIXES)
-        if not images:
+        image_paths = sorted(path for path in rows.iterdir() if path.suffix.lower() in _IMAGE_SUFFIXES)
+        if not image_paths:
             raise InvalidInput(f"{rows} has no image ({', '.join(_IMAGE_SUFFIXES)})")
-        encoded = {} if deployed.reader.table is None else deployed.reader.table.encoded
-        name = next((column for column, kind in encoded.items() if kind == "image"), "file")
-        frame, contexts = pl.DataFrame({name: [str(path) for path in images]}), images
+        encoded_columns = {} if deployed.reader.table is None else deployed.reader.table.encoded
+        path_column = next((name for name, kind in encoded_columns.items() if kind == "image"), "file")
+        frame, contexts = pl.DataFrame({path_column: [str(path) for path in image_paths]}), image_paths
     elif deployed.columns is None:
         raise InvalidInput(
             f"{file} does not take rows of a table; ROWS must be a folder of images, or use "
@@ -153,9 +155,9 @@ def decide_command(
         if not len(frame):
             raise InvalidInput(f"{rows} has no rows")
         contexts = frame.select(deployed.columns)
-    reserved = [name for name in ("arm", "propensity", "reward", "version") if name in frame.columns]
-    if reserved:
-        raise InvalidInput(f"{rows} has a column {reserved[0]!r}, which is needed for the decisions; rename or drop it")
+    for name in ("arm", "propensity", "reward", "version"):
+        if name in frame.columns:
+            raise InvalidInput(f"{rows} has a column {name!r}, which is needed for the decisions; rename or drop it")
     if out is not None:
         check_writable(out)
         old_log = read_table(out) if out.is_file() else frame
@@ -172,8 +174,8 @@ def decide_command(
     )
     if out is None:
         printed_rows = decisions.select("arm", "propensity").head(_MAX_PRINTED_LINES)
-        for number, (name, propensity) in enumerate(printed_rows.iter_rows()):
-            print_line(f"row {number}: {name} (propensity {propensity:.3g})")
+        for index, (arm_name, propensity) in enumerate(printed_rows.iter_rows()):
+            print_line(f"row {index}: {arm_name} (propensity {propensity:.3g})")
         if len(decisions) > _MAX_PRINTED_LINES:
             print_line(f"... {len(decisions):,} rows in total")
     else:  # the file is replaced at once, so that a crash cannot leave a part of the log
@@ -183,19 +185,19 @@ def decide_command(
         else:
             decisions.write_csv(content, separator="\t" if out.suffix.lower() == ".tsv" else ",")
         write_bytes(out, content.getvalue())
-    messages: dict[tuple[str, str], list[str]] = {}
+    messages: dict[tuple[str, str], list[str]] = {}  # of all rows, by kind and column
     for warning in (warning for row_warnings in decision.warnings for warning in row_warnings):
         messages.setdefault((warning.kind, warning.column), []).append(warning.message)
-    for first, *others in list(messages.values())[:_MAX_PRINTED_LINES]:
-        print_line(f"warning   {first}" + (f" (and {len(others):,} more rows)" if others else ""), style="yellow")
+    for message, *others in list(messages.values())[:_MAX_PRINTED_LINES]:
+        print_line(f"warning   {message}" + (f" (and {len(others):,} more rows)" if others else ""), style="yellow")
     if monitor is not None:
         print_line(f"{monitor.report()!r}")
     if out is None:
         print_line("Nothing was written; use --out log.csv to store the decisions, fill in rewards and learn.")
         return
     print_line(f"Written: {out} ({len(decisions):,} decisions of version {deployed.version})")
-    column = shlex.quote(frame.columns[0]) if rows.is_dir() else "COLUMN (with a new id for every decision)"
-    print_line(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id {column}")
+    id_column = shlex.quote(frame.columns[0]) if rows.is_dir() else "COLUMN (with a new id for every decision)"
+    print_line(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id {id_column}")
 
 
 #: Addresses that only this machine can reach.
@@ -207,9 +209,10 @@ def serve_command(
     log: Annotated[
         str, typer.Option(metavar="ADDRESS", help="The event log: sqlite:///FILE or postgresql://...")
     ] = "sqlite:///events.db",
-    learn: Annotated[
+    policy_path: Annotated[
         Path | None,
         typer.Option(
+            "--learn",
             metavar="POLICY",
             help="Learn from the log: the policy that FILE was exported from, a saved file or its folder.",
         ),
@@ -219,29 +222,36 @@ def serve_command(
         Literal["online", "apprentice"],
         typer.Option(help="Play the policy's arm, or only log it and play the incumbent's."),
     ] = "online",
-    wait: Annotated[
-        float | None, typer.Option(help="Seconds after which an event without a reward gets the default reward.")
+    wait_seconds: Annotated[
+        float | None,
+        typer.Option("--wait", help="Seconds after which an event without a reward gets the default reward."),
     ] = None,
     default_reward: Annotated[float, typer.Option(help="The reward after --wait seconds.")] = 0.0,
     incumbent: Annotated[
         str | None, typer.Option(help="The arm that was always played before; by default the file's.")
     ] = None,
-    control: Annotated[
+    control_fraction: Annotated[
         float,
-        typer.Option(help="Fraction of events that get the incumbent's arm; all do once the policy is proven worse."),
+        typer.Option(
+            "--control", help="Fraction of events that get the incumbent's arm; all do once the policy is proven worse."
+        ),
     ] = 0.0,
-    widen: Annotated[float | None, typer.Option(help="The new --control once the policy is proven better.")] = None,
-    new_arms: Annotated[
-        float | None, typer.Option(help="Largest fraction of events for arms without any reward; default: the file's.")
+    fraction_if_better: Annotated[
+        float | None, typer.Option("--widen", help="The new --control once the policy is proven better.")
+    ] = None,
+    new_arm_fraction: Annotated[
+        float | None,
+        typer.Option("--new-arms", help="Largest fraction of events for arms without any reward; default: the file's."),
     ] = None,
     contexts: Annotated[Literal["keep", "drop"], typer.Option(help="Whether the log stores contexts.")] = "keep",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A further host name that requests may use; * allows any.")
+    allowed_hosts: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="A further host name that requests may use; * allows any."),
     ] = None,
     body_bytes: Annotated[int, typer.Option(min=1, help="The largest request body, in bytes.")] = 1 << 20,
-    open_to_all: Annotated[
+    is_open_to_all: Annotated[
         bool, typer.Option("--open-to-all", help="Accept requests of other machines without tokens.")
     ] = False,
 ) -> None:
@@ -257,24 +267,24 @@ def serve_command(
         from daband.service._settings import Limits, Settings, Tokens
         from daband.serving._deployed_policy import load_deployed
 
-        if learn is not None and learn.is_dir():
+        if policy_path is not None and policy_path.is_dir():
             from daband.bench._policy_folders import find_policy_folder
 
-            deployed, policy_folder = load_deployed(file), find_policy_folder(learn)
+            deployed, policy_folder = load_deployed(file), find_policy_folder(policy_path)
             version = max(policy_folder.list_versions(), default=0)
             if deployed.version != version:
-                command = shlex.join(["daband", "export", str(learn), str(file)])
+                command = shlex.join(["daband", "export", str(policy_path), str(file)])
                 raise InvalidInput(
-                    f"{file} has version {deployed.version} of the policy, but {learn} has version {version}; export "
-                    f"it again: {command} --epsilon {deployed.frozen.exploration.epsilon:g}"
+                    f"{file} has version {deployed.version} of the policy, but {policy_path} has version {version}; "
+                    f"export it again: {command} --epsilon {deployed.frozen.exploration.epsilon:g}"
                 )
-            learn = policy_folder.policy_file
+            policy_path = policy_folder.policy_file
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     tokens = Tokens(
         **{name: os.environ.get(f"DABAND_{name.upper()}_TOKEN", "") for name in ("decide", "reward", "watch", "admin")}
     )
-    if host not in _LOOPBACK_HOSTS and not tokens.is_complete and not open_to_all:
+    if host not in _LOOPBACK_HOSTS and not tokens.is_complete and not is_open_to_all:
         raise InvalidInput(
             f"--host {host} is open to other machines, but not every role has a token; set DABAND_DECIDE_TOKEN, "
             "DABAND_REWARD_TOKEN and DABAND_ADMIN_TOKEN, or use --open-to-all"
@@ -282,20 +292,20 @@ def serve_command(
     settings = Settings(
         mode=mode,
         contexts=contexts,
-        wait=wait,
+        wait=wait_seconds,
         default_reward=default_reward,
         incumbent=incumbent,
-        control=control,
-        widen=widen,
-        new_arms=new_arms,
-        hosts=tuple(allow_host or ()),
+        control=control_fraction,
+        widen=fraction_if_better,
+        new_arms=new_arm_fraction,
+        hosts=tuple(allowed_hosts or ()),
         tokens=tokens,
         limits=Limits(body_bytes=body_bytes),
     )
     load_deployed(file)  # raises an error for a damaged file before addresses are printed
     typer.echo(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/openapi.json")
     typer.echo(f"Log:     {log.split('@')[-1]}")
-    serve(file, log, settings, learn=learn, learn_every=learn_every, host=host, port=port)
+    serve(file, log, settings, learn=policy_path, learn_every=learn_every, host=host, port=port)
 
 
 def export_events_command(
@@ -303,8 +313,12 @@ def export_events_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The Parquet file to write.")],
     since: Annotated[str | None, typer.Option(help="First day or time, e.g. 2026-11-02 or 2026-11-02T12:00.")] = None,
     until: Annotated[str | None, typer.Option(help="Day or time before which events are written.")] = None,
-    defaults: Annotated[bool, typer.Option(help="Include events with a default reward.")] = True,
-    ids: Annotated[bool, typer.Option(help="Add columns event_id, time, model and mode.")] = False,
+    with_defaults: Annotated[
+        bool, typer.Option("--defaults/--no-defaults", help="Include events with a default reward.")
+    ] = True,
+    with_ids: Annotated[
+        bool, typer.Option("--ids/--no-ids", help="Add columns event_id, time, model and mode.")
+    ] = False,
 ) -> None:
     """Write the rewarded events of a service's log to Parquet.
 
@@ -316,7 +330,7 @@ def export_events_command(
         from daband.service._log_readers import export_events
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
-    n_events = export_events(log, file, since=since, until=until, defaults=defaults, ids=ids)
+    n_events = export_events(log, file, since=since, until=until, defaults=with_defaults, ids=with_ids)
     typer.echo(f"Written: {file} ({n_events:,} events)")
 
 

@@ -1,7 +1,7 @@
 """Define what commands share: options, and the output of lines, tables and progress bars.
 
-``interruptible`` handles Ctrl-C. Python raises ``KeyboardInterrupt`` at any point of the program. If this point is in a
-callback of a compiled library, for example while numba loads its kernels, the exception is lost, and the work
+``raise_on_stop`` handles Ctrl-C. Python raises ``KeyboardInterrupt`` at any point of the program. If this point is in
+a callback of a compiled library, for example while numba loads its kernels, the exception is lost, and the work
 continues. Therefore the request to stop is stored, and checked again at every event of the work. SIGTERM is handled in
 the same way.
 """
@@ -96,20 +96,20 @@ def make_table(title: str, *, text_headings: Sequence[str], number_headings: Seq
 def print_tables(tables: Sequence[ReportTable], *, without: Sequence[str] = ()) -> None:
     """Print tables of a report without the columns that have these headings."""
     for table in tables:
-        console.print(make_report_table(table, without=without))
+        console.print(to_terminal_table(table, without=without))
 
 
-def make_report_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
+def to_terminal_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
     """Return a table of a report for the terminal, without the columns that have these headings."""
     terminal_table = Table(caption=escape(table.caption))
-    columns = [index for index, heading in enumerate(table.headings) if heading not in without]
-    for index in columns:
-        longest = max((len(row[index]) for row in table.rows), default=0)
+    shown_columns = [index for index, heading in enumerate(table.headings) if heading not in without]
+    for index in shown_columns:
+        max_length = max((len(row[index]) for row in table.rows), default=0)
         is_text = index == 0
-        min_width = min(longest, 20) if is_text else None
+        min_width = min(max_length, 20) if is_text else None
         terminal_table.add_column(table.headings[index], justify="left" if is_text else "right", min_width=min_width)
     for row in table.rows:
-        cells = [row[index] for index in columns]
+        cells = [row[index] for index in shown_columns]
         terminal_table.add_row(*(Text(cell, style="bold" if table.is_bold(cell) else "") for cell in cells))
     return terminal_table
 
@@ -136,11 +136,12 @@ def show_progress(specs: Sequence[RunSpec], domain: str = "source") -> Iterator[
     On a terminal, a progress bar shows all runs and the latest event. Otherwise, a line per run and minute is printed.
     ``domain`` is the domain in which the rounds are played.
     """
+    # The time of the last printed line, and the finished fraction, of each run by its folder.
     printed_at: dict[str, float] = {}
     fractions: dict[str, float] = {}
     n_ended = 0
     has_several_pairs = len({spec.pair for spec in specs}) > 1
-    columns = (
+    bar_columns = (
         BarColumn(bar_width=20),
         TextColumn("{task.completed:.1f}/{task.total:.0f} runs"),
         TimeElapsedColumn(),
@@ -148,25 +149,25 @@ def show_progress(specs: Sequence[RunSpec], domain: str = "source") -> Iterator[
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*bar_columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=float(len(specs)))
 
         def handle_event(event: RunEvent) -> None:
             nonlocal n_ended
-            key, detail, now = event.spec.folder_name, event.detail, time.monotonic()
+            run_folder, detail, now = event.spec.folder_name, event.detail, time.monotonic()
             name = f"{event.spec.pair}  {event.spec.label}" if has_several_pairs else event.spec.label
             if event.kind == "episode":
-                episodes = detail.get("of", event.spec.episodes)
+                n_episodes = detail.get("of", event.spec.episodes)
                 regret = "unknown" if detail["regret"] is None else f"{detail['regret']:.0f}"
-                text = f"{name}: episode {detail['episode']:.0f}/{episodes}, {domain} regret {regret}"
-                fractions[key] = 0.0 if episodes == "all" else float(detail["episode"]) / int(episodes)
-                bar.update(task, description=escape(text))
-                if not console.is_terminal and now - printed_at.setdefault(key, now) >= _LINE_INTERVAL_SECONDS:
-                    printed_at[key] = now
-                    print_line(f"running   {text}")
+                progress_text = f"{name}: episode {detail['episode']:.0f}/{n_episodes}, {domain} regret {regret}"
+                fractions[run_folder] = 0.0 if n_episodes == "all" else float(detail["episode"]) / int(n_episodes)
+                bar.update(task, description=escape(progress_text))
+                if not console.is_terminal and now - printed_at.setdefault(run_folder, now) >= _LINE_INTERVAL_SECONDS:
+                    printed_at[run_folder] = now
+                    print_line(f"running   {progress_text}")
             else:
                 n_ended += 1
-                fractions[key] = 1.0
+                fractions[run_folder] = 1.0
                 result = detail["error"] if event.kind == "failed" else _describe_result(detail)
                 style = "red" if event.kind == "failed" else None
                 print_line(f"{event.kind:<9} [{n_ended}/{len(specs)}] {name}: {result}", style=style)
@@ -193,29 +194,32 @@ def run_all(specs: Sequence[RunSpec], out: Path, *, jobs: int = 1, on_failure: C
     """
     import_module("daband.bench.report._sections")  # raises an error before the runs if matplotlib is missing
 
-    def work(listener: Callable[[RunEvent], None]) -> Records:
+    def execute(listener: Callable[[RunEvent], None]) -> Records:
         return bench(specs, out, jobs=jobs, on_event=listener)
 
-    return run_with_progress(specs, out, work, on_failure)
+    return run_with_progress(specs, out, execute, on_failure)
 
 
 def run_with_progress(
     specs: Sequence[RunSpec],
     out: Path,
-    work: Callable[[Callable[[RunEvent], None]], Records],
+    execute: Callable[[Callable[[RunEvent], None]], Records],
     on_failure: Callable[[Records], object],
     domain: str = "source",
 ) -> Records:
-    """Call ``work`` with a listener that shows progress, and return its result. Ctrl-C and SIGTERM end the program."""
+    """Call ``execute`` with a listener that shows progress, and return its records. Ctrl-C and SIGTERM end the program.
+
+    ``on_failure`` is as in ``run_all``, and ``domain`` as in ``show_progress``.
+    """
     try:
-        with show_progress(specs, domain) as progress, interruptible(progress) as listener:
-            return work(listener)
+        with show_progress(specs, domain) as show_event, raise_on_stop(show_event) as listener:
+            return execute(listener)
     except BenchError as error:
         if error.records:
             on_failure(error.records)
         raise
-    except KeyboardInterrupt as stopped:
-        raise report_stop(out, stopped) from None
+    except KeyboardInterrupt as stop_exception:
+        raise report_stop(out, stop_exception) from None
 
 
 def suggest_report(folder: Path) -> str:
@@ -223,14 +227,14 @@ def suggest_report(folder: Path) -> str:
     return f"For a report with figures: daband report {shlex.quote(str(folder))}"
 
 
-def report_stop(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
+def report_stop(out: Path, stop_exception: KeyboardInterrupt) -> typer.Exit:
     """Print that finished work is stored, and return the exception that ends the command.
 
     The exit code is 130 after Ctrl-C, and 143 after SIGTERM.
     """
-    is_terminated = isinstance(stopped, Terminated)
-    word = "Terminated" if is_terminated else "Interrupted"
-    print_line(f"{word}. Finished work is stored in {out}; the same command continues from there.", to=error_console)
+    is_terminated = isinstance(stop_exception, Terminated)
+    outcome = "Terminated" if is_terminated else "Interrupted"
+    print_line(f"{outcome}. Finished work is stored in {out}; the same command continues from there.", to=error_console)
     return typer.Exit(143 if is_terminated else 130)
 
 
@@ -243,7 +247,7 @@ _SIGNAL_EXCEPTIONS: dict[int, type[KeyboardInterrupt]] = {signal.SIGINT: Keyboar
 
 
 @contextmanager
-def interruptible(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]]:
+def raise_on_stop(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]]:
     """Yield a listener that raises an exception at the next event after Ctrl-C or SIGTERM.
 
     Ctrl-C raises ``KeyboardInterrupt``, and SIGTERM raises ``Terminated``. Both are also raised at once, but that
@@ -276,15 +280,15 @@ def interruptible(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]
 def show_rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
     """Show a progress bar over the rows of a log. Yield the function that updates it from a progress record."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(name, rows="0 rows")
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, rows="0 rows")
 
         def show_rows(record: dict[str, float]) -> None:
-            rows = f"{record['rows']:,.0f} rows"
+            rows_text = f"{record['rows']:,.0f} rows"
             if "rows_per_second" in record:
-                rows += f"  {record['rows_per_second']:,.0f} rows/s  {record['seconds_left']:,.0f} s left"
+                rows_text += f"  {record['rows_per_second']:,.0f} rows/s  {record['seconds_left']:,.0f} s left"
             title = f"pass {record['pass']:.0f}" if "pass" in record else name
-            progress.update(task, description=title, total=record["rows_total"], completed=record["rows"], rows=rows)
+            bar.update(task, description=title, total=record["rows_total"], completed=record["rows"], rows=rows_text)
 
         yield show_rows
 
@@ -306,19 +310,19 @@ def parse_columns(
     return Columns(names, arm=arm, reward=reward, propensity=propensity)
 
 
-def parse_seeds(text: str | None) -> list[int] | None:
-    """Return the seeds in a text such as "0-4,7"; None if there is no text."""
-    if text is None:
+def parse_seeds(seed_list: str | None) -> list[int] | None:
+    """Return the seeds in a list such as "0-4,7"; None if there is no list."""
+    if seed_list is None:
         return None
     seeds: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+    for seed_range in seed_list.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", seed_range)
         if match is None:
-            raise InvalidInput(f"seeds must look like 0-4 or 0,2,7, got {text!r}")
+            raise InvalidInput(f"seeds must look like 0-4 or 0,2,7, got {seed_list!r}")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise InvalidInput(f"seeds: the end of the range {part.strip()!r} is below its start")
+            raise InvalidInput(f"seeds: the end of the range {seed_range.strip()!r} is below its start")
         if last - first >= _MAX_SEEDS:
-            raise InvalidInput(f"seeds: the range {part.strip()!r} has more than {_MAX_SEEDS:,} numbers")
+            raise InvalidInput(f"seeds: the range {seed_range.strip()!r} has more than {_MAX_SEEDS:,} numbers")
         seeds.extend(range(first, last + 1))
     return list(dict.fromkeys(seeds))

@@ -28,7 +28,7 @@ from daband.bench._policy_folders import (
     start_audit,
 )
 from daband.bench._settings import load_experiment
-from daband.cli._shared import Name, Overrides, console, interruptible, make_table, name_folder, print_line, report_stop
+from daband.cli._shared import Name, Overrides, console, make_table, name_folder, print_line, raise_on_stop, report_stop
 from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
 from daband.evaluation._learned_logs import has_learned
@@ -42,8 +42,10 @@ from daband.trust._choose import Choice, choose
 _SCORING_TEXT = "Scoring contexts of both domains ..."
 #: Fraction of the work that is done between two printed lines, if the output is not a terminal.
 _LINE_FRACTION = 0.1
-#: Minimum and maximum number of seconds between two lines, if the output is not a terminal.
-_LINE_SECONDS = (2.0, 60.0)
+#: Minimum number of seconds between two lines, if the output is not a terminal.
+_MIN_LINE_SECONDS = 2.0
+#: Maximum number of seconds between two lines, if the output is not a terminal.
+_MAX_LINE_SECONDS = 60.0
 
 Incumbent = Annotated[
     str | None,
@@ -85,24 +87,24 @@ def assess_command(
     print_line(f"Written: {path}")
 
 
-def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str) -> None:
-    """Print the assessment of a saved policy on the data that ``name`` describes."""
-    if name is None:
+def _assess_saved(path: Path, data_name: str | None, incumbent: str | None, unit: str) -> None:
+    """Print the assessment of the saved policy at ``path`` on the data of a TOML file or a preset, ``data_name``."""
+    if data_name is None:
         raise InvalidInput(f"{path} is a saved policy, which needs data: --source old.csv --target new.csv, or --on")
     if not path.is_file():
         raise InvalidInput(f"{path} is not a saved policy, so --on and --source cannot be given")
-    experiment = load_experiment(name)
+    experiment = load_experiment(data_name)
     policy = daband.load(path, device="cpu")
     options = pairs.get(experiment.pair_names()[0]).resolve_options(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as in training
         options["transform"] = policy.table
-    source = Path(str(options.get("source")))
-    if source.is_file() and has_learned(policy, source):
-        print_line(f"warning   the policy has learned {source}, so its source advantage is too high", style="yellow")
+    log_path = Path(str(options.get("source")))
+    if log_path.is_file() and has_learned(policy, log_path):
+        print_line(f"warning   the policy has learned {log_path}, so its source advantage is too high", style="yellow")
     with console.status(_SCORING_TEXT):
         pair = load(experiment.pair_names()[0], **options)
         if pair.source_test is None:
-            raise InvalidInput(f"assess needs held-out source rounds, but {name} has source_test = 0")
+            raise InvalidInput(f"assess needs held-out source rounds, but {data_name} has source_test = 0")
         assessment = assess(
             policy,
             source=pair.source_test,
@@ -116,13 +118,13 @@ def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str
 
 def _make_assessment_table(runs: list[AssessedRun]) -> Table:
     """Return a table with the advantage and the verdict of each run."""
-    numbers = ("advantage", "at least", "in the source")
-    table = make_table("advantage over the incumbent in the target", text_headings=["run"], number_headings=numbers)
+    title, headings = "advantage over the incumbent in the target", ("advantage", "at least", "in the source")
+    table = make_table(title, text_headings=["run"], number_headings=headings)
     table.add_column("verdict")
     for run in runs:
         assessment = run.assessment
-        values = assessment.advantage, assessment.low, assessment.source_advantage
-        cells = (format_number(value, with_sign=True) for value in values)
+        advantages = assessment.advantage, assessment.low, assessment.source_advantage
+        cells = (format_number(advantage, with_sign=True) for advantage in advantages)
         table.add_row(escape(run.spec.label), *cells, assessment.verdict)
     return table
 
@@ -156,7 +158,7 @@ def audit_command(
         if budget is not None or out is not None:
             raise InvalidInput("--answers cannot be combined with --budget and --out, which start an audit")
         audit, assessment = add_answers(folder, answers, replace=replace)
-        _print_audit(audit, folder, questions=answers)
+        _print_audit(audit, folder, answers)
         if assessment is not None:
             print_line(f"Verdict of the assessment, which has another rule: {assessment.verdict}.")
             if assessment.verdict == COLLECT:
@@ -168,33 +170,36 @@ def audit_command(
     audit = read_audit(audit_folder) if budget is None else start_audit(folder, budget=budget, incumbent=incumbent)
     if out is not None and audit.budget:
         _copy_questions(audit, out)
-    _print_audit(audit, folder, questions=out)
+    _print_audit(audit, folder, out)
 
 
-def _copy_questions(audit: Audit, out: Path) -> None:
-    """Copy the questions to a file. Raise an error if it may hold answers."""
+def _copy_questions(audit: Audit, copy_path: Path) -> None:
+    """Copy the questions to a file. Raise an error if this file may hold answers."""
     assert audit.questions is not None
     content = audit.questions.read_bytes()
-    if out.is_file() and out.read_bytes() != content:  # it may have rewards that were filled in
+    if copy_path.is_file() and copy_path.read_bytes() != content:  # it may have rewards that were filled in
         raise InvalidInput(
-            f"--out: {out} exists and differs from the questions. If it has answers, pass it as --answers; "
+            f"--out: {copy_path} exists and differs from the questions. If it has answers, pass it as --answers; "
             "otherwise choose another name or remove it"
         )
-    write_bytes(out, content)
+    write_bytes(copy_path, content)
 
 
-def _print_audit(audit: Audit, folder: Path, questions: Path | None = None) -> None:
-    """Print the result of an audit so far, and the next step."""
+def _print_audit(audit: Audit, folder: Path, questions_path: Path | None = None) -> None:
+    """Print the result of an audit so far, and the next step.
+
+    ``questions_path`` is the user's copy of the questions; None if there is none.
+    """
     if audit.answered or not audit.budget:
         print_line(audit.sentence)
     if audit.answered:
-        limits = f"{format_number(audit.value)} [{format_number(audit.value_low)}, {format_number(audit.value_high)}]"
+        mean, low, high = (format_number(number) for number in (audit.value, audit.value_low, audit.value_high))
         unit = audit.unit or "reward"
-        print_line(f"Mean {unit} in the target: {limits}, over {audit.contexts:,} contexts.", style="dim")
+        print_line(f"Mean {unit} in the target: {mean} [{low}, {high}], over {audit.contexts:,} contexts.", style="dim")
     if audit.answered < audit.budget:
-        file = questions or audit.questions
-        print_line(f"{audit.answered} of {audit.budget} questions are answered: {file}")
-        command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(file))}"
+        path = questions_path or audit.questions
+        print_line(f"{audit.answered} of {audit.budget} questions are answered: {path}")
+        command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(path))}"
         print_line(f"Fill in the column reward, in the order of ids, then: {command}")
 
 
@@ -226,14 +231,14 @@ def choose_command(
         # Before training, so that a folder that cannot be created is an error at once.
         out_folder = make_folder(folder / spec.pair.replace("/", "-") if len(specs) > 1 else folder, "out")
         pair = load(spec.pair, **spec.pair_options)
-        n_available = max(1, pair.source.rounds_available // experiment.episode_length)
-        episodes = {"auto": None, "all": n_available}.get(str(experiment.episodes), experiment.episodes)
+        max_episodes = max(1, pair.source.rounds_available // experiment.episode_length)
+        n_episodes = {"auto": None, "all": max_episodes}.get(str(experiment.episodes), experiment.episodes)
         try:
-            with show_candidates_bar() as show_progress, interruptible(show_progress) as progress:
+            with show_candidates_bar() as show_progress, raise_on_stop(show_progress) as listener:
                 choice = choose(
                     pair,
                     incumbent=incumbent,
-                    episodes=None if episodes is None else int(episodes),
+                    episodes=None if n_episodes is None else int(n_episodes),
                     episode_length=experiment.episode_length,
                     seed=seed,
                     budget=budget,
@@ -241,10 +246,10 @@ def choose_command(
                     quick=quick,
                     directory=out_folder,
                     unit=get_reward_unit(unit, spec.pair_options),
-                    progress=progress,
+                    progress=listener,
                 )
-        except KeyboardInterrupt as stopped:
-            raise report_stop(out_folder, stopped) from None
+        except KeyboardInterrupt as stop_exception:
+            raise report_stop(out_folder, stop_exception) from None
         finish_choice(choice, pair, spec, out_folder)
         print_line(choice.assessment.sentence)
         if incumbent is None:
@@ -255,14 +260,14 @@ def choose_command(
         console.print(_make_candidate_table(spec.pair, choice))
         if pair.target_test is not None:
             result = read_json(out_folder / "result.json")
-            value, rows = result["target_value"], result["target_contexts"]
-            print_line(f"Mean reward on {rows:,} labelled target rows that were held out: {format_number(value)}.")
+            mean, n_rows = format_number(result["target_value"]), result["target_contexts"]
+            print_line(f"Mean reward on {n_rows:,} labelled target rows that were held out: {mean}.")
         print_line(f"Written: {out_folder}")
         _print_next_steps(choice, out_folder, budget, len(pair.target))
 
 
-def _print_next_steps(choice: Choice, out_folder: Path, budget: int, contexts: int) -> None:
-    """Print the commands that a user may call next."""
+def _print_next_steps(choice: Choice, out_folder: Path, budget: int, n_contexts: int) -> None:
+    """Print the commands that a user may call next. ``n_contexts`` is the number of target contexts."""
     quoted_folder = shlex.quote(str(out_folder))
     if choice.questions is not None:
         print_line(
@@ -270,56 +275,57 @@ def _print_next_steps(choice: Choice, out_folder: Path, budget: int, contexts: i
             "and run the same command again."
         )
     elif choice.assessment.verdict == COLLECT:
-        budget_needed = min(choice.assessment.rewards_needed, contexts)
+        budget_needed = min(choice.assessment.rewards_needed, n_contexts)
         print_line(f"To collect rewards: daband audit {quoted_folder} --budget {budget_needed} --out questions.csv")
     print_line(f"Reasons: daband assess {quoted_folder}")
-    is_worse = choice.assessment.verdict == KEEP and choice.assessment.disagreement
-    purpose = "To deploy it anyway" if is_worse else "For production"
+    keeps_incumbent = choice.assessment.verdict == KEEP and choice.assessment.disagreement
+    purpose = "To deploy it anyway" if keeps_incumbent else "For production"
     print_line(f"{purpose}: daband export {quoted_folder} FILE --epsilon 0.1")
 
 
 @contextmanager
 def show_candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
     """Yield a function that shows the progress of training: a bar on a terminal, otherwise occasional lines."""
-    last_fraction, last_time, note, had_time_left = 0.0, time.monotonic(), "", False
-    columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    last_fraction, last_time, last_note, had_time_left = 0.0, time.monotonic(), "", False
+    bar_columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*bar_columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("candidates", total=1.0)
 
         def show_progress(progress: CandidateProgress) -> None:
-            nonlocal last_fraction, last_time, note, had_time_left
-            if progress.note != note:
-                note = progress.note
-                print_line(f"Note: {note}.")
+            nonlocal last_fraction, last_time, last_note, had_time_left
+            if progress.note != last_note:
+                last_note = progress.note
+                print_line(f"Note: {last_note}.")
             has_time_left = progress.seconds_left is not None
             minutes, seconds = divmod(math.ceil(progress.seconds_left or 0), 60)
             time_left = f", {minutes}:{seconds:02d} left" if has_time_left else ""
-            text = f"{progress.policies_done} of {progress.policies} policies, {progress.candidate}{time_left}"
+            status = f"{progress.policies_done} of {progress.policies} policies, {progress.candidate}{time_left}"
             is_trained = progress.policies_done == progress.policies
-            bar.update(task, completed=progress.fraction, description=_SCORING_TEXT if is_trained else escape(text))
+            bar.update(task, completed=progress.fraction, description=_SCORING_TEXT if is_trained else escape(status))
             elapsed = time.monotonic() - last_time
-            has_advanced = progress.fraction - last_fraction >= _LINE_FRACTION and elapsed >= _LINE_SECONDS[0]
-            is_due = has_advanced or elapsed >= _LINE_SECONDS[1] or (has_time_left and not had_time_left)
+            has_advanced = progress.fraction - last_fraction >= _LINE_FRACTION and elapsed >= _MIN_LINE_SECONDS
+            is_due = has_advanced or elapsed >= _MAX_LINE_SECONDS or (has_time_left and not had_time_left)
             if console.is_terminal or not (is_due or is_trained):
                 return
             last_fraction, last_time, had_time_left = progress.fraction, time.monotonic(), has_time_left
-            print_line(f"training  {text}")
+            print_line(f"training  {status}")
             if is_trained:
                 print_line(_SCORING_TEXT)
 
         yield show_progress
 
 
-def _make_candidate_table(pair: str, choice: Choice) -> Table:
+def _make_candidate_table(pair_name: str, choice: Choice) -> Table:
     """Return a table with the advantage of each candidate."""
-    columns = {"source_advantage": "in the source", "source_error": "standard error"}
+    # The headings of number columns, by the field of a candidate.
+    headings = {"source_advantage": "in the source", "source_error": "standard error"}
     title = f"advantage over {choice.assessment.incumbent}, greedy choices"
-    title = title if pair == "files" else f"{pair}: {title}"
+    title = title if pair_name == "files" else f"{pair_name}: {title}"
     if choice.rewards:
-        columns |= {"advantage": "in the target", "low": "at least", "high": "at most"}
+        headings |= {"advantage": "in the target", "low": "at least", "high": "at most"}
         title += f"; {choice.rewards} target rewards"
-    table = make_table(title, text_headings=["candidate"], number_headings=list(columns.values()))
+    table = make_table(title, text_headings=["candidate"], number_headings=list(headings.values()))
     for row in choice.table:
-        cells = (format_number(row[column], with_sign=column != "source_error") for column in columns)
+        cells = (format_number(row[field], with_sign=field != "source_error") for field in headings)
         table.add_row(escape(row["candidate"]), *cells, style="bold" if row["chosen"] else "")
     return table

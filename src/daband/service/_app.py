@@ -122,10 +122,8 @@ class Service:
         self._warning_counter = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
         self._allowed_hosts = {"localhost", *(host.lower() for host in settings.hosts)}
         self._role_tokens: dict[str, tuple[bytes, ...]] = {}
-        for role, joined_tokens in asdict(settings.tokens).items():
-            self._role_tokens[role] = tuple(
-                token.strip().encode() for token in joined_tokens.split(",") if token.strip()
-            )
+        for role, token_list in asdict(settings.tokens).items():
+            self._role_tokens[role] = tuple(token.strip().encode() for token in token_list.split(",") if token.strip())
         self._role_tokens["watch"] += self._role_tokens["admin"]
         make_route = self._make_route
         self.app = Starlette(
@@ -326,14 +324,10 @@ class Service:
     async def _replace_arms(self, request: Request) -> Response:
         """Replace the list of arms that may be chosen, and return how many arms there are."""
         body = await self._read_json(request)
-        if (
-            not isinstance(body, dict)
-            or set(body) != {"arms"}
-            or not isinstance(body["arms"], list)
-            or not body["arms"]
-        ):
+        arms = body.get("arms") if isinstance(body, dict) and len(body) == 1 else None
+        if not isinstance(arms, list) or not arms:
             raise InvalidInput('the body must be {"arms": [{"id": ..., features}, ...]}')
-        await asyncio.to_thread(self._add_arms, body["arms"], replace=True)
+        await asyncio.to_thread(self._add_arms, arms, replace=True)
         offered = self._decider.model.deployed.frozen.offered
         n_arms = self._decider.model.deployed.n_arms
         return _make_response({"arms": n_arms, "offered": n_arms if offered is None else int(offered.sum())})
@@ -500,9 +494,8 @@ def _describe_decision(answer: LogAnswer, arm_names: tuple[str, ...], warnings: 
     return {
         "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
         "model": event.model, "mode": event.mode, "repeated": answer.status == "repeated",
-        "warnings": [
-            {name: getattr(warning, name)[:_MAX_WARNING_CHARACTERS] for name in _WARNING_FIELDS} for warning in warnings
-        ],
+        "warnings": [{name: getattr(warning, name)[:_MAX_WARNING_CHARACTERS] for name in _WARNING_FIELDS}
+                     for warning in warnings],
     }  # fmt: skip
 
 

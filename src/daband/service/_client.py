@@ -102,10 +102,8 @@ class Client:
         if not events:
             raise InvalidInput("events must be a list of at least one event")
         events_with_ids = [{"event_id": uuid.uuid4().hex, **event} for event in events]
-        return [
-            ServiceDecision(**decision)
-            for decision in self._post("/decide", {"events": events_with_ids}, self._token)["events"]
-        ]
+        answer = self._post("/decide", {"events": events_with_ids}, self._token)
+        return [ServiceDecision(**decision) for decision in answer["events"]]
 
     def reward(self, event_id: str, reward: float) -> dict[str, Any]:
         """Record the reward of the event ``event_id``, and return the service's answer, with the key ``status``."""

@@ -207,11 +207,8 @@ class Decider:
             return {"context": None, "eligible": eligible, "digest": None}
         context_json = orjson.dumps(request.context)
         normalised_json = orjson.dumps(_normalise_numbers(request.context), option=orjson.OPT_SORT_KEYS)
-        digest_input = b"%b|%b|%d" % (
-            normalised_json,
-            (eligible or "").encode(),
-            -1 if request.incumbent is None else request.incumbent,
-        )
+        incumbent = -1 if request.incumbent is None else request.incumbent
+        digest_input = b"%b|%b|%d" % (normalised_json, (eligible or "").encode(), incumbent)
         digest = hashlib.blake2b(digest_input, digest_size=16).hexdigest()
         return {"context": context_json.decode(), "eligible": eligible, "digest": digest}
 

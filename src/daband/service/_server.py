@@ -129,10 +129,8 @@ def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
             self._start_timer()
             open_connections = [connection for connection in self.connections if not connection.transport.is_closing()]
             if len(open_connections) > max_connections:
-                min(
-                    (connection for connection in open_connections if connection._waits_for_client),
-                    key=lambda connection: connection._timer_started_at,
-                ).transport.abort()
+                idle_connections = [connection for connection in open_connections if connection._waits_for_client]
+                min(idle_connections, key=lambda connection: connection._timer_started_at).transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()

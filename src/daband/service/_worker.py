@@ -204,9 +204,8 @@ def _load_policy(file: str | Path, deployed: DeployedPolicy) -> Policy:
     """Return a saved policy. Raise an error if its arms or contexts differ from those of the served file."""
     policy = load_policy(file)
     has_new_arms = policy.catalogue is not None and policy.n_arms > len(deployed.arm_names)
-    if (policy.n_arms != len(deployed.arm_names) and not has_new_arms) or tuple(policy.context_shape) != tuple(
-        deployed.context_shape
-    ):
+    has_same_shape = tuple(policy.context_shape) == tuple(deployed.context_shape)
+    if (policy.n_arms != len(deployed.arm_names) and not has_new_arms) or not has_same_shape:
         raise InvalidInput(
             f"the policy has {policy.n_arms} arms and contexts {policy.context_shape}, the served file "
             f"{len(deployed.arm_names)} and {deployed.context_shape}; use the policy that it was exported from"
@@ -219,9 +218,8 @@ def _was_exported_from(deployed: DeployedPolicy, policy: Policy) -> bool:
     if policy.rounds_learned != deployed.rounds_learned:
         return False
     contexts = np.random.default_rng(0).normal(size=(64, *deployed.frozen.row_shape))
-    predictions, file_predictions = (
-        frozen.score(contexts)[0] for frozen in (policy.frozen(deployed.domain), deployed.frozen)
-    )
+    predictions = policy.frozen(deployed.domain).score(contexts)[0]
+    file_predictions = deployed.frozen.score(contexts)[0]
     return bool(np.abs(predictions - file_predictions).mean() <= _MAX_RELATIVE_ERROR * np.abs(predictions).max())
 
 

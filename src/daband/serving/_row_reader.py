@@ -89,14 +89,10 @@ class RowReader:
         feature_names: Sequence[str],
         max_norm: float,
     ) -> None:
-        self.shape = shape
-        self.table = table
-        self.image_rule = image_rule
+        self.shape, self.table, self.image_rule = shape, table, image_rule
         #: "image" or "text" if the table has only one encoded column, so that a row may be given without its name.
         self._only_input_kind = "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
-        self._feature_names = tuple(feature_names)
-        self._max_norm = max_norm
-        self.feature_moments = feature_moments
+        self._feature_names, self._max_norm, self.feature_moments = tuple(feature_names), max_norm, feature_moments
         self._inverse_scale: FloatArray | None = None
         #: The mean and the inverse standard deviation of each feature, if ``_find_warnings`` may use its fast path.
         self._fast_moments: tuple[FloatArray, FloatArray] | None = None
