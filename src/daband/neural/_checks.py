@@ -44,7 +44,6 @@ def make_random_batch(*, n_arms: int = _N_ARMS) -> Batch:
         target_predictions=draw(_N_TARGETS, n_arms),
         target_bonuses=0.1 * draw(_N_TARGETS, n_arms),
         target_aligned=draw(_N_TARGETS, _N_ALIGNED_FEATURES) + 0.5,
-        source_frequencies=torch.full((n_arms,), 1 / n_arms, dtype=torch.float64),
         teacher_predictions=3 * draw(_N_TARGETS, n_arms),
         weight=torch.ones((), dtype=torch.float64),
     )

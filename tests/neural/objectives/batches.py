@@ -21,7 +21,6 @@ def make_batch(seed=0, dtype=torch.float64, **replaced):
         "target_predictions": draw(T, K) / 3,
         "target_bonuses": draw(T, K).abs() / 10,
         "target_aligned": draw(T, W),
-        "source_frequencies": torch.full((K,), 1 / K, dtype=dtype),
         "teacher_predictions": draw(T, K),
         "weight": torch.ones((), dtype=dtype),
     }

@@ -1,6 +1,5 @@
 """Every term against an independent account of it, and its gradient against finite differences."""
 
-import functools
 import math
 from dataclasses import fields, replace
 
@@ -147,24 +146,9 @@ def test_predicted_reward_looks_at_the_sources_arm_in_the_target():
 
 
 def test_diversity_at_its_ends():
-    sure, uniform = 100 * torch.eye(K), torch.full((K,), 1 / K)
-    assert float(compute_diversity_loss(sure, uniform, scale=10.0)) == pytest.approx(0.0, abs=1e-6)
-    one_arm = sure[:1].repeat(5, 1)
-    assert float(compute_diversity_loss(one_arm, uniform, scale=10.0)) == pytest.approx(math.log(K), rel=1e-5)
-
-
-def test_diversity_is_zero_if_arms_are_as_frequent_as_in_the_source():
-    predicted = 100 * torch.eye(K)[[0, 0, 0, 1, 2, 3]]
-    as_frequent = torch.tensor([0.5, 1 / 6, 1 / 6, 1 / 6])
-    assert float(compute_diversity_loss(predicted, as_frequent, scale=10.0)) == pytest.approx(0.0, abs=1e-6)
-    assert float(compute_diversity_loss(predicted, torch.full((K,), 1 / K), scale=10.0)) > 0.1
-
-
-def test_the_gradient_of_diversity_is_that_of_its_value():
-    predicted = torch.randn(7, K, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    frequencies = torch.tensor([0.7, 0.1, 0.1, 0.1], dtype=torch.float64)
-    loss = functools.partial(compute_diversity_loss, frequencies=frequencies, scale=2.0)
-    assert torch.autograd.gradcheck(loss, (predicted,), atol=1e-6)
+    sure = 100 * torch.eye(K)
+    assert float(compute_diversity_loss(sure, scale=10.0)) == pytest.approx(0.0, abs=1e-6)
+    assert float(compute_diversity_loss(sure[:1].repeat(5, 1), scale=10.0)) == pytest.approx(math.log(K), rel=1e-5)
 
 
 def test_pseudo_labels_leave_unsure_contexts_out():

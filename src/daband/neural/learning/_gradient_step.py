@@ -226,7 +226,6 @@ class GradientStep:
             target_bonuses=bonuses,
             target_aligned=_join_segments(aligned_segments, target_indices, inputs.aligned),
             joined_aligned=inputs.aligned if is_all_aligned else None,
-            source_frequencies=inputs.arm_frequencies[0],
             teacher_predictions=teacher_predictions if len(teacher_predictions) else target_predictions.detach(),
             weight=inputs.weights[0],
         )

@@ -8,7 +8,7 @@ It may collapse: the easiest way to lower the largest predicted reward is to mak
 coefficients of every arm.
 
 **Diversity** prevents the policy from choosing one arm for all contexts. It assumes that every arm is the best one
-as often in the target as in the source. If some arms are rarer in the target, ``shift="labels"`` removes the term.
+equally often. If the target is imbalanced, ``shift="labels"`` removes the term.
 
 **Pseudo-labels** are the EMA encoder's predictions for contexts without augmentation. The encoder learns to predict
 them for the augmented contexts. Only confident predictions are used, so that early mistakes are not learned. Without a
@@ -19,6 +19,8 @@ corrected by the log ratio of each arm's frequencies in the source and in the ta
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -27,8 +29,6 @@ from daband.neural.objectives._term import FEEDBACKS, Batch, LossWithGradient, T
 
 #: The minimum probability that the EMA encoder must predict for a pseudo-label.
 _MIN_CONFIDENCE = 0.95
-#: The minimum frequency of an arm in the divergence, which would be infinite for an arm that is new in the source.
-_MIN_FREQUENCY = 1e-4
 
 
 def compute_source_penalty(predictions: Tensor, arms: Tensor, rewards: Tensor, *, feedback: str) -> Tensor:
@@ -76,34 +76,34 @@ class PredictedRewardTargetChoice(PredictedReward):
         return (batch.target_predictions.detach() + batch.target_bonuses).argmax(dim=1)
 
 
-class _FrequencyDivergenceLoss(LossWithGradient):
-    """The Kullback-Leibler divergence of the mean softmax over rows from the frequencies of arms (K,)."""
+class _UniformDivergenceLoss(LossWithGradient):
+    """The Kullback-Leibler divergence of the mean softmax over rows from the uniform distribution."""
 
     @staticmethod
-    def forward(predictions: Tensor, scale: float, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(predictions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         probabilities = torch.softmax(scale * predictions, dim=1)
         mean = probabilities.mean(dim=0)
-        log_ratio = mean.clamp(min=1e-12).log() - frequencies.clamp(min=_MIN_FREQUENCY).log()
+        log_ratio = mean.clamp(min=1e-12).log() + math.log(predictions.shape[1])  # finite at a probability of 0
         return mean @ log_ratio, probabilities * (log_ratio - (probabilities @ log_ratio)[:, None])
 
 
-def compute_diversity_loss(predictions: Tensor, frequencies: Tensor, *, scale: float) -> Tensor:
-    """Return the divergence of the mean softmax of predictions (T, K) from the frequencies of arms (K,).
+def compute_diversity_loss(predictions: Tensor, *, scale: float) -> Tensor:
+    """Return ``ln K`` minus the entropy of the mean softmax of predictions (T, K); 0 if all arms are equally frequent.
 
     Logits are ``scale`` times the predictions.
     """
-    return _FrequencyDivergenceLoss.apply(predictions, scale, frequencies)[0]  # type: ignore[no-untyped-call]
+    return _UniformDivergenceLoss.apply(predictions, scale)[0]  # type: ignore[no-untyped-call]
 
 
 @terms.register("target_diversity")
 class TargetDiversity(Term):
-    """The divergence of the mean target prediction from the frequencies of arms in the source."""
+    """The divergence of the mean target prediction from the uniform distribution over arms."""
 
     concurrent_feedback = frozenset(FEEDBACKS)
     needs_target = True
 
     def forward(self, batch: Batch) -> Tensor:
-        return compute_diversity_loss(batch.target_predictions, batch.source_frequencies, scale=self.settings.scale)
+        return compute_diversity_loss(batch.target_predictions, scale=self.settings.scale)
 
 
 def compute_pseudo_label_loss(predictions: Tensor, teacher_predictions: Tensor, *, scale: float) -> Tensor:

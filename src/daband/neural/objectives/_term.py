@@ -58,9 +58,6 @@ class Batch:
     target_bonuses: torch.Tensor
     #: (T, w), or (T * K, w) with shared arms: the target features that are aligned with the source.
     target_aligned: torch.Tensor
-    #: (K,): the predicted frequency of each arm as the best one in the source; without a gradient. All are 1 / K
-    #: without ``match_arm_frequencies``.
-    source_frequencies: torch.Tensor
     #: (T, K): predictions of the EMA encoder, an exponential moving average of the encoder, for the target contexts
     #: without augmentation; without a gradient.
     teacher_predictions: torch.Tensor
