@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from machine import commit
 
 import daband
 from daband.linear._catalogue import Catalogue
@@ -476,13 +476,10 @@ def main() -> None:
     if args.what == "figure":
         draw_figure()
         return
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=True
-    )
     results = []
     for row in measure_rows(args):
         print(json.dumps(row), flush=True)
-        results.append({**row, "commit": commit.stdout.strip()})
+        results.append({**row, "commit": commit()})
     record, measured = json.loads(RECORD.read_text()), {(row.get("data"), row.get("policy")) for row in results}
     results += [row for row in record.get(args.what, ()) if (row.get("data"), row.get("policy")) not in measured]
     RECORD.write_text(json.dumps({**record, args.what: results}, indent=1) + "\n")

@@ -54,14 +54,13 @@ def measure_cost(rows: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="2000,50000")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, default=Path("choose-cost.json"))
     args = parser.parse_args()
     record: dict[str, Any] = {**machine(), "commit": commit(), "runs": []}
     for rows in map(int, args.rows.split(",")):
         record["runs"].append(measure_cost(rows))
         print(json.dumps(record["runs"][-1], indent=1), flush=True)
-        if args.json is not None:
-            args.json.write_text(json.dumps(record, indent=1) + "\n")
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

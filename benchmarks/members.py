@@ -3,8 +3,8 @@
     python benchmarks/members.py --record benchmarks/records/members.json --seeds 20 30
     python benchmarks/members.py --pairs digit signs --kinds single neural --seeds 0 1 2 --record runs/members.json
 
-A record has accuracies of greedy choices on the target's test contexts. In ``thinned`` kinds, every other arm keeps a
-tenth of its target contexts, in ``imbalanced`` kinds also of its source rounds. Kinds with ``labels`` have
+A record has the accuracies of greedy choices on the target's test contexts, and the mean entropy of target predictions.
+In ``thinned`` kinds, every other arm keeps a tenth of its target contexts. Kinds with ``labels`` have
 ``shift="style,labels"``. ``emoji`` and ``signs`` may be npz files in the data directory (xs, ys, xt, xe, ye).
 """
 
@@ -23,11 +23,11 @@ from machine import commit
 
 import daband
 from daband.domains._registry import data_directory
+from daband.trust._choose import compute_mean_entropy
 
 HANDWRITTEN = ("mnist", "usps", "semeion")
 PAIRS = ["digit", "signs", "emoji", *(f"{a}-{b}" for a in HANDWRITTEN for b in HANDWRITTEN if a != b)]
-THINNED = ("thinned", "thinned-labels", "thinned-neural", "imbalanced", "imbalanced-labels", "imbalanced-neural")
-KINDS = ("members", "single", "neural", *THINNED)
+KINDS = ("members", "labels", "single", "neural", "thinned", "thinned-labels", "thinned-neural")
 
 
 def load(name: str) -> Any:
@@ -52,40 +52,35 @@ def accuracy(policy: Any, pair: Any) -> float:
     return round(float((chosen == pair.target_test.read_expected(0, size).argmax(axis=1)).mean()), 4)
 
 
-def thin(contexts: Any, labels: Any, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Return the contexts and labels in random order, with a tenth of the contexts of arms 0, 2, 4, ..."""
-    rows = rng.permutation(len(labels))
-    rows = rows[(labels[rows] % 2 == 1) | (rng.random(len(rows)) < 0.1)]
-    return contexts[rows], labels[rows]
-
-
-def thin_pair(pair: Any, kind: str) -> Any:
-    """Return a pair with a thinned target: half of the thinned test contexts each for learning and for the test."""
-    rng, n, rows = np.random.default_rng(0), len(pair.target_test), np.arange(len(pair.source))
-    contexts, labels = thin(pair.target_test.read(0, n), pair.target_test.read_expected(0, n).argmax(axis=1), rng)
-    source = (pair.source.read(rows), pair.source.read_rewards(rows)[0].argmax(axis=1))
-    if kind.startswith("imbalanced"):
-        source = thin(*source, rng)
-    half, shift = len(labels) // 2, "style,labels" if kind.endswith("labels") else "style"
+def thin_target(pair: Any) -> Any:
+    """Return a pair whose target has a tenth of the contexts of arms 0, 2, 4, ...: half of the test contexts each."""
+    rng, n = np.random.default_rng(0), len(pair.target_test)
+    labels = pair.target_test.read_expected(0, n).argmax(axis=1)
+    rows = rng.permutation(n)
+    rows = rows[(labels[rows] % 2 == 1) | (rng.random(n) < 0.1)]
+    contexts, labels = pair.target_test.read(0, n)[rows], labels[rows]
+    half, source_rows = len(rows) // 2, np.arange(len(pair.source))
+    source = (pair.source.read(source_rows), pair.source.read_rewards(source_rows)[0].argmax(axis=1))
     test = (contexts[half:], labels[half:])
-    return daband.domains.from_arrays(source=source, target=contexts[:half], target_test=test, shift=shift)
+    return daband.domains.from_arrays(source=source, target=contexts[:half], target_test=test)
 
 
 def run(name: str, kind: str, seed: int) -> dict[str, Any]:
     """Train a policy of this kind, and return its accuracies."""
     pair = load(name)
-    if kind in THINNED:
-        pair = thin_pair(pair, kind)
+    if kind.startswith("thinned"):
+        pair = thin_target(pair)
     policy_class = daband.NeuralLinUCB if kind.endswith("neural") else daband.DABand
-    policy = policy_class.for_pair(pair, seed=seed, members=1 if kind == "single" else 5)
+    settings = {"shift": "style,labels"} if kind.endswith("labels") else {}
+    policy = policy_class.for_pair(pair, seed=seed, members=1 if kind == "single" else 5, **settings)
     seconds = daband.train(policy, source=pair.source, target=pair.target).seconds
     row: dict[str, Any] = {"pair": name, "kind": kind, "seed": seed, "accuracy": accuracy(policy, pair)}
+    means = policy.decide(pair.target.read(np.arange(min(2000, len(pair.target)))), "target").mean
     if kind != "single":
         row["of_members"] = [accuracy(member, pair) for member in policy.members.values()]
-        row["weights"] = list(policy.weights.values())
     if kind == "members":
         row["student"] = accuracy(policy.student(), pair)
-    return {**row, "seconds": round(seconds, 1)}
+    return {**row, "entropy": round(compute_mean_entropy(means), 4), "seconds": round(seconds, 1)}
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ def run_demo() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--demo", action="store_true", help="also the demo, which takes minutes")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, default=Path("waiting.json"))
     args = parser.parse_args()
     empty = measure_seconds("")
     imports = {}
@@ -73,8 +73,7 @@ def main() -> None:
     if args.demo:
         record["demo"] = run_demo()
     print(json.dumps(record, indent=1))
-    if args.json is not None:
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

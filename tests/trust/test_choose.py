@@ -269,6 +269,28 @@ def test_candidates_of_every_kind_of_pair_can_be_built():
         Candidate("wrong", "no-such")
 
 
+def test_labelled_images_have_a_candidate_for_other_arm_frequencies():
+    images = daband.domains.load("digit", tiny=True)
+    assert [one.name for one in default_candidates(images)] == [
+        "constant", "linucb-p", "daband, other frequencies", "daband",
+    ]  # fmt: skip
+    stated = replace(images, shift=daband.Shift(("style",), stated=True))
+    assert [one.name for one in default_candidates(stated)] == ["constant", "linucb-p", "nlinucb", "daband"]
+
+
+@pytest.mark.parametrize(("default_ridge", "other_ridge"), [(1e6, 1.0), (1.0, 1e6), (1.0, 1.0)])
+def test_other_arm_frequencies_are_chosen_if_the_default_is_less_certain(default_ridge, other_ridge):
+    pair = daband.domains.load("synthetic", tiny=True)
+    candidates = [
+        Candidate("daband, other frequencies", "linucb", {"ridge": other_ridge}),
+        Candidate("daband", "linucb", {"ridge": default_ridge}, preferred=True),  # a large ridge: all predictions equal
+    ]
+    choice = daband.choose(pair, candidates=candidates, episodes=5, episode_length=32)
+    is_other = default_ridge > other_ridge
+    assert choice.candidate == ("daband, other frequencies" if is_other else "daband")
+    assert ("mean entropy" in choice.rule) == is_other
+
+
 def test_quick_has_three_candidates_and_reports_a_first_result():
     pair = daband.domains.load("synthetic", tiny=True)
     seen = []
