@@ -373,7 +373,7 @@ def test_distances_of_many_arms_need_little_memory():
     catalogue = Catalogue.fit([str(at) for at in range(800)], features)
     known = np.arange(800) < 700
     tracemalloc.start()
-    found = catalogue.distances(known)
+    found = catalogue.compute_distances(known)
     assert tracemalloc.get_traced_memory()[1] < 16e6
     tracemalloc.stop()
     apart = np.linalg.norm(catalogue.vectors[:, None] - catalogue.vectors[known], axis=2)

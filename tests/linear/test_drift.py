@@ -41,5 +41,5 @@ def test_one_by_one_updates_do_not_drift_between_refreshes():
         statistics.update(z, np.array([head]), targets(rng.random(1)))
         grams[head] = grams[head] + z.T @ z
     for head in range(2):
-        np.testing.assert_allclose(statistics.gram(head), grams[head], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(statistics.compute_gram(head), grams[head], rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(statistics.inverse[head], np.linalg.inv(grams[head]), rtol=1e-9, atol=1e-12)

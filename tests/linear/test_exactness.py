@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daband.linear._dual_ridge import ContextStore, inner_products
+from daband.linear._dual_ridge import ContextStore, compute_inner_products
 from daband.linear._primal_ridge import PrimalRidge
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge_head import RidgeHead
@@ -253,10 +253,10 @@ def test_grey_images_are_stored_once_and_multiplied_exactly(axis):
     store = ContextStore(2352)
 
     def check(rows):
-        np.testing.assert_array_equal(store.array(), rows)
+        np.testing.assert_array_equal(store.to_array(), rows)
         exact = (colour.astype(np.int64) @ rows.T.astype(np.int64)) / 255.0 / 255.0
-        np.testing.assert_array_equal(store.inner_products(colour), exact)
-        np.testing.assert_allclose(store.inner_products(colour / 255.0), exact, rtol=1e-12)
+        np.testing.assert_array_equal(store.compute_inner_products(colour), exact)
+        np.testing.assert_allclose(store.compute_inner_products(colour / 255.0), exact, rtol=1e-12)
 
     store.append(images[:100])
     store.append(images[100:])
@@ -267,9 +267,9 @@ def test_grey_images_are_stored_once_and_multiplied_exactly(axis):
     store.truncate(0)
     store.append(images[:3])
     store.append(images[:3] / 255.0)
-    np.testing.assert_array_equal(store.array(), np.concatenate([images[:3]] * 2) / 255.0)
+    np.testing.assert_array_equal(store.to_array(), np.concatenate([images[:3]] * 2) / 255.0)
 
 
 def test_products_of_the_largest_bytes_are_exact():
     white = np.full((3, 150_528), 255, np.uint8)
-    np.testing.assert_array_equal(inner_products(white, white), np.full((3, 3), 150_528.0))
+    np.testing.assert_array_equal(compute_inner_products(white, white), np.full((3, 3), 150_528.0))

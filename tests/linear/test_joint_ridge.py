@@ -47,8 +47,8 @@ def test_sums_of_each_arm_teach_the_same_as_rounds(rounds):
     vectors, contexts, arms, rewards, weights = rounds
     by_rounds, by_sums = (JointHead(vectors=vectors, dim=D, ridge=RIDGE) for _ in range(2))
     by_rounds.learn(contexts, arms, rewards, weights)
-    sums = by_sums.empty_sums()
-    sums.add(*by_sums.chosen_features(contexts, arms), rewards, weights)
+    sums = by_sums.make_empty_sums()
+    sums.add(*by_sums.get_chosen_features(contexts, arms), rewards, weights)
     learned = by_sums.with_sums(sums)
     np.testing.assert_allclose(learned.statistics.inverse, by_rounds.statistics.inverse, atol=1e-10)
     np.testing.assert_allclose(learned.statistics.theta, by_rounds.statistics.theta, atol=1e-10)
@@ -91,23 +91,23 @@ def test_a_catalogue_survives_json_and_reads_new_arms():
     np.testing.assert_array_equal(again.vectors, many.vectors)
     features = draw.normal(size=40)
     grown = many.with_arms(["new"], [features])
-    np.testing.assert_array_equal(grown.vectors[-1], again.arm_vectors([features])[0])
+    np.testing.assert_array_equal(grown.vectors[-1], again.compute_arm_vectors([features])[0])
     with pytest.raises(InvalidInput, match="is already an arm"):
         grown.with_arms(["new"], [features])
     with pytest.raises(InvalidInput, match="40 finite numbers"):
-        many.arm_vectors([[1.0, np.nan]])
+        many.compute_arm_vectors([[1.0, np.nan]])
 
 
 def test_distances_are_in_units_of_the_usual_neighbour():
     catalogue = Catalogue.fit(list("abcd"), np.array([[0.0], [1.0], [2.0], [6.0]]))
-    distances = catalogue.distances(np.array([True, True, True, False]))
+    distances = catalogue.compute_distances(np.array([True, True, True, False]))
     np.testing.assert_allclose(distances, [0, 0, 0, 4])
 
 
 def test_a_category_that_no_known_arm_has_is_infinitely_far():
     kinds = np.eye(4)[[0, 0, 1, 1, 2, 2, 3]]  # many arms have equal features, so the usual distance was 0
     catalogue = Catalogue.fit(list("abcdefg"), np.column_stack([kinds, [1.0, 1, 1, 1, 1, 2, 1]]))
-    distances = catalogue.distances(np.array([True, False, True, True, True, False, False]))
+    distances = catalogue.compute_distances(np.array([True, False, True, True, True, False, False]))
     np.testing.assert_allclose(distances, [0, 0, 0, 0, 0, np.inf, np.inf])
 
 
@@ -134,7 +134,7 @@ def test_fitted_penalties_maximise_the_marginal_likelihood():
     head, moments, (vectors, contexts, arms, rewards) = informative(2.0, 0.5)
     for _ in range(5):
         head.fit_penalties(moments)
-        head._fitted_rounds = 0.0
+        head._n_fitted_rounds = 0.0
     z = features(vectors, contexts, arms)
     blocks = np.concatenate([np.tile([1, 1, 0], D + 1), np.full(20, 2)])
     targets = (rewards - moments.centre) / moments.scale
@@ -154,7 +154,7 @@ def test_penalties_shrink_features_that_do_not_predict_and_change_nothing_else()
         assert head.counts.tolist() == counts
     assert useless[0].penalties[1] > 30 * useful[0].penalties[1]
     head, moments, (vectors, contexts, arms, rewards) = useful
-    a = np.diag(head.penalties[head._penalty_groups()]) + (z := features(vectors, contexts, arms)).T @ z
+    a = np.diag(head.penalties[head._get_penalty_groups()]) + (z := features(vectors, contexts, arms)).T @ z
     theta = np.linalg.solve(a, z.T @ (rewards - CENTRE))
     own = features(vectors, contexts[:9], np.full(9, 3))
     mean, bonus = head.score(contexts[:9], centre=CENTRE, scale=2.0)
@@ -173,6 +173,6 @@ def test_penalties_shrink_features_that_do_not_predict_and_change_nothing_else()
     prior = (
         blank.noise_variance
         * np.square(features(head.vectors, contexts[:9], np.full(9, 20)))
-        @ (1 / blank.penalties[blank._penalty_groups()])
+        @ (1 / blank.penalties[blank._get_penalty_groups()])
     )
     np.testing.assert_allclose(np.square(blank.score(contexts[:9])[1][:, 20]), prior)

@@ -30,13 +30,13 @@ def streams(n_streams, n, *, control=0.1, policy=0.5, incumbent=0.5, kind="binar
 def test_an_equal_policy_is_seldom_called_better_or_worse_however_often_one_looks(kind, mean, control):
     """The error of 5% is of both sides together; 200 streams with a look at every one of 1,000 rounds."""
     found = list(streams(200, 1000, policy=mean, incumbent=mean, kind=kind, control=control))
-    assert np.mean([one.worse or one.better for one in found]) <= 0.05
+    assert np.mean([one.is_worse or one.is_better for one in found]) <= 0.05
 
 
 @pytest.mark.parametrize(("policy", "verdict"), [(0.7, "better"), (0.3, "worse")])
 def test_a_better_and_a_worse_policy_are_recognised(policy, verdict):
     for sequence in streams(10, 4000, policy=policy):
-        assert (sequence.better, sequence.worse) == (verdict == "better", verdict == "worse")
+        assert (sequence.is_better, sequence.is_worse) == (verdict == "better", verdict == "worse")
         value, low, high = sequence.interval()
         assert low < policy - 0.5 < high
         assert value == pytest.approx(policy - 0.5, abs=0.1)

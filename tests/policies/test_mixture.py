@@ -112,8 +112,8 @@ def test_episodes_are_their_rounds_in_turn(names, feedback):
 
 
 def test_inner_products_of_an_episode_are_computed_once_per_regression(monkeypatch):
-    calls, products = [], ContextStore.inner_products
-    monkeypatch.setattr(ContextStore, "inner_products", lambda *args: calls.append(args) or products(*args))
+    calls, products = [], ContextStore.compute_inner_products
+    monkeypatch.setattr(ContextStore, "compute_inner_products", lambda *args: calls.append(args) or products(*args))
     shape = {"context_shape": (512,), "n_arms": 2}
     policy = daband.Mixture(**shape, members={"a": daband.LinUCB(**shape), "b": daband.LinUCB(**shape, ridge=9.0)})
     rng = np.random.default_rng(0)

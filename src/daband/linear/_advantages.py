@@ -42,7 +42,7 @@ _MIN_LOG_ROUNDS = 100
 #: Minimum number of rounds of a *supported* arm. Only supported arms are chosen by context.
 _MIN_ARM_ROUNDS = 10
 #: The confidence level of the lower limits of gains.
-_CONFIDENCE = 0.99
+_CONFIDENCE_LEVEL = 0.99
 #: The number of random draws from which the quantile of the maximum of correlated normal variables is estimated.
 _N_NORMAL_DRAWS = 20_000
 #: For the linear regression, context values are clipped at this quantile and at one minus this quantile.
@@ -119,30 +119,30 @@ def learn_advantages(
         seed: determines the folds of cross-fitting.
     """
     n, counts = len(arms), np.bincount(arms, minlength=n_arms)
-    is_usable = np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
+    is_allowed = np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
     if n < _MIN_LOG_ROUNDS:
-        return _fit_mean_rewards(contexts.shape[1], arms, rewards, propensities, is_usable)
+        return _fit_mean_rewards(contexts.shape[1], arms, rewards, propensities, is_allowed)
     steps = [fit_ramps(contexts, 1, trim=_CLIP_QUANTILE), fit_ramps(contexts, _MAX_PIECES)]
     designs = [step(contexts) for step in steps]
-    is_supported = is_usable & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
-    is_supported = is_supported if is_supported.any() else is_usable & (counts > 0)
+    is_supported = is_allowed & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
+    is_supported = is_supported if is_supported.any() else is_allowed & (counts > 0)
     splits = [
         _NestedScores(designs[1][:, 1:], arms, rewards, propensities, assign_folds(0, n, _N_FOLDS, split_seed), n_arms)
         for split_seed in range(_N_SPLITS * seed, _N_SPLITS * (seed + 1))
     ]
-    scores = np.mean([nested.scores() for nested in splits], axis=0)
+    scores = np.mean([nested.compute_scores() for nested in splits], axis=0)
     best_arm = int(np.where(is_supported, scores.mean(axis=0), -np.inf).argmax())
     gains = np.zeros((n, len(steps)))
     if by_context and is_supported.sum() > 1:
-        gains = np.mean([_cross_fitted_gains(nested, designs, is_supported, best_arm) for nested in splits], axis=0)
+        gains = np.mean([_compute_gains(nested, designs, is_supported, best_arm) for nested in splits], axis=0)
     estimates = [estimate_mean(gain) for gain in gains.T]
-    quantile = _maximum_quantile(gains)
-    lows = [_lower_limit(estimate, quantile) for estimate in estimates]
-    best_index = int(np.argmax(lows))
+    quantile = _estimate_maximum_quantile(gains)
+    lower_limits = [_compute_lower_limit(estimate, quantile) for estimate in estimates]
+    best_index = int(np.argmax(lower_limits))
     contrasts = _fit_contrasts(designs[best_index], scores, is_supported)
     chosen_arms = _choose_arms(designs[best_index] @ contrasts.T, is_supported, best_arm)
-    changed_fraction = float((chosen_arms != best_arm).mean())
-    evidence = _build_evidence(estimates[best_index], lows[best_index], scores[:, best_arm], best_arm, changed_fraction)
+    fraction = float((chosen_arms != best_arm).mean())
+    evidence = _build_evidence(estimates[best_index], lower_limits[best_index], scores[:, best_arm], best_arm, fraction)
     if not evidence.personalises:
         contrasts = _fit_constants(scores, contrasts.shape[1])
     theta = contrasts + _fit_mean_score(designs[best_index], scores)
@@ -158,43 +158,43 @@ def assess_choices(scores: FloatArray, chosen_arms: IntArray, best_arm: int) -> 
     """
     gains = scores[np.arange(len(chosen_arms)), chosen_arms] - scores[:, best_arm]
     gain = estimate_mean(gains)
-    low = _lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE))
+    low = _compute_lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE_LEVEL))
     return _build_evidence(gain, low, scores[:, best_arm], best_arm, float((chosen_arms != best_arm).mean()))
 
 
-def _cross_fitted_gains(
+def _compute_gains(
     nested: _NestedScores, designs: Sequence[FloatArray], is_supported: BoolArray, best_arm: int
 ) -> FloatArray:
     """Return the gain of each round over the best arm, (n, regressions). No regression has seen the round's fold."""
-    scores = nested.scores()
+    scores = nested.compute_scores()
     gains = np.zeros((len(scores), len(designs)))
     for fold in range(_N_FOLDS):
-        held_out, training = nested.folds == fold, nested.folds != fold
-        inner_scores = nested.scores(excluded=fold)[training]
+        is_held_out = nested.folds == fold
+        inner_scores = nested.compute_scores(excluded=fold)[~is_held_out]
         for index, design in enumerate(designs):
-            theta = _fit_contrasts(design[training], inner_scores, is_supported)
-            arms = _choose_arms(design[held_out] @ theta.T, is_supported, best_arm)
-            fold_scores = scores[held_out]
-            gains[held_out, index] = fold_scores[np.arange(len(arms)), arms] - fold_scores[:, best_arm]
+            theta = _fit_contrasts(design[~is_held_out], inner_scores, is_supported)
+            arms = _choose_arms(design[is_held_out] @ theta.T, is_supported, best_arm)
+            fold_scores = scores[is_held_out]
+            gains[is_held_out, index] = fold_scores[np.arange(len(arms)), arms] - fold_scores[:, best_arm]
     return gains
 
 
 def _fit_mean_rewards(
-    dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, is_usable: BoolArray
+    dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, is_allowed: BoolArray
 ) -> AdvantageModel:
     """Return a model that predicts each arm's mean reward for all contexts, for a log with few rounds.
 
     Rewards are weighted by inverse propensities, and means are shrunk towards the overall mean.
     """
-    weights, n_arms = 1.0 / propensities, len(is_usable)
+    weights, n_arms = 1.0 / propensities, len(is_allowed)
     arm_weights = np.bincount(arms, weights, minlength=n_arms)
     overall_mean = float(weights @ rewards / weights.sum())
     prior_weight = float(weights.mean())
-    sums = np.bincount(arms, weights * rewards, minlength=n_arms)
-    means = (sums + prior_weight * overall_mean) / (arm_weights + prior_weight)
-    best_arm = int(np.where(is_usable & (arm_weights > 0), means, -np.inf).argmax())
-    empty = np.zeros(0)
-    step = PiecewiseStep(np.zeros(0, np.int64), empty, empty, empty, empty, dim)
+    reward_sums = np.bincount(arms, weights * rewards, minlength=n_arms)
+    means = (reward_sums + prior_weight * overall_mean) / (arm_weights + prior_weight)
+    best_arm = int(np.where(is_allowed & (arm_weights > 0), means, -np.inf).argmax())
+    no_ramps = np.zeros(0)
+    step = PiecewiseStep(np.zeros(0, np.int64), no_ramps, no_ramps, no_ramps, no_ramps, dim)
     evidence = LogEvidence(best_arm, float(means[best_arm]), 0.0, math.inf, -math.inf, len(arms), 0.0)
     return AdvantageModel(step, means[:, None], evidence)
 
@@ -220,22 +220,22 @@ class _NestedScores:
         self._sums = RewardSums(_N_FOLDS, n_arms, features, float(rewards.mean()))
         self._sums.add(features, folds, arms, rewards)
 
-    def scores(self, excluded: int | None = None) -> FloatArray:
+    def compute_scores(self, excluded: int | None = None) -> FloatArray:
         """Return the scores (n, K). No model has seen the fold ``excluded``; the scores of its rounds are not valid."""
-        predicted = np.zeros((len(self._arms), self._n_arms))
+        predictions = np.zeros((len(self._arms), self._n_arms))
         penalties = None if excluded is None else self._sums.choose_penalties([excluded])
         for fold in range(self._sums.n_folds):
             if fold != excluded:
-                held_out = self.folds == fold
+                is_held_out = self.folds == fold
                 model = self._sums.fit({fold} if excluded is None else {fold, excluded}, penalties)
-                predicted[held_out] = model.predict(self._features[held_out])
-        return doubly_robust_scores(predicted, self._arms, self._rewards, self._propensities)
+                predictions[is_held_out] = model.predict(self._features[is_held_out])
+        return doubly_robust_scores(predictions, self._arms, self._rewards, self._propensities)
 
 
 def _fit_contrasts(design: FloatArray, scores: FloatArray, is_supported: BoolArray) -> FloatArray:
     """Return coefficients (K, features) of each arm's score minus the mean score of supported arms."""
     contrasts = scores - scores[:, is_supported].mean(axis=1, keepdims=True)
-    path = _ridge_path(design, contrasts[:, is_supported])
+    path = _build_ridge_path(design, contrasts[:, is_supported])
     theta = np.zeros((scores.shape[1], design.shape[1]))
     theta[is_supported] = path.coefficients(path.choose_penalty()).T
     return theta
@@ -250,39 +250,39 @@ def _fit_constants(scores: FloatArray, n_features: int) -> FloatArray:
 
 def _fit_mean_score(design: FloatArray, scores: FloatArray) -> FloatArray:
     """Return coefficients (features,) of the mean score of all arms, which does not affect choices."""
-    path = _ridge_path(design, scores.mean(axis=1, keepdims=True))
+    path = _build_ridge_path(design, scores.mean(axis=1, keepdims=True))
     return path.coefficients(path.choose_penalty())[:, 0]
 
 
-def _ridge_path(design: FloatArray, targets: FloatArray) -> RidgePath:
+def _build_ridge_path(design: FloatArray, targets: FloatArray) -> RidgePath:
     """Return the ridge regressions of targets (n, m) on a design (n, features) with a leading 1."""
     return RidgePath(design.T @ design, design.T @ targets, np.square(targets).sum(axis=0))
 
 
-def _choose_arms(predicted: FloatArray, is_supported: BoolArray, best_arm: int) -> IntArray:
+def _choose_arms(predictions: FloatArray, is_supported: BoolArray, best_arm: int) -> IntArray:
     """Return the supported arm with the largest prediction in each row (n,), or ``best_arm`` on ties."""
-    candidates = np.where(is_supported, predicted, -np.inf)
-    return np.where(candidates[:, best_arm] >= candidates.max(axis=1), best_arm, candidates.argmax(axis=1))
+    scores = np.where(is_supported, predictions, -np.inf)
+    return np.where(scores[:, best_arm] >= scores.max(axis=1), best_arm, scores.argmax(axis=1))
 
 
-def _maximum_quantile(gains: FloatArray) -> float:
+def _estimate_maximum_quantile(gains: FloatArray) -> float:
     """Return the 99% quantile of the largest studentised mean of gains (n, regressions), if their expectations are 0.
 
     The studentised means are approximately normal, with the correlations of the gains.
     """
-    single_quantile = NormalDist().inv_cdf(_CONFIDENCE)
+    single_quantile = NormalDist().inv_cdf(_CONFIDENCE_LEVEL)
     varying_gains = gains[:, gains.std(axis=0) > 0]
     if varying_gains.shape[1] < 2:
         return single_quantile
-    values, vectors = np.linalg.eigh(np.corrcoef(varying_gains.T))
-    draws = np.random.default_rng(0).standard_normal((_N_NORMAL_DRAWS, len(values)))
-    maxima = (draws * np.sqrt(np.maximum(values, 0.0)) @ vectors.T).max(axis=1)
-    return max(single_quantile, float(np.quantile(maxima, _CONFIDENCE)))
+    eigenvalues, eigenvectors = np.linalg.eigh(np.corrcoef(varying_gains.T))
+    draws = np.random.default_rng(0).standard_normal((_N_NORMAL_DRAWS, len(eigenvalues)))
+    maxima = (draws * np.sqrt(np.maximum(eigenvalues, 0.0)) @ eigenvectors.T).max(axis=1)
+    return max(single_quantile, float(np.quantile(maxima, _CONFIDENCE_LEVEL)))
 
 
-def _lower_limit(gain: MeanEstimate, quantile: float) -> float:
+def _compute_lower_limit(gain: MeanEstimate, quantile: float) -> float:
     """Return the lower limit of a gain. The correction for skewness may lower the limit but not raise it."""
-    return min(gain.limit(quantile), gain.value - quantile * gain.error) if gain.error > 0 else 0.0
+    return min(gain.compute_limit(-quantile), gain.value - quantile * gain.error) if gain.error > 0 else 0.0
 
 
 def _build_evidence(gain: MeanEstimate, low: float, scores: FloatArray, best_arm: int, fraction: float) -> LogEvidence:

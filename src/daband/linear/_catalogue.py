@@ -54,13 +54,13 @@ class Catalogue:
     axes: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        size = len(self.mean if self.axes is None else self.axes) + 1
-        if self.vectors.shape != (len(self.names), size) or self.offered.shape != (2, len(self.names)):
+        n_columns = len(self.mean if self.axes is None else self.axes) + 1
+        if self.vectors.shape != (len(self.names), n_columns) or self.offered.shape != (2, len(self.names)):
             raise ValueError(
-                f"{len(self.names)} arms need vectors with {size} columns and offered with 2 rows, got shapes "
+                f"{len(self.names)} arms need vectors with {n_columns} columns and offered with 2 rows, got shapes "
                 f"{self.vectors.shape} and {self.offered.shape}"
             )
-        if not all(np.isfinite(part).all() for part in (self.vectors, self.mean, self.deviation)):
+        if not all(np.isfinite(array).all() for array in (self.vectors, self.mean, self.deviation)):
             raise ValueError("vectors, mean and deviation must be finite")
         if len(self.index) != len(self.names):
             raise InvalidInput("arms must have different names, but two are equal")
@@ -75,12 +75,12 @@ class Catalogue:
         """
         mean, deviation = features.mean(axis=0), features.std(axis=0)
         deviation = np.where(deviation > _MIN_DEVIATION, deviation, 1.0)
-        scaled, axes = np.clip((features - mean) / deviation, -_MAX_DEVIATIONS, _MAX_DEVIATIONS), None
-        if scaled.shape[1] > _MAX_COMPONENTS:
-            axes = np.ascontiguousarray(np.linalg.svd(scaled, full_matrices=False)[2][:_MAX_COMPONENTS])
-        offered_arms = np.ones((2, len(names)), np.bool_) if offered is None else offered
+        scaled_features, axes = np.clip((features - mean) / deviation, -_MAX_DEVIATIONS, _MAX_DEVIATIONS), None
+        if scaled_features.shape[1] > _MAX_COMPONENTS:
+            axes = np.ascontiguousarray(np.linalg.svd(scaled_features, full_matrices=False)[2][:_MAX_COMPONENTS])
+        is_offered = np.ones((2, len(names)), np.bool_) if offered is None else offered
         n_features = len(mean if axes is None else axes)
-        catalogue = cls(tuple(names), np.ones((len(names), n_features + 1)), offered_arms, table, mean, deviation, axes)
+        catalogue = cls(tuple(names), np.ones((len(names), n_features + 1)), is_offered, table, mean, deviation, axes)
         return replace(catalogue, vectors=catalogue._to_vectors(features))
 
     @functools.cached_property
@@ -99,7 +99,7 @@ class Catalogue:
         np.divide(scaled, np.sqrt(max(1, scaled.shape[1])), out=vectors[:, :-1])
         return vectors
 
-    def arm_vectors(self, features: Sequence[Any]) -> FloatArray:
+    def compute_arm_vectors(self, features: Sequence[Any]) -> FloatArray:
         """Return the vectors (n, m + 1) of arms with these features.
 
         The features of an arm are a mapping from column to value, or an array (m,) if the catalogue has no table.
@@ -122,11 +122,11 @@ class Catalogue:
 
     def with_arms(self, names: Sequence[str], features: Sequence[Any]) -> Catalogue:
         """Return the catalogue with further arms, which are offered in both domains."""
-        duplicate = next((name for name in names if name in self.index), None)
-        if duplicate is not None:
-            raise InvalidInput(f"name must be new, but {duplicate!r} is already an arm")
+        duplicate_name = next((name for name in names if name in self.index), None)
+        if duplicate_name is not None:
+            raise InvalidInput(f"name must be new, but {duplicate_name!r} is already an arm")
         new_offered = np.ones((2, len(names)), np.bool_)
-        vectors = np.concatenate([self.vectors, self.arm_vectors(features)])
+        vectors = np.concatenate([self.vectors, self.compute_arm_vectors(features)])
         offered = np.concatenate([self.offered, new_offered], axis=1)
         return replace(self, names=(*self.names, *names), vectors=vectors, offered=offered)
 
@@ -158,27 +158,27 @@ class Catalogue:
             raise InvalidInput("arms must have different ids, but one is given twice")
         indices = list(map(self.index.get, names, itertools.repeat(-1)))
         if all_have_features:
-            return names, indices, self._request_vectors(arms)
-        featured = [position for position, arm in enumerate(arms) if type(arm) in mapping_types and len(arm) > 1]
-        unknown_positions = {position for position, index in enumerate(indices) if index < 0}.difference(featured)
+            return names, indices, self._compute_request_vectors(arms)
+        featured_positions = [i for i, arm in enumerate(arms) if type(arm) in mapping_types and len(arm) > 1]
+        unknown_positions = {i for i, index in enumerate(indices) if index < 0}.difference(featured_positions)
         if unknown_positions:
-            unknown = names[min(unknown_positions)]
+            unknown_name = names[min(unknown_positions)]
             columns = "" if self.table is None else f" ({', '.join(self.table.names)})"
             raise InvalidInput(
-                f"arms: {unknown!r} is not in the catalogue{did_you_mean(unknown, list(self.names)[:1000])}; "
+                f"arms: {unknown_name!r} is not in the catalogue{did_you_mean(unknown_name, list(self.names)[:1000])}; "
                 f"a new arm needs its features{columns}"
             )
-        if not featured:
+        if not featured_positions:
             return names, indices, None
         vectors = self.vectors[indices]
-        vectors[featured] = self._request_vectors([arms[position] for position in featured])
+        vectors[featured_positions] = self._compute_request_vectors([arms[position] for position in featured_positions])
         return names, indices, vectors
 
-    def _request_vectors(self, arms: Sequence[Mapping[str, Any]]) -> FloatArray:
+    def _compute_request_vectors(self, arms: Sequence[Mapping[str, Any]]) -> FloatArray:
         """Return the vectors (n, m + 1) of arms with the columns of the table, or with an array under "features"."""
-        return self.arm_vectors(arms if self.table is not None else [arm.get("features") for arm in arms])
+        return self.compute_arm_vectors(arms if self.table is not None else [arm.get("features") for arm in arms])
 
-    def distances(self, is_known: BoolArray) -> FloatArray:
+    def compute_distances(self, is_known: BoolArray) -> FloatArray:
         """Return the distance of each arm to the nearest known arm, (K,). ``is_known`` (K,) is True for known arms.
 
         The unit is the median distance of a known arm to the nearest known arm with other features, so a typical
@@ -188,17 +188,17 @@ class Catalogue:
         if is_known.sum() < 2:
             return np.full(len(self.names), np.inf)
         known_vectors = self.vectors[is_known]
-        norms, nearest_squares, other_squares = np.square(known_vectors).sum(axis=1), [], []
+        known_squares, nearest_squares, other_squares = np.square(known_vectors).sum(axis=1), [], []
         for vector in self.vectors:
-            squares = norms - 2.0 * (known_vectors @ vector) + vector @ vector
+            squares = known_squares - 2.0 * (known_vectors @ vector) + vector @ vector
             squares[squares < _MIN_SQUARED_DISTANCE] = 0.0
             nearest_squares.append(squares.min())
             other_squares.append(squares[squares > 0.0].min(initial=np.inf))  # to the nearest arm with other features
         known_other_squares = np.array(other_squares)[is_known]
         is_finite = np.isfinite(known_other_squares)
         squared_unit = np.median(known_other_squares[is_finite]) if is_finite.any() else 1.0
-        differs = np.square(self.vectors - known_vectors[0]) > _MIN_SQUARED_DISTANCE
-        has_unknown_effect = differs[:, ~differs[is_known].any(axis=0)].any(axis=1)
+        has_other_value = np.square(self.vectors - known_vectors[0]) > _MIN_SQUARED_DISTANCE
+        has_unknown_effect = has_other_value[:, ~has_other_value[is_known].any(axis=0)].any(axis=1)
         return np.where(has_unknown_effect, np.inf, np.sqrt(np.array(nearest_squares) / squared_unit))
 
     def state(self) -> dict[str, Any]:

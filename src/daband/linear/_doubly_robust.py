@@ -57,29 +57,30 @@ class RidgePath:
         covariance = gram[1:, 1:] / self.n_rows - np.outer(self._centre, self._centre)
         eigenvalues, self._eigenvectors = np.linalg.eigh(covariance)
         self._eigenvalues = np.maximum(eigenvalues, 0.0)
-        self._projected = self._eigenvectors.T @ (moment[1:] / self.n_rows - np.outer(self._centre, self._mean))
+        self._projected_moment = self._eigenvectors.T @ (moment[1:] / self.n_rows - np.outer(self._centre, self._mean))
         self._variance = np.maximum(squares / self.n_rows - self._mean**2, 0.0)
 
     def choose_penalty(self) -> float:
         """Return the penalty with the smallest generalised cross-validation error, summed over the m targets."""
-        penalised = self._eigenvalues + _PENALTIES[:, None]
-        degrees_of_freedom = 1.0 + (self._eigenvalues / penalised).sum(axis=1)
-        explained = ((2.0 - self._eigenvalues / penalised) / penalised) @ (self._projected**2)
-        residual = np.maximum(self._variance - explained, 0.0).sum(axis=1)
+        penalised_eigenvalues = self._eigenvalues + _PENALTIES[:, None]
+        shrinkage_factors = self._eigenvalues / penalised_eigenvalues
+        degrees_of_freedom = 1.0 + shrinkage_factors.sum(axis=1)
+        explained_variances = ((2.0 - shrinkage_factors) / penalised_eigenvalues) @ (self._projected_moment**2)
+        residual_variance = np.maximum(self._variance - explained_variances, 0.0).sum(axis=1)
         residual_fraction = 1.0 - degrees_of_freedom / self.n_rows
         is_allowed = residual_fraction > 1.0 - _MAX_FREEDOM_FRACTION
         if not is_allowed.any():
             return float(_PENALTIES[-1])
-        errors = np.where(is_allowed, residual / np.maximum(residual_fraction, 1e-9) ** 2, np.inf)
+        errors = np.where(is_allowed, residual_variance / np.maximum(residual_fraction, 1e-9) ** 2, np.inf)
         return float(_PENALTIES[np.argmin(errors)])
 
-    def coefficients(self, penalty: float, prior: FloatArray | float | None = None) -> FloatArray:
+    def coefficients(self, penalty: float, prior_mean: FloatArray | float | None = None) -> FloatArray:
         """Return intercept and slopes, (1 + d, m), for a penalty per row.
 
-        With ``prior``, the mean of a target is computed as if there were one more row with the target ``prior``.
+        With ``prior_mean``, the mean of a target is computed as if one more row had the target ``prior_mean``.
         """
-        slopes = self._eigenvectors @ (self._projected / (self._eigenvalues + penalty)[:, None])
-        mean = self._mean if prior is None else (self.n_rows * self._mean + prior) / (self.n_rows + 1.0)
+        slopes = self._eigenvectors @ (self._projected_moment / (self._eigenvalues + penalty)[:, None])
+        mean = self._mean if prior_mean is None else (self.n_rows * self._mean + prior_mean) / (self.n_rows + 1.0)
         return np.concatenate([(mean - self._centre @ slopes)[None], slopes])
 
 
@@ -182,12 +183,12 @@ class RewardModel:
     def predict(self, features: FloatArray) -> FloatArray:
         """Return rewards (n, K) for features (n, d), or (n, K, d) with a context per arm."""
         rows = self._standardise(features.reshape(math.prod(features.shape[:-1]), features.shape[-1]))
-        predicted = rows @ self._coefficients[:, 1:].T + self._coefficients[:, 0]
-        predicted = predicted.reshape(len(features), -1)
-        return np.clip(predicted, *self._bounds, out=predicted)
+        predictions = rows @ self._coefficients[:, 1:].T + self._coefficients[:, 0]
+        predictions = predictions.reshape(len(features), -1)
+        return np.clip(predictions, *self._bounds, out=predictions)
 
 
-def _solve_ridge(gram: FloatArray, penalty: float, prior: float) -> FloatArray:
+def _solve_ridge(gram: FloatArray, penalty: float, prior_mean: float) -> FloatArray:
     """Return ``RidgePath.coefficients`` (1 + d,) for one penalty and one target, but faster.
 
     ``gram`` (d + 2, d + 2) has the columns of ``RewardSums``: a constant, the features and the reward.
@@ -195,19 +196,19 @@ def _solve_ridge(gram: FloatArray, penalty: float, prior: float) -> FloatArray:
     n_rounds = gram[0, 0]
     centre = gram[0, 1:] / n_rounds
     covariance = gram[1:, 1:] / n_rounds - np.outer(centre, centre)
-    penalised = covariance[:-1, :-1] + penalty * np.eye(len(covariance) - 1)
-    slopes = np.linalg.solve(penalised, covariance[:-1, -1])
-    mean = (gram[0, -1] + prior) / (n_rounds + 1.0)
+    penalised_covariance = covariance[:-1, :-1] + penalty * np.eye(len(covariance) - 1)
+    slopes = np.linalg.solve(penalised_covariance, covariance[:-1, -1])
+    mean = (gram[0, -1] + prior_mean) / (n_rounds + 1.0)
     return np.concatenate([[mean - centre[:-1] @ slopes], slopes])
 
 
 def doubly_robust_scores(
-    predicted: FloatArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray
+    predictions: FloatArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray
 ) -> FloatArray:
     """Return the scores (n, K) from predicted rewards (n, K) and logged arms, rewards and propensities (n,)."""
-    scores = predicted.copy()
+    scores = predictions.copy()
     rows = np.arange(len(arms))
-    scores[rows, arms] += (rewards - predicted[rows, arms]) / propensities
+    scores[rows, arms] += (rewards - predictions[rows, arms]) / propensities
     return scores
 
 
@@ -217,9 +218,9 @@ def assign_folds(first_row: int, n_rows: int, n_folds: int, seed: int) -> IntArr
     The fold of a row depends only on its index and the seed. The rows from 0 on are divided into blocks of ``n_folds``
     rows, and each block has one row in every fold.
     """
-    block, skipped = divmod(first_row, n_folds)
-    draws = draw_uniforms(make_draw_key(seed), block, -(-(skipped + n_rows) // n_folds), n_folds)
-    return draws.argsort(axis=1).reshape(-1)[skipped : skipped + n_rows]
+    first_block, n_skipped = divmod(first_row, n_folds)
+    draws = draw_uniforms(make_draw_key(seed), first_block, -(-(n_skipped + n_rows) // n_folds), n_folds)
+    return draws.argsort(axis=1).reshape(-1)[n_skipped : n_skipped + n_rows]
 
 
 # Features of contexts.
@@ -230,27 +231,27 @@ def extract_features(*batches: AnyArray) -> list[FloatArray]:
 
     Contexts with more than 256 dimensions become their first 64 principal components, fitted to all batches together.
     """
-    size = math.prod(batches[0].shape[1:])
-    flat_batches = [batch.reshape(-1, size) for batch in batches]
-    sampled = flat_batches if needs_components(size) else []
-    samples = [batch[sample_rows(len(batch), batch[0].nbytes)] for batch in sampled]
-    to_features = build_feature_map(size, samples)
+    dim = math.prod(batches[0].shape[1:])
+    flat_batches = [batch.reshape(-1, dim) for batch in batches]
+    sampled_batches = flat_batches if needs_components(dim) else []
+    samples = [batch[sample_rows(len(batch), batch[0].nbytes)] for batch in sampled_batches]
+    to_features = build_feature_map(dim, samples)
     return [to_features(batch) for batch in flat_batches]
 
 
-def build_feature_map(size: int, samples: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:
-    """Return a function from rows (n, size) to features (n, d).
+def build_feature_map(dim: int, samples: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:
+    """Return a function from rows (n, dim) to features (n, d).
 
-    Rows with more than 256 numbers become principal components, which are fitted to ``samples``.
+    Rows with more than 256 dimensions become principal components, which are fitted to ``samples``.
     """
-    if not needs_components(size):
+    if not needs_components(dim):
         return to_floats
     return PCA(min(_N_COMPONENTS, sum(map(len, samples)))).fit(*samples)
 
 
-def needs_components(size: int) -> bool:
+def needs_components(dim: int) -> bool:
     """Return True if contexts with this many dimensions are reduced to principal components."""
-    return size > _MAX_DIMENSIONS
+    return dim > _MAX_DIMENSIONS
 
 
 def sample_rows(n: int, row_bytes: int) -> IntArray:

@@ -14,21 +14,21 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray, read_array, to_floats
 from daband.errors import InvalidInput
-from daband.linear._primal_ridge import Episode, PrimalRidge, check_norm, squared_norms
+from daband.linear._primal_ridge import Episode, PrimalRidge, check_norm, compute_squared_norms
 
-#: The number of rows of a tile of ``inner_products``.
+#: The number of rows of a tile of ``compute_inner_products``.
 _TILE_ROWS = 256
 #: All integers up to this one are exact in float32.
 _MAX_EXACT_INTEGER = 1 << 24
-#: The number of columns of a tile of ``inner_products``, for floating-point numbers.
+#: The number of columns of a tile of ``compute_inner_products``, for floating-point numbers.
 _TILE_COLUMNS = 2048
 #: The size of a chunk of a ``ContextStore``, in bytes.
 _CHUNK_BYTES = 32 << 20
 #: The number of contexts that are scored at a time.
-_SCORED_ROWS = 256
+_SCORE_BLOCK_ROWS = 256
 
 
-def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
+def compute_inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
     """Return the inner products (m, n) of the rows of ``left`` (m, d) and ``right`` (n, d).
 
     Bytes are scaled from 0..255 to [0, 1]. Values are converted tile by tile, in one small buffer. Unsigned integers
@@ -57,8 +57,8 @@ def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
             if is_exact:
                 tile -= 128.0
             total[:, rows] += left_values[:, columns] @ tile.T
-    for side in (left, right):
-        if side.dtype.kind == "u":
+    for operand in (left, right):
+        if operand.dtype.kind == "u":
             total /= 255.0
     return total
 
@@ -90,15 +90,15 @@ class ContextStore:
         if not self._chunks:
             self._channel_axis = next((axis for axis in (1, 2) if self._is_grey(rows, axis)), None)
         elif rows.dtype != self._chunks[0].dtype:
-            self._replace(to_floats(self.array()))
+            self._replace_rows(to_floats(self.to_array()))
             rows = to_floats(rows)
         elif self._channel_axis is not None and not self._is_grey(rows, self._channel_axis):
-            self._replace(self.array())
+            self._replace_rows(self.to_array())
         if self._channel_axis is not None:
             rows = self._split_channels(rows, self._channel_axis).take(0, axis=self._channel_axis)
-        self._add(rows)
+        self._append_rows(rows)
 
-    def _add(self, rows: AnyArray) -> None:
+    def _append_rows(self, rows: AnyArray) -> None:
         """Copy rows into the last chunk, and into new chunks as needed."""
         if not self._chunks:
             self._rows_per_chunk = max(16, _CHUNK_BYTES // max(1, rows.shape[1] * rows.dtype.itemsize))
@@ -111,14 +111,14 @@ class ContextStore:
             self._n_filled += n_copied
             rows = rows[n_copied:]
 
-    def inner_products(self, contexts: AnyArray) -> FloatArray:
+    def compute_inner_products(self, contexts: AnyArray) -> FloatArray:
         """Return the inner products of contexts (B, d) with all stored contexts, (B, n)."""
         if not self._chunks:
             return np.zeros((len(contexts), 0))
         if self._channel_axis is not None:
             dtype = np.uint16 if contexts.dtype == np.uint8 else np.float64
             contexts = self._split_channels(contexts, self._channel_axis).sum(axis=self._channel_axis, dtype=dtype)
-        return np.concatenate([inner_products(contexts, chunk) for chunk in self._filled_chunks()], axis=1)
+        return np.concatenate([compute_inner_products(contexts, chunk) for chunk in self._get_filled_chunks()], axis=1)
 
     def truncate(self, n: int) -> None:
         """Drop all rows but the first ``n``."""
@@ -126,16 +126,16 @@ class ContextStore:
         self._chunks = self._chunks[:n_chunks]
         self._n_filled = n - (n_chunks - 1) * self._rows_per_chunk if n_chunks else 0
 
-    def array(self) -> AnyArray:
+    def to_array(self) -> AnyArray:
         """Return a copy of all rows as one array, (n, d)."""
         if not self._chunks:
             return np.zeros((0, self.dim))
-        rows = np.concatenate(self._filled_chunks())
+        rows = np.concatenate(self._get_filled_chunks())
         if self._channel_axis is None:
             return rows
         return np.repeat(np.expand_dims(rows, self._channel_axis), 3, axis=self._channel_axis).reshape(-1, self.dim)
 
-    def _filled_chunks(self) -> list[AnyArray]:
+    def _get_filled_chunks(self) -> list[AnyArray]:
         """Return the chunks without unused rows."""
         return [*self._chunks[:-1], self._chunks[-1][: self._n_filled]]
 
@@ -151,10 +151,10 @@ class ContextStore:
         channels = np.moveaxis(self._split_channels(rows, axis), axis, 0)
         return np.array_equal(channels[0], channels[1]) and np.array_equal(channels[0], channels[2])
 
-    def _replace(self, rows: AnyArray) -> None:
+    def _replace_rows(self, rows: AnyArray) -> None:
         """Replace all stored rows by these, with all channels."""
         self._chunks, self._n_filled, self._channel_axis = [], 0, None
-        self._add(rows)
+        self._append_rows(rows)
 
 
 #: The number of rows of T per block. A block has as many columns as its last row, so half of T is not stored.
@@ -167,38 +167,38 @@ class _InverseFactor:
     def __init__(self) -> None:
         #: T in blocks of 256 rows. Block i has the columns up to its last row, (256, 256 (i + 1)).
         self.blocks: list[FloatArray] = []
-        #: The number of rounds.
-        self.n = 0
+        self.n_rounds = 0
         #: The indices of the rounds in the ``ContextStore``.
-        self.rounds: list[int] = []
+        self.round_indices: list[int] = []
         #: T [r, 1], (n, 2).
-        self.weights = np.zeros((0, 2))
+        self.projected_targets = np.zeros((0, 2))
 
     def apply(self, products: FloatArray) -> FloatArray:
         """Return v = T k, (n, B), for the inner products k (n, B) of this head's rounds with contexts."""
-        v = np.empty((self.n, products.shape[1]))
+        v = np.empty((self.n_rounds, products.shape[1]))
         for index, block in enumerate(self.blocks):
             start = index * _BLOCK_ROWS
-            stop = min(start + _BLOCK_ROWS, self.n)
+            stop = min(start + _BLOCK_ROWS, self.n_rounds)
             v[start:stop] = block[: stop - start, :stop] @ products[:stop]
         return v
 
-    def compute_extension(self, v: FloatArray, inner: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the rows of T (m, n + m) and the weights (m, 2) of m new rounds, without changing anything.
+    def compute_extension(self, v: FloatArray, gram: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the rows of T (m, n + m) and of T [r, 1] (m, 2) for m new rounds, without changing anything.
 
-        ``v`` (n, m) is the result of ``apply`` for the new contexts. ``inner`` (m, m) are the inner products of the new
+        ``v`` (n, m) is the result of ``apply`` for the new contexts. ``gram`` (m, m) are the inner products of the new
         contexts, plus ridge I. ``targets`` (m, 2) are the rewards and ones.
         """
-        corner = np.linalg.inv(np.linalg.cholesky(inner - v.T @ v))
-        left = -corner @ self.apply_transposed(v)
-        return np.concatenate([left, np.tril(corner)], axis=1), corner @ (targets - v.T @ self.weights)
+        right_block = np.linalg.inv(np.linalg.cholesky(gram - v.T @ v))
+        left_block = -right_block @ self.apply_transposed(v)
+        new_rows = np.concatenate([left_block, np.tril(right_block)], axis=1)
+        return new_rows, right_block @ (targets - v.T @ self.projected_targets)
 
-    def extend(self, rows: FloatArray, weights: FloatArray, rounds: IntArray) -> None:
-        """Append the rows and weights that ``compute_extension`` returned, for rounds with these indices (m,)."""
-        self.weights = np.concatenate([self.weights, weights])
-        self.rounds.extend(int(index) for index in rounds)
-        n_before = self.n
-        self.n += len(rows)
+    def extend(self, rows: FloatArray, projected_targets: FloatArray, round_indices: IntArray) -> None:
+        """Append both results of ``compute_extension``, for rounds with these indices (m,)."""
+        self.projected_targets = np.concatenate([self.projected_targets, projected_targets])
+        self.round_indices.extend(int(index) for index in round_indices)
+        n_before = self.n_rounds
+        self.n_rounds += len(rows)
         for offset in range(len(rows)):
             block, row = divmod(n_before + offset, _BLOCK_ROWS)
             if block == len(self.blocks):
@@ -208,18 +208,18 @@ class _InverseFactor:
 
     def truncate(self, n: int) -> None:
         """Drop all rounds but the first ``n``."""
-        self.n = n
-        self.rounds, self.weights = self.rounds[:n], self.weights[:n]
+        self.n_rounds = n
+        self.round_indices, self.projected_targets = self.round_indices[:n], self.projected_targets[:n]
         self.blocks = self.blocks[: -(-n // _BLOCK_ROWS)]
         if n % _BLOCK_ROWS:
             self.blocks[-1][n % _BLOCK_ROWS :] = 0.0
 
     def apply_transposed(self, v: FloatArray) -> FloatArray:
         """Return (T' v)' for v (n, m), which is (m, n)."""
-        products = np.zeros((v.shape[1], self.n))
+        products = np.zeros((v.shape[1], self.n_rounds))
         for index, block in enumerate(self.blocks):
             start = index * _BLOCK_ROWS
-            stop = min(start + _BLOCK_ROWS, self.n)
+            stop = min(start + _BLOCK_ROWS, self.n_rounds)
             products[:, :stop] += v[start:stop].T @ block[: stop - start, :stop]
         return products
 
@@ -252,17 +252,17 @@ class DualRidge:
     @property
     def counts(self) -> IntArray:
         """The number of rounds of each head, (heads,)."""
-        return np.array([factor.n for factor in self._factors], np.int64)
+        return np.array([factor.n_rounds for factor in self._factors], np.int64)
 
     def coefficients(self, centre: float = 0.0) -> FloatArray:
         """Return the coefficients (heads, d) of rewards minus ``centre``."""
-        contexts = to_floats(self.store.array())
-        rewards_minus_centre = np.array([[1.0], [-centre]])
-        rows = [
-            factor.apply_transposed(factor.weights @ rewards_minus_centre)[0] @ contexts[factor.rounds]
+        contexts = to_floats(self.store.to_array())
+        combination = np.array([[1.0], [-centre]])  # rewards minus the centre times ones
+        coefficients = [
+            factor.apply_transposed(factor.projected_targets @ combination)[0] @ contexts[factor.round_indices]
             for factor in self._factors
         ]
-        return np.stack(rows)
+        return np.stack(coefficients)
 
     def add_heads(self, n: int) -> None:
         """Append ``n`` heads without rounds."""
@@ -277,28 +277,28 @@ class DualRidge:
         ``centre`` is the prior mean of rewards. If ``with_bonuses`` is False, variances are 0.
         """
         mean, variance = np.empty((len(contexts), self.n_heads)), np.zeros((len(contexts), self.n_heads))
-        for start in range(0, len(contexts), _SCORED_ROWS):
-            rows = slice(start, start + _SCORED_ROWS)
-            norms = squared_norms(contexts[rows])
-            products = self.store.inner_products(contexts[rows]).T
+        for start in range(0, len(contexts), _SCORE_BLOCK_ROWS):
+            rows = slice(start, start + _SCORE_BLOCK_ROWS)
+            squares = compute_squared_norms(contexts[rows])
+            products = self.store.compute_inner_products(contexts[rows]).T
             for head, factor in enumerate(self._factors):
-                v = factor.apply(products[factor.rounds])
-                mean[rows, head] = centre + (factor.weights @ (1.0, -centre)) @ v
+                v = factor.apply(products[factor.round_indices])
+                mean[rows, head] = centre + (factor.projected_targets @ (1.0, -centre)) @ v
                 if with_bonuses:
-                    variance[rows, head] = (norms - np.einsum("nb,nb->b", v, v)) / self.ridge
+                    variance[rows, head] = (squares - np.einsum("nb,nb->b", v, v)) / self.ridge
         return mean, np.maximum(variance, 0.0)
 
     def start_episode(self, contexts: AnyArray) -> Episode:
         """Return the predictions for an episode with these contexts (B, d)."""
-        products = inner_products(contexts, contexts)
-        stored_products = self.store.inner_products(contexts).T
-        v_by_head = [factor.apply(stored_products[factor.rounds]) for factor in self._factors]
-        self._last_episode = (contexts, products, v_by_head)
+        products = compute_inner_products(contexts, contexts)
+        stored_products = self.store.compute_inner_products(contexts).T
+        head_vs = [factor.apply(stored_products[factor.round_indices]) for factor in self._factors]
+        self._last_episode = (contexts, products, head_vs)
         covariance = np.empty((self.n_heads, len(contexts), len(contexts)))
         mean = np.empty((2, len(contexts), self.n_heads))
-        for head, (factor, v) in enumerate(zip(self._factors, v_by_head, strict=True)):
+        for head, (factor, v) in enumerate(zip(self._factors, head_vs, strict=True)):
             covariance[head] = (products - v.T @ v) / self.ridge
-            mean[:, :, head] = factor.weights.T @ v
+            mean[:, :, head] = factor.projected_targets.T @ v
         variance = np.maximum(np.ascontiguousarray(np.einsum("hbb->bh", covariance)), 0.0)
         return Episode(covariance, np.zeros((0, 0)), True, mean, variance)
 
@@ -306,44 +306,45 @@ class DualRidge:
         """Learn from a batch of rounds: contexts (B, d), the head of each round and its targets (B, 2)."""
         check_norm(contexts, self.ridge)
         last_episode, self._last_episode = self._last_episode, None
-        n_before, n_by_head = len(self.store), [factor.n for factor in self._factors]
+        n_before, n_by_head = len(self.store), [factor.n_rounds for factor in self._factors]
         try:
             if last_episode is not None and last_episode[0] is contexts:
-                self._update_block(contexts, heads, targets, *last_episode[1:])
+                _, products, head_vs = last_episode
+                self._update_block(contexts, heads, targets, products, head_vs)
                 return
             for start in range(0, len(contexts), _BLOCK_ROWS):
                 block = slice(start, start + _BLOCK_ROWS)
-                products = inner_products(contexts[block], contexts[block])
-                stored_products = self.store.inner_products(contexts[block]).T
-                v_by_head = [factor.apply(stored_products[factor.rounds]) for factor in self._factors]
-                self._update_block(contexts[block], heads[block], targets[block], products, v_by_head)
+                products = compute_inner_products(contexts[block], contexts[block])
+                stored_products = self.store.compute_inner_products(contexts[block]).T
+                head_vs = [factor.apply(stored_products[factor.round_indices]) for factor in self._factors]
+                self._update_block(contexts[block], heads[block], targets[block], products, head_vs)
         except np.linalg.LinAlgError:
             self._truncate(n_before, n_by_head)
             raise InvalidInput(
                 f"contexts are too large for ridge={self.ridge:g} in floating-point arithmetic (the largest squared "
-                f"norm is {float(squared_norms(contexts).max()):.3g}); scale them down or raise the ridge"
+                f"norm is {float(compute_squared_norms(contexts).max()):.3g}); scale them down or raise the ridge"
             ) from None
 
     def to_primal(self) -> PrimalRidge:
         """Return the same regressions in the primal form."""
         primal = PrimalRidge(self.n_heads, self.dim, self.ridge)
-        primal.fit(self.store.array(), np.array(self._heads, np.int64), self._targets)
+        primal.fit(self.store.to_array(), np.array(self._heads, np.int64), self._targets)
         return primal
 
-    def cost_per_decision(self) -> float:
+    def compute_decision_cost(self) -> float:
         """Return the number of multiplications per decision: inner products with all rounds, and T k of each head."""
         return float(len(self.store) * self.dim + (self.counts.astype(np.float64) ** 2).sum())
 
     def state(self) -> dict[str, AnyArray]:
         """Return the arrays from which ``restore`` continues bit for bit."""
         arrays: dict[str, AnyArray] = {
-            "contexts": self.store.array(),
+            "contexts": self.store.to_array(),
             "heads": np.array(self._heads, np.int64),
             "targets": self._targets,
             "n_heads": np.array([self.n_heads], np.int64),
         }
         for head, factor in enumerate(self._factors):
-            arrays[f"weights.{head}"] = factor.weights
+            arrays[f"weights.{head}"] = factor.projected_targets
             for index, block in enumerate(factor.blocks):
                 arrays[f"factor.{head}.{index}"] = block
         return arrays
@@ -361,31 +362,31 @@ class DualRidge:
         factors = []
         for head in range(self.n_heads):
             factor = _InverseFactor()
-            factor.rounds = np.flatnonzero(heads == head).tolist()
-            factor.n = len(factor.rounds)
-            factor.weights = read_array(state, f"weights.{head}", np.zeros((factor.n, 2)))
+            factor.round_indices = np.flatnonzero(heads == head).tolist()
+            factor.n_rounds = len(factor.round_indices)
+            factor.projected_targets = read_array(state, f"weights.{head}", np.zeros((factor.n_rounds, 2)))
             factor.blocks = [
                 read_array(state, f"factor.{head}.{index}", np.empty((_BLOCK_ROWS, (index + 1) * _BLOCK_ROWS)))
-                for index in range(-(-factor.n // _BLOCK_ROWS))
+                for index in range(-(-factor.n_rounds // _BLOCK_ROWS))
             ]
             factors.append(factor)
         self._heads, self._targets, self._last_episode = heads.tolist(), targets, None
         self.store, self._factors = store, factors
 
     def _update_block(
-        self, contexts: AnyArray, heads: IntArray, targets: FloatArray, products: FloatArray, by_head: list[FloatArray]
+        self, contexts: AnyArray, heads: IntArray, targets: FloatArray, products: FloatArray, head_vs: list[FloatArray]
     ) -> None:
-        """Learn a block of rounds, given the inner products (B, B) of its contexts, and v (n, B) ``by_head``."""
+        """Learn a block of rounds, given the inner products (B, B) of its contexts, and v (n, B) of each head."""
         first_round = len(self.store)
         extensions = []
         for head in np.unique(heads):
             rows = np.flatnonzero(heads == head)
             factor = self._factors[head]
-            inner = products[np.ix_(rows, rows)] + self.ridge * np.eye(len(rows))
-            extension = factor.compute_extension(by_head[head][:, rows], inner, targets[rows])
+            gram = products[np.ix_(rows, rows)] + self.ridge * np.eye(len(rows))
+            extension = factor.compute_extension(head_vs[head][:, rows], gram, targets[rows])
             extensions.append((factor, extension, first_round + rows))
-        for factor, extension, rounds in extensions:
-            factor.extend(*extension, rounds)
+        for factor, extension, round_indices in extensions:
+            factor.extend(*extension, round_indices)
         self.store.append(contexts)
         self._heads.extend(int(head) for head in heads)
         self._targets = np.concatenate([self._targets, targets])

@@ -60,7 +60,7 @@ def count_effects(n_arms: int) -> int:
     return min(n_arms, _MAX_EFFECTS)
 
 
-def _effect_indices(indices: IntArray, n_products: int) -> IntArray:
+def _get_effect_indices(indices: IntArray, n_products: int) -> IntArray:
     """Return the feature indices of the effects of arms with these ``indices``; ``n_products`` products come first."""
     return n_products + indices % _MAX_EFFECTS
 
@@ -80,7 +80,7 @@ def compute_arm_heads(
     c, m, is_known = dim + 1, vectors.shape[1], indices >= 0
     p = c * m  # the number of products of c context columns and m arm features
     arm_theta = vectors @ theta[:p].reshape(c, m).T
-    effects = _effect_indices(indices[is_known], p)
+    effects = _get_effect_indices(indices[is_known], p)
     arm_theta[is_known, -1] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return arm_theta, None
@@ -109,7 +109,7 @@ def score_one(
     """
     c, m, is_known = len(context), vectors.shape[1], indices >= 0
     p = c * m  # the number of products of c context columns and m arm features
-    effects = _effect_indices(indices[is_known], p)
+    effects = _get_effect_indices(indices[is_known], p)
     mean = vectors @ (context @ theta[:p].reshape(c, m))
     mean[is_known] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
@@ -134,7 +134,7 @@ def compute_joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
     vector_products = (vectors[:, :, None] * vectors[:, None, :]).reshape(n_arms, -1)
     products = (sums.gram.reshape(n_arms, -1).T @ vector_products).reshape(c, c, m, m).transpose(0, 2, 1, 3)
     joint.gram[0, :p, :p] = products.reshape(p, p)
-    effects = _effect_indices(np.arange(n_arms), p)
+    effects = _get_effect_indices(np.arange(n_arms), p)
     effect_rows = _EFFECT_SCALE * (sums.gram[:, :, -1:] * vectors[:, None, :]).reshape(n_arms, p)
     np.add.at(joint.gram[0, :, :p], effects, effect_rows)
     joint.gram[0, :p, p:] = joint.gram[0, p:, :p].T
@@ -153,17 +153,17 @@ class JointHead:
         vectors: the vectors of the arms, (K, m). The last number of each is 1.
         dim: the number of context features, d.
         ridge: the penalty of all coefficients, before ``fit_penalties``.
-        unit_norm: True if contexts have norm 1, like the features of a network. They are then multiplied by sqrt(d), so
-            that their numbers have about the size of standardised ones.
+        has_unit_norm: True if contexts have norm 1, like the features of a network. They are then multiplied by
+            sqrt(d), so that their values have about the size of standardised values.
     """
 
     #: The form of the statistics, as in ``RidgeHead``.
     form = "primal"
 
-    def __init__(self, *, vectors: FloatArray, dim: int, ridge: float, unit_norm: bool = False) -> None:
+    def __init__(self, *, vectors: FloatArray, dim: int, ridge: float, has_unit_norm: bool = False) -> None:
         self.dim, self.ridge, self.vectors = dim, ridge, vectors
         #: The factor of contexts.
-        self._scale = math.sqrt(dim) if unit_norm else 1.0
+        self._context_scale = math.sqrt(dim) if has_unit_norm else 1.0
         n_features = count_features(dim, vectors)
         check_memory(24.0 * n_features * n_features, f"{n_features:,} products of contexts and arm features")
         self.statistics = PrimalRidge(1, n_features, ridge)
@@ -172,7 +172,7 @@ class JointHead:
         #: The variance of rewards around predictions, in units of the rewards' variance.
         self.noise_variance = 1.0
         #: The number of rounds at the last ``fit_penalties``.
-        self._fitted_rounds = 0.0
+        self._n_fitted_rounds = 0.0
         #: The sum of the weights of each arm's rounds, (K,).
         self._arm_weights: FloatArray = np.zeros(len(vectors))
 
@@ -188,10 +188,11 @@ class JointHead:
         iteration sets the penalty of a group of coefficients to the noise times its degrees of freedom, divided by the
         sum of its squared coefficients.
         """
-        ridge, groups, n_rounds = self.statistics, self._penalty_groups(), moments.count
-        if n_rounds < max(ridge.dim, 2.0 * self._fitted_rounds):
+        ridge, groups, n_rounds = self.statistics, self._get_penalty_groups(), moments.count
+        if n_rounds < max(ridge.dim, 2.0 * self._n_fitted_rounds):
             return
-        gram, moment = ridge.gram(0), (ridge._moment[0, 0] - moments.centre * ridge._moment[0, 1]) / moments.scale
+        gram = ridge.compute_gram(0)
+        moment = (ridge._moment[0, 0] - moments.centre * ridge._moment[0, 1]) / moments.scale
         gram[np.diag_indices(ridge.dim)] -= self.penalties[groups]
         squares = (moments.squared_differences + n_rounds * (moments.mean - moments.centre) ** 2) / moments.scale**2
         group_sizes = np.bincount(groups, minlength=3)
@@ -202,15 +203,15 @@ class JointHead:
             theta_squares = np.bincount(groups, theta * theta, minlength=3)
             residual_squares = max(squares - 2.0 * theta @ moment + theta @ gram @ theta, 1e-6 * squares, 1e-12)
             self.noise_variance = float(residual_squares / max(n_rounds - degrees_of_freedom.sum(), 1.0))
-            optimal = self.noise_variance * np.maximum(degrees_of_freedom, 1e-9) / np.maximum(theta_squares, 1e-12)
-            old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optimal / self.ridge, *_PENALTY_RANGE)
+            optima = self.noise_variance * np.maximum(degrees_of_freedom, 1e-9) / np.maximum(theta_squares, 1e-12)
+            old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optima / self.ridge, *_PENALTY_RANGE)
             if np.abs(np.log(self.penalties / old_penalties)).max() < 0.05:
                 break
         ridge._gram[0], ridge._n_pending[0] = gram + np.diag(self.penalties[groups]), 0
         ridge._invert(0)
-        self._fitted_rounds = n_rounds
+        self._n_fitted_rounds = n_rounds
 
-    def _penalty_groups(self) -> IntArray:
+    def _get_penalty_groups(self) -> IntArray:
         """Return the index (F,) in ``penalties`` of each coefficient's penalty."""
         m, groups = self.vectors.shape[1], np.full(self.statistics.dim, 2)
         groups[: self._n_products] = np.arange(self._n_products) % m < m - 1
@@ -230,7 +231,7 @@ class JointHead:
         self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, with_bonuses: bool = True
     ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses (B, K), as ``RidgeHead.score`` does."""
-        contexts = self._context_rows(features)
+        contexts = self._to_context_rows(features)
         scale *= math.sqrt(self.noise_variance)
         if len(contexts) <= _MAX_SINGLE_ROWS:
             indices = np.arange(len(self.vectors))
@@ -242,7 +243,7 @@ class JointHead:
         return centre + mean, scale * np.sqrt(np.maximum(variance, 0.0))
 
     def compute_arm_regressions(self, centre: float, with_bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
-        """Return the regression of each arm on the rows of ``_context_rows``, as ``compute_arm_heads`` does."""
+        """Return the regression of each arm on the rows of ``_to_context_rows``, as ``compute_arm_heads`` does."""
         theta, inverse = self._get_regression(centre, with_bonuses)
         return compute_arm_heads(theta, inverse, self.vectors, np.arange(len(self.vectors)), self.dim)
 
@@ -250,25 +251,25 @@ class JointHead:
         """Return the coefficients (F,) of the joint regression, and its inverse (F, F) or None without bonuses."""
         return self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if with_bonuses else None
 
-    def _context_rows(self, features: AnyArray) -> FloatArray:
-        """Return contexts (B, d) as ``append_one`` does, (B, d + 1), multiplied by ``_scale``."""
-        return append_one(to_floats(features), self._scale)
+    def _to_context_rows(self, features: AnyArray) -> FloatArray:
+        """Return contexts (B, d) as ``append_one`` does, (B, d + 1), multiplied by ``_context_scale``."""
+        return append_one(to_floats(features), self._context_scale)
 
     def decide_row(self, *_: Any) -> None:
         """Return None: this head has no compiled decision for single rows."""
 
-    def _joint_features(self, features: AnyArray, arms: IntArray) -> FloatArray:
+    def _compute_joint_features(self, features: AnyArray, arms: IntArray) -> FloatArray:
         """Return the joint features (B, F) of each context (B, d) with its arm (B,)."""
-        contexts, n_products = self._context_rows(features), self._n_products
+        contexts, n_products = self._to_context_rows(features), self._n_products
         rows = np.zeros((len(contexts), self.statistics.dim))
         products = contexts[:, :, None] * self.vectors[arms][:, None, :]
         rows[:, :n_products] = products.reshape(len(contexts), -1)
-        rows[np.arange(len(contexts)), _effect_indices(arms, n_products)] = _EFFECT_SCALE
+        rows[np.arange(len(contexts)), _get_effect_indices(arms, n_products)] = _EFFECT_SCALE
         return rows
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Learn rounds: contexts (B, d), the chosen arms (B,), their rewards (B,) and weights (B,)."""
-        rows, targets = self._joint_features(features, arms), np.stack([rewards, np.ones(len(rewards))], axis=1)
+        rows, targets = self._compute_joint_features(features, arms), np.stack([rewards, np.ones(len(rewards))], axis=1)
         check_norm(rows, self.ridge)
         if weights is not None:
             weight_roots = np.sqrt(weights)[:, None]
@@ -303,11 +304,11 @@ class JointHead:
 
     def without_rounds(self) -> JointHead:
         """Return a head with the same settings that has learned no rounds."""
-        empty = copy.copy(self)
-        empty.statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
-        empty._set_prior(slice(None), self.penalties[self._penalty_groups()])
-        empty._arm_weights = np.zeros(len(self.vectors))
-        return empty
+        empty_head = copy.copy(self)
+        empty_head.statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
+        empty_head._set_prior(slice(None), self.penalties[self._get_penalty_groups()])
+        empty_head._arm_weights = np.zeros(len(self.vectors))
+        return empty_head
 
     def _set_prior(self, coefficients: slice, penalties: FloatArray) -> None:
         """Set the penalties of coefficients without rounds."""
@@ -318,13 +319,13 @@ class JointHead:
     def check_primal_fits(self) -> None:
         """Do nothing: sums over the rounds of each arm always fit in memory."""
 
-    def empty_sums(self) -> RidgeSums:
+    def make_empty_sums(self) -> RidgeSums:
         """Return ``RidgeSums`` with a sum for each arm, without any rounds."""
         return RidgeSums(len(self.vectors), self.dim + 1)
 
-    def chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
-        """Return the features (B, d + 1) to add to ``empty_sums``, and the index of the sum for each round, (B,)."""
-        return self._context_rows(features), arms
+    def get_chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
+        """Return the features (B, d + 1) for ``make_empty_sums``, and the index of the sum for each round, (B,)."""
+        return self._to_context_rows(features), arms
 
     def with_sums(self, sums: RidgeSums) -> JointHead:
         """Return a copy that has also learned the rounds of these sums."""
@@ -356,39 +357,39 @@ class JointHead:
         ``folds`` are the folds of the rounds (n,) and of the arms (K,). The regression for fold f has seen neither its
         rounds nor a round of its arms, which are thus new arms for it.
         """
-        predicted, (round_folds, arm_folds) = np.zeros((len(arms), len(self.vectors))), folds
+        predictions, (round_folds, arm_folds) = np.zeros((len(arms), len(self.vectors))), folds
         for fold in np.unique(round_folds):
-            held_out, training = round_folds == fold, (round_folds != fold) & (arm_folds[arms] != fold)
-            sums = self.empty_sums()
-            sums.add(*self.chosen_features(features[training], arms[training]), rewards[training], weights[training])
+            is_held_out, is_seen = round_folds == fold, (round_folds != fold) & (arm_folds[arms] != fold)
+            sums = self.make_empty_sums()
+            sums.add(*self.get_chosen_features(features[is_seen], arms[is_seen]), rewards[is_seen], weights[is_seen])
             head, centre = self.without_rounds().with_sums(sums), sums.reward_moments.centre
-            predicted[held_out], _ = head.score(features[held_out], centre=centre, with_bonuses=False)
-        return predicted
+            predictions[is_held_out], _ = head.score(features[is_held_out], centre=centre, with_bonuses=False)
+        return predictions
 
     def state(self, *, with_rounds: bool = True) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
-        fitted = np.array([*self.penalties, self.noise_variance, self._fitted_rounds])
+        fitted_values = np.array([*self.penalties, self.noise_variance, self._n_fitted_rounds])
         statistics = {f"primal.{name}": array for name, array in self.statistics.state(with_rounds=with_rounds).items()}
-        return {**statistics, "fitted": fitted, "arm_weights": self._arm_weights}
+        return {**statistics, "fitted": fitted_values, "arm_weights": self._arm_weights}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
-        fitted = read_array(state, "fitted", np.empty(5))
+        fitted_values = read_array(state, "fitted", np.empty(5))
         arm_weights = read_array(state, "arm_weights", self._arm_weights)
         statistics.restore({name.split(".", 1)[1]: array for name, array in state.items() if "." in name})
-        if not (np.isfinite(fitted).all() and (fitted[:4] > 0).all()):
-            raise ValueError(f"penalties and noise must be positive, got {fitted[:4]}")
-        self.statistics, self.penalties = statistics, fitted[:3]
-        self.noise_variance, self._fitted_rounds = float(fitted[3]), float(fitted[4])
+        if not (np.isfinite(fitted_values).all() and (fitted_values[:4] > 0).all()):
+            raise ValueError(f"penalties and noise must be positive, got {fitted_values[:4]}")
+        self.statistics, self.penalties = statistics, fitted_values[:3]
+        self.noise_variance, self._n_fitted_rounds = float(fitted_values[3]), float(fitted_values[4])
         self._arm_weights = arm_weights
 
-    def frozen(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
+    def freeze(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
         """Return copies of theta (1, F) and of its covariance (1, F, F) for ``append_one(x)``, x not scaled.
 
         Predictions are in the unit of ``moments``.
         """
         factors = np.ones(self.statistics.dim)
-        factors[: self.dim * self.vectors.shape[1]] = self._scale
+        factors[: self.dim * self.vectors.shape[1]] = self._context_scale
         theta = factors * self.statistics.coefficients(moments.centre) / moments.scale
         return theta, self.noise_variance * factors[:, None] * self.statistics.inverse * factors

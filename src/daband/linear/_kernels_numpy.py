@@ -95,7 +95,7 @@ def learn_rounds(
     returned variance is -1.
 
     Args:
-        ridge_arrays: the arrays of ``PrimalRidge``, in the order of ``PrimalRidge._arrays``.
+        ridge_arrays: the arrays of ``PrimalRidge``, in the order of ``PrimalRidge._get_arrays``.
         contexts: the contexts of the rounds, (B, d).
         heads: the index of the regression that learns each round, (B,).
         targets: the reward of each round and 1, (B, 2).

@@ -23,7 +23,7 @@ _MIN_SKEWNESS = 1e-6
 #: Minimum number of rewards in each group, policy and control, for an interval of the lift.
 _MIN_GROUP_REWARDS = 50
 #: The number of rounds for which the interval of a lift is optimised. It is wider than needed for more or fewer rounds.
-_TIGHTEST_ROUNDS = 2000
+_OPTIMAL_ROUNDS = 2000
 
 
 class MeanEstimate(NamedTuple):
@@ -46,16 +46,16 @@ class MeanEstimate(NamedTuple):
             from scipy.special import stdtrit
 
             quantile = float(stdtrit(self.dof, 0.5 + 0.5 * confidence)) if self.dof > 0 else math.inf
-        return self.limit(quantile), self.limit(-quantile)
+        return self.compute_limit(-quantile), self.compute_limit(quantile)
 
-    def limit(self, quantile: float) -> float:
-        """Return the estimate minus ``quantile`` standard errors, corrected for skewness."""
+    def compute_limit(self, quantile: float) -> float:
+        """Return the estimate plus ``quantile`` standard errors, corrected for skewness."""
         if not math.isfinite(self.error) or not math.isfinite(quantile):
-            return math.copysign(math.inf, -quantile)
+            return math.copysign(math.inf, quantile)
         if abs(self.skewness) > _MIN_SKEWNESS:
-            root = float(np.cbrt(1.0 + self.skewness * (quantile - self.skewness / 6.0)))
-            quantile = 3.0 * (root - 1.0) / self.skewness
-        return self.value - quantile * self.error
+            cube_root = float(np.cbrt(1.0 - self.skewness * (quantile + self.skewness / 6.0)))
+            quantile = 3.0 * (1.0 - cube_root) / self.skewness
+        return self.value + quantile * self.error
 
     def plus(self, other: MeanEstimate) -> MeanEstimate:
         """Return the estimate of the sum of two means from independent samples."""
@@ -72,20 +72,20 @@ def estimate_mean(terms: FloatArray) -> MeanEstimate:
         return MeanEstimate(value, math.inf, 0.0, 0.0)
     deviations = terms - value
     error = math.sqrt(float(deviations @ deviations) / (n - 1) / n)
-    scale = float(np.abs(deviations).max())
-    if not scale > 0.0 or not math.isfinite(error):
+    max_deviation = float(np.abs(deviations).max())
+    if not max_deviation > 0.0 or not math.isfinite(error):
         return MeanEstimate(value, error, 0.0, n - 1.0)
-    scaled = deviations / scale  # cubes of large rewards would overflow
-    skewness = float((scaled**3).mean()) / float((scaled**2).mean()) ** 1.5 / math.sqrt(n)
+    scaled_terms = deviations / max_deviation  # cubes of large rewards would overflow
+    skewness = float((scaled_terms**3).mean()) / float((scaled_terms**2).mean()) ** 1.5 / math.sqrt(n)
     return MeanEstimate(value, error, skewness, n - 1.0)
 
 
 def self_normalised_mean(rewards: FloatArray, weights: FloatArray) -> MeanEstimate:
     """Return the weighted mean of rewards (n,), with the standard error of a ratio (Swaminathan, Joachims 2015)."""
-    total = float(weights.sum())
-    if total == 0.0:
+    total_weight = float(weights.sum())
+    if total_weight == 0.0:
         return MeanEstimate(math.nan, math.inf)
-    value = float(weights @ rewards) / total
+    value = float(weights @ rewards) / total_weight
     return estimate_mean(weights * (rewards - value) / weights.mean())._replace(value=value)
 
 
@@ -116,16 +116,16 @@ class LiftSequence:
         self._alpha = 1.0 - confidence
         log_term = -2.0 * math.log(self._alpha)
         #: The square of the parameter rho of the confidence sequence; it determines where the interval is tightest.
-        self._rho_squared = (log_term + math.log(log_term + 1.0)) / _TIGHTEST_ROUNDS
+        self._rho_squared = (log_term + math.log(log_term + 1.0)) / _OPTIMAL_ROUNDS
         #: The number and the sum of the rewards of each group. The key is True for the control group.
         self._groups = {True: [0, 0.0], False: [0, 0.0]}
         self._n_terms = 0
         #: The sum of the terms, of their squares, and of their expected squares if both groups had the same rewards.
         self._sum_terms = self._sum_squares = self._sum_pooled_squares = 0.0
         #: True once the upper limit was below 0.
-        self.worse = False
+        self.is_worse = False
         #: True once the lower limit was above 0.
-        self.better = False
+        self.is_better = False
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -148,8 +148,8 @@ class LiftSequence:
         group[0] += 1
         group[1] += reward
         _, low, high = self.interval()
-        self.worse |= high < 0.0
-        self.better |= low > 0.0
+        self.is_worse |= high < 0.0
+        self.is_better |= low > 0.0
 
     def interval(self) -> tuple[float, float, float]:
         """Return the estimated lift and its lower and upper limit. Limits are infinite while a group is small."""
@@ -160,6 +160,6 @@ class LiftSequence:
         if min(self.counts) < _MIN_GROUP_REWARDS:
             return value, -math.inf, math.inf
         variance = max(self._sum_squares / n - value * value, self._sum_pooled_squares / n)
-        rho_squared, scale = self._rho_squared, n * self._rho_squared + 1.0
-        half_width = math.sqrt(2.0 * variance * scale / (n * n * rho_squared) * math.log(scale**0.5 / self._alpha))
+        rho_squared, growth = self._rho_squared, n * self._rho_squared + 1.0
+        half_width = math.sqrt(2.0 * variance * growth / (n * n * rho_squared) * math.log(growth**0.5 / self._alpha))
         return value, value - half_width, value + half_width

@@ -46,7 +46,7 @@ def compute_ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: Float
         np.maximum(variance, 0.0, out=variance)
         return mean, variance[None]
     if dim >= _MIN_SINGLE_DIM and len(z) >= max(_MIN_SINGLE_ROWS, 4 * dim):
-        single_variance = np.zeros((len(z), n_heads)) if inverse is None else _single_variances(inverse, z)
+        single_variance = np.zeros((len(z), n_heads)) if inverse is None else _compute_float32_variances(inverse, z)
         if single_variance is not None:
             return z @ theta.T, single_variance
     mean, variance = np.empty((len(z), n_heads)), np.zeros((len(z), n_heads))
@@ -59,7 +59,7 @@ def compute_ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: Float
     return mean, variance
 
 
-def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
+def _compute_float32_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
     """Return variances (B, heads) in single precision, or None if they may be inaccurate.
 
     A variance is |R'z|^2 with A^-1 = R R' and R lower triangular. The norm of row i of R is the square root of the i-th
@@ -80,15 +80,15 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
     # Blocks of columns skip most of the zeros. One product covers the columns of all heads side by side.
     block_columns = max(16, dim // 4)
     factor_blocks = [
-        (first, factor[:, first:, first : first + block_columns].transpose(1, 0, 2).reshape(dim - first, -1))
-        for first in range(0, dim, block_columns)
+        (column, factor[:, column:, column : column + block_columns].transpose(1, 0, 2).reshape(dim - column, -1))
+        for column in range(0, dim, block_columns)
     ]
     variance = np.zeros((len(z), n_heads))
     block_rows = max(64, 2 * _BLOCK_VALUES // (n_heads * block_columns))
     for start in range(0, len(z), block_rows):
         rows = z[start : start + block_rows].astype(np.float32)
-        for first, factor_block in factor_blocks:
-            products = (rows[:, first:] @ factor_block).reshape(len(rows), n_heads, -1)
+        for column, factor_block in factor_blocks:
+            products = (rows[:, column:] @ factor_block).reshape(len(rows), n_heads, -1)
             variance[start : start + block_rows] += np.einsum("nhd,nhd->nh", products, products)
     return variance
 
@@ -125,31 +125,31 @@ def mix_scores(
 MAX_SQUARED_NORM = 1e10
 
 
-def squared_norms(contexts: AnyArray) -> FloatArray:
+def compute_squared_norms(contexts: AnyArray) -> FloatArray:
     """Return the squared norm (B,) of each row of contexts (B, d). uint8 contexts are scaled to [0, 1]."""
-    values = contexts.astype(np.float64, copy=False)
-    norms: FloatArray = np.einsum("bd,bd->b", values, values)
-    return norms / (255.0 * 255.0) if contexts.dtype == np.uint8 else norms
+    rows = contexts.astype(np.float64, copy=False)
+    squares: FloatArray = np.einsum("bd,bd->b", rows, rows)
+    return squares / (255.0 * 255.0) if contexts.dtype == np.uint8 else squares
 
 
 def check_norm(contexts: AnyArray, ridge: float) -> None:
     """Raise an error if one of the contexts (..., d) is too large for the ridge."""
-    limit = MAX_SQUARED_NORM * ridge
-    if contexts.dtype == np.uint8 and contexts.shape[-1] <= limit:
+    max_square = MAX_SQUARED_NORM * ridge
+    if contexts.dtype == np.uint8 and contexts.shape[-1] <= max_square:
         return
-    if contexts.dtype == np.float64 and kernels.sum_of_squares(contexts.reshape(-1)) <= limit:  # all rows at once
+    if contexts.dtype == np.float64 and kernels.sum_of_squares(contexts.reshape(-1)) <= max_square:  # all rows at once
         return
-    norms = squared_norms(contexts.reshape(-1, contexts.shape[-1]))
-    if not (norms <= limit).all():
-        raise_too_large(norms, ridge)
+    squares = compute_squared_norms(contexts.reshape(-1, contexts.shape[-1]))
+    if not (squares <= max_square).all():
+        raise_too_large(squares, ridge)
 
 
-def raise_too_large(norms: FloatArray, ridge: float) -> NoReturn:
-    """Raise an error that names the largest of the contexts with these squared norms (B,)."""
-    row = int(np.argmax(norms))
+def raise_too_large(squares: FloatArray, ridge: float) -> NoReturn:
+    """Raise an error that names the largest of the contexts with these squared norms (B,), ``squares``."""
+    row = int(np.argmax(squares))
     raise InvalidInput(
         f"contexts are too large for ridge={ridge:g} in accurate arithmetic: row {row} has squared norm "
-        f"{float(norms[row]):.3g}, the maximum is {MAX_SQUARED_NORM:g} times the ridge. Look for an outlier, "
+        f"{float(squares[row]):.3g}, the maximum is {MAX_SQUARED_NORM:g} times the ridge. Look for an outlier, "
         "scale the contexts down, or raise the ridge"
     )
 
@@ -162,7 +162,7 @@ def raise_too_large(norms: FloatArray, ridge: float) -> NoReturn:
 
 #: Rows are sorted by head and summed in tiles of about this size, which fit in the cache.
 _TILE_BYTES = 1 << 22
-#: Unused numbers between the columns of a tile. Columns at a distance of a power of two would use few cache lines.
+#: Unused values between the columns of a tile. Columns at a distance of a power of two would use few cache lines.
 _COLUMN_PADDING = 8
 
 
@@ -291,7 +291,7 @@ class PrimalRidge:
     theta: FloatArray
     #: A^-1, (heads, d, d).
     inverse: FloatArray
-    #: A without the pending rows, (heads, d, d).
+    #: A = ridge I + Z'Z without the pending rows, (heads, d, d).
     _gram: FloatArray
     #: Z'r and Z'1, (heads, 2, d).
     _moment: FloatArray
@@ -343,7 +343,7 @@ class PrimalRidge:
             setattr(self, name, larger_array)
         self.refresh_after = max(1024, 16 * self.dim)
 
-    def gram(self, head: int) -> FloatArray:
+    def compute_gram(self, head: int) -> FloatArray:
         """Return A of this head, (d, d), including pending rows."""
         rows = self._pending[head, : self._n_pending[head]]
         return self._gram[head] + rows.T @ rows
@@ -380,15 +380,16 @@ class PrimalRidge:
                 rows = heads == head
                 self._update_head(int(head), z[rows], targets[rows])
             return
-        variance, max_updates = kernels.learn_rounds(self._arrays(), z, heads, targets, MAX_SQUARED_NORM * self.ridge)
-        if variance < 0.0:
-            raise_too_large(squared_norms(z), self.ridge)
-        if variance > _LARGE_VARIANCE or max_updates >= self.refresh_after:
+        max_square = MAX_SQUARED_NORM * self.ridge
+        max_variance, max_updates = kernels.learn_rounds(self._get_arrays(), z, heads, targets, max_square)
+        if max_variance < 0.0:
+            raise_too_large(compute_squared_norms(z), self.ridge)
+        if max_variance > _LARGE_VARIANCE or max_updates >= self.refresh_after:
             for head in np.unique(heads).tolist():
-                if variance > _LARGE_VARIANCE or self._since_refresh[head] >= self.refresh_after:
+                if max_variance > _LARGE_VARIANCE or self._since_refresh[head] >= self.refresh_after:
                     self._invert(head)
 
-    def _arrays(self) -> tuple[AnyArray, ...]:
+    def _get_arrays(self) -> tuple[AnyArray, ...]:
         """Return the arrays that ``kernels.learn_rounds`` changes, in the order that it expects."""
         return (
             self.inverse, self.theta, self._gram, self._moment, self._pending, self._n_pending, self.counts,
@@ -423,7 +424,7 @@ class PrimalRidge:
         """
         arrays = {name.lstrip("_"): getattr(self, name) for name in self._empty_arrays(0)}
         if not with_rounds:
-            arrays["gram"] = np.stack([self.gram(head) for head in range(self.n_heads)])
+            arrays["gram"] = np.stack([self.compute_gram(head) for head in range(self.n_heads)])
             arrays["pending"], arrays["n_pending"] = np.zeros_like(self._pending), np.zeros_like(self._n_pending)
         return arrays
 
@@ -445,11 +446,11 @@ class PrimalRidge:
                 scaled_products = inverse_factor @ products
                 self.theta[head] += (inverse_factor @ (targets - z @ self.theta[head].T)).T @ scaled_products
                 inverse -= scaled_products.T @ scaled_products  # a matrix times its own transpose: exactly symmetric
-                self._record(head, z, targets)
+                self._record_rows(head, z, targets)
                 return
         self._add_rows_and_invert(head, z, targets)
 
-    def _record(self, head: int, z: FloatArray, targets: FloatArray) -> None:
+    def _record_rows(self, head: int, z: FloatArray, targets: FloatArray) -> None:
         """Add rows that the inverse already includes to the pending rows or to A, to Z'[r, 1], and to the counts."""
         n = len(z)
         n_pending = int(self._n_pending[head])
@@ -477,8 +478,8 @@ class PrimalRidge:
         self._add_rows(head, z, targets)
         if not self._invert(head):
             # The rows are already in A, so rank-one updates are applied to a copy of the statistics.
-            copies = tuple(array.copy() for array in self._arrays()[2:])
-            kernels.learn_rounds((self.inverse, self.theta, *copies), z, np.full(len(z), head), targets, np.inf)
+            array_copies = tuple(array.copy() for array in self._get_arrays()[2:])
+            kernels.learn_rounds((self.inverse, self.theta, *array_copies), z, np.full(len(z), head), targets, np.inf)
 
     def _invert(self, head: int) -> bool:
         """Compute A^-1 and theta from A and return True, or return False and change nothing if that is less accurate.
@@ -486,16 +487,16 @@ class PrimalRidge:
         A is scaled to a unit diagonal first, so that features of different sizes do not count as ill-conditioning.
         """
         self._since_refresh[head] = 0
-        gram = self.gram(head)
-        scale = 1.0 / np.sqrt(gram.diagonal())
-        scales = np.outer(scale, scale)
-        scaled_gram = gram * scales
+        gram = self.compute_gram(head)
+        scales = 1.0 / np.sqrt(gram.diagonal())
+        scale_products = np.outer(scales, scales)
+        scaled_gram = gram * scale_products
         try:
             inverse = np.linalg.inv(scaled_gram)
         except np.linalg.LinAlgError:
             return False
         if not np.abs(scaled_gram).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max() <= _MAX_CONDITION:
             return False
-        self.inverse[head] = 0.5 * (inverse + inverse.T) * scales
+        self.inverse[head] = 0.5 * (inverse + inverse.T) * scale_products
         self.theta[head] = self._moment[head] @ self.inverse[head]
         return True

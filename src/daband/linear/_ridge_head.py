@@ -42,13 +42,13 @@ _PRIMAL_BLOCK_ROUNDS = 64
 _DUAL_BLOCK_ROUNDS = 256
 
 
-def check_head_memory(*, n_arms: int, dim: int, arms: str, primal: bool) -> None:
+def check_head_memory(*, n_arms: int, dim: int, arms: str, is_primal: bool) -> None:
     """Raise an error if a head without rounds does not fit in memory.
 
     In the primal form a regression has two d x d matrices and 32 pending rows. In the dual form it is small.
     """
     n_heads = n_arms if arms == "disjoint" else 1
-    head_bytes = 8.0 * (2 * dim * dim + 36 * dim) if primal else 1000.0
+    head_bytes = 8.0 * (2 * dim * dim + 36 * dim) if is_primal else 1000.0
     round_bytes = 8.0 * (8 * n_arms + (n_arms if arms == "shared" else 1) * dim)
     check_memory(n_heads * head_bytes + round_bytes, f"n_arms={n_arms} with {dim} features")
 
@@ -75,7 +75,7 @@ class RidgeHead:
             raise InvalidInput(f"ridge must be a finite number > 0, got {ridge}")
         check_one_of("form", form, ("auto", "primal", "dual"))
         check_one_of("arms", arms, ("disjoint", "shared"))
-        check_head_memory(n_arms=n_arms, dim=dim, arms=arms, primal=form == "primal")
+        check_head_memory(n_arms=n_arms, dim=dim, arms=arms, is_primal=form == "primal")
         self.dim = dim
         self._is_shared = arms == "shared"
         self.ridge = ridge
@@ -129,7 +129,7 @@ class RidgeHead:
         kernels.decide_one(inverse, theta, row, mask, scaling, settings, round_number, results)
         return Decision(arms, propensities, predictions[0], predictions[1])
 
-    def chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
+    def get_chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
         """Return the features (B, d) of each round's arm, and the index of its regression, (B,)."""
         if not self._is_shared:
             return features, arms
@@ -140,7 +140,7 @@ class RidgeHead:
 
         A round of weight w counts w times in the regression, and once in ``counts``.
         """
-        features, arms = self.chosen_features(features, arms)
+        features, arms = self.get_chosen_features(features, arms)
         self.statistics.update(*_weight_rounds(features, arms, rewards, weights))
         if isinstance(self.statistics, DualRidge):
             self._convert_if_cheaper(len(features))
@@ -208,29 +208,29 @@ class RidgeHead:
 
     def without_rounds(self) -> RidgeHead:
         """Return a head with the same settings that has learned no rounds."""
-        empty = copy.copy(self)
-        empty.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
-        return empty
+        empty_head = copy.copy(self)
+        empty_head.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
+        return empty_head
 
     @property
     def counts(self) -> IntArray:
         """The number of learned rounds of each regression, (heads,)."""
         return self.statistics.counts
 
-    def empty_sums(self) -> RidgeSums:
+    def make_empty_sums(self) -> RidgeSums:
         """Return ``RidgeSums`` for this head, without any rounds."""
         return RidgeSums(self.statistics.n_heads, self.dim)
 
     def with_sums(self, sums: RidgeSums) -> RidgeHead:
         """Return a copy that has also learned the rounds of these sums."""
-        statistics = copy.deepcopy(self.primal("the log cannot be learned"))
+        statistics = copy.deepcopy(self.to_primal("the log cannot be learned"))
         statistics.add_sums(sums)
         head = copy.copy(self)
         head.statistics = statistics
         return head
 
     def check_primal_fits(self) -> None:
-        """Raise an error if ``empty_sums`` would not fit in memory."""
+        """Raise an error if ``make_empty_sums`` would not fit in memory."""
         if not self._primal_fits(self.statistics.n_heads, _MAX_PRIMAL_BYTES):
             raise InvalidInput(
                 f"sums over rounds do not fit in memory: there are {self.dim} features and {self.statistics.n_heads} "
@@ -248,10 +248,10 @@ class RidgeHead:
         if isinstance(statistics, DualRidge) and with_rounds:
             return {f"dual.{name}": array for name, array in statistics.state().items()}
         if isinstance(statistics, DualRidge):
-            statistics = self.primal("replay=False is not possible")
+            statistics = self.to_primal("replay=False is not possible")
         return {f"primal.{name}": array for name, array in statistics.state(with_rounds=with_rounds).items()}
 
-    def primal(self, problem: str) -> PrimalRidge:
+    def to_primal(self, problem: str) -> PrimalRidge:
         """Return the statistics in the primal form. They are converted if the head uses the dual form.
 
         If the primal form does not fit in memory, raise an error that starts with ``problem``.
@@ -266,12 +266,12 @@ class RidgeHead:
             )
         return statistics.to_primal()
 
-    def frozen(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
+    def freeze(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
         """Return copies of theta (heads, d) and of the inverse of A (heads, d, d).
 
         Predictions by this theta are in the unit of ``moments``: minus their centre, divided by their scale.
         """
-        statistics = self.primal("the policy cannot be exported")
+        statistics = self.to_primal("the policy cannot be exported")
         return statistics.coefficients(moments.centre) / moments.scale, statistics.inverse.copy()
 
     def restore(self, state: dict[str, AnyArray]) -> None:
@@ -291,7 +291,7 @@ class RidgeHead:
         if self.form != "auto" or isinstance(self.statistics, PrimalRidge):
             return
         n_heads = self.statistics.n_heads
-        is_cheaper = self.statistics.cost_per_decision() > _RELATIVE_PRIMAL_COST * n_heads * float(self.dim) ** 2
+        is_cheaper = self.statistics.compute_decision_cost() > _RELATIVE_PRIMAL_COST * n_heads * float(self.dim) ** 2
         learns_singles = n_rounds == 1 and self.dim < _MIN_DUAL_DIM_SINGLES
         if (is_cheaper and self._primal_fits(n_heads, _MAX_PRIMAL_BYTES)) or (
             learns_singles and self._primal_fits(n_heads, _SMALL_PRIMAL_BYTES)

@@ -168,7 +168,7 @@ class NeuralLinUCB(Policy):
         if catalogue is None:
             self._head = RidgeHead(n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form="primal")
         else:
-            self._head = JointHead(vectors=catalogue.vectors, dim=dim, ridge=ridge, unit_norm=True)
+            self._head = JointHead(vectors=catalogue.vectors, dim=dim, ridge=ridge, has_unit_norm=True)
         #: The encoder and all other state that gradient steps change.
         self.learner = Learner(
             recipe=self.recipe,
@@ -429,7 +429,7 @@ class NeuralLinUCB(Policy):
             theta, inverses = head.compute_arm_regressions(moments.centre, self.learner.objective.needs_bonus)
             inverses = None if inverses is None else head.noise_variance * inverses
         else:
-            ridges = head.primal("no step can be taken")
+            ridges = head.to_primal("no step can be taken")
             theta, inverses = ridges.coefficients(moments.centre), ridges.inverse
         theta, alpha = theta / moments.scale, self.alpha
         self.learner.set_head(theta, inverses, alpha=alpha, mean=moments.centre, deviation=moments.scale)

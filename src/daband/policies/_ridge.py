@@ -48,7 +48,7 @@ def freeze_head(head: RidgeHead | JointHead, moments: RewardMoments, **settings:
     """Return a frozen copy of the regressions of ``head``. ``settings`` are other arguments of ``Member``."""
     if isinstance(head, JointHead):
         settings |= {"vectors": head.vectors, "new_variance": head.new_variance}
-    return Member(*head.frozen(moments), **settings)
+    return Member(*head.freeze(moments), **settings)
 
 
 def add_arm(head: RidgeHead | JointHead, catalogue: Catalogue | None) -> None:
@@ -133,7 +133,7 @@ class RidgePolicy(Policy):
 
     def empty_sums(self) -> RidgeSums:
         """Return sums over no rounds."""
-        return self._head.empty_sums()
+        return self._head.make_empty_sums()
 
     def without_rounds(self) -> Self:
         """Return a copy with the transform but without rounds, which is small enough to send to other processes."""
@@ -161,7 +161,7 @@ class RidgePolicy(Policy):
         features = self._featurise(transform_contexts(self, contexts))
         n_rounds = len(features)
         arms, rewards = check_arms(arm, n_rounds, self.n_arms), check_rewards(reward, (n_rounds,))
-        features, head_indices = self._head.chosen_features(features, arms)
+        features, head_indices = self._head.get_chosen_features(features, arms)
         if features.dtype == np.uint8:
             features = features / np.float32(255.0)
         sums.add(features, head_indices, rewards, check_weights(weights, n_rounds))

@@ -289,7 +289,7 @@ class Statistics:
         The verdict is "worse" or "better" once that is proven, otherwise "".
         """
         value, low, high = (number if math.isfinite(number) else None for number in self.lift.interval())
-        verdict = "worse" if self.lift.worse else "better" if self.lift.better else ""
+        verdict = "worse" if self.lift.is_worse else "better" if self.lift.is_better else ""
         n_policy, n_control = self.lift.counts
         return {"value": value, "low": low, "high": high, "policy": n_policy, "control": n_control, "verdict": verdict}
 

@@ -288,7 +288,7 @@ class DeployedPolicy:
         catalogue, is_unrewarded = self.frozen.catalogue, self.frozen.is_unrewarded
         if catalogue is None or is_unrewarded is None or not (is_unrewarded & catalogue.offered[0]).any():
             return {}
-        distances = catalogue.distances(~is_unrewarded)
+        distances = catalogue.compute_distances(~is_unrewarded)
         indices = np.flatnonzero(is_unrewarded & catalogue.offered[0])
         return {self.arm_names[index]: float(distances[index]) for index in indices}
 

@@ -335,7 +335,7 @@ def _find_new_arms(policy: Policy) -> dict[str, float]:
     if catalogue is None or len(counts) != policy.n_arms or not counts.any():
         return {}
     new_indices = np.flatnonzero(catalogue.offered[1] & (counts == 0))
-    distances = catalogue.distances(counts > 0)
+    distances = catalogue.compute_distances(counts > 0)
     return {catalogue.names[index]: float(distances[index]) for index in new_indices}
 
 
