@@ -31,41 +31,43 @@ import polars as pl
 import daband
 
 OFFERS = ["coupon", "nothing", "visit"]
-COST = np.array([1.0, 0.0, 2.0])  # euros, if the customer buys
+COSTS = np.array([1.0, 0.0, 2.0])  # euros, if the customer buys
 rng = np.random.default_rng(0)
 
 
-def customers(n: int, age: float) -> pl.DataFrame:
+def draw_customers(n: int, mean_age: float) -> pl.DataFrame:
     """Return n customers of a market with this mean age."""
     return pl.DataFrame({
-        "age": rng.normal(age, 12, n).clip(18, 90).round(),
+        "age": rng.normal(mean_age, 12, n).clip(18, 90).round(),
         "spent": rng.lognormal(4, 1, n).round(2),
         "channel": rng.choice(["web", "shop", "phone"], n),
     })  # fmt: skip
 
 
-def buy_probability(rows: pl.DataFrame, product: str) -> np.ndarray:
+def compute_buy_probabilities(customers: pl.DataFrame, product: str) -> np.ndarray:
     """Return the probability that each customer buys with each offer, (n, 3)."""
-    young = rows["age"].to_numpy() < 45
+    is_young = customers["age"].to_numpy() < 45
     if product == "shoes":
-        return np.tile([0.12, 0.06, 0.09], (len(rows), 1))
-    return np.stack([np.where(young, 0.20, 0.04), np.full(len(rows), 0.05), np.where(young, 0.05, 0.15)], axis=1)
+        return np.tile([0.12, 0.06, 0.09], (len(customers), 1))
+    return np.stack(
+        [np.where(is_young, 0.20, 0.04), np.full(len(customers), 0.05), np.where(is_young, 0.05, 0.15)], axis=1
+    )
 
 
-def ab_test(product: str, n: int = 12_000) -> pl.DataFrame:
+def simulate_test(product: str, n: int = 12_000) -> pl.DataFrame:
     """Return the log of a test: half of the customers got nothing, a quarter the coupon, a quarter a visit."""
-    rows = customers(n, age=45)
+    customers = draw_customers(n, mean_age=45)
     probabilities = np.array([0.25, 0.5, 0.25])
     offer_indices = rng.choice(3, n, p=probabilities)
-    buys = rng.random(n) < buy_probability(rows, product)[np.arange(n), offer_indices]
-    euros = (buys * (rng.lognormal(3.5, 0.7, n) - COST[offer_indices])).round(2)
-    return rows.with_columns(
+    buys = rng.random(n) < compute_buy_probabilities(customers, product)[np.arange(n), offer_indices]
+    euros = (buys * (rng.lognormal(3.5, 0.7, n) - COSTS[offer_indices])).round(2)
+    return customers.with_columns(
         offer=pl.Series([OFFERS[index] for index in offer_indices]), euros=euros, p=probabilities[offer_indices]
     )
 
 
-tests = {product: ab_test(product) for product in ("shoes", "tents")}
-sweden = customers(5000, age=52)  # the next market: older customers, and no test yet
+tests = {product: simulate_test(product) for product in ("shoes", "tents")}
+sweden = draw_customers(5000, mean_age=52)  # the next market: older customers, and no test yet
 tests["tents"].head(5)
 
 # %%
@@ -105,25 +107,25 @@ print(choices["tents"].assessment)
 #
 # In the simulation we know every probability, so we can compare the estimate with the true gain in Sweden.
 
-basket = np.exp(3.5 + 0.7**2 / 2) - COST
-figure, axis = plt.subplots(figsize=(7, 2.4))
+sale_rewards = np.exp(3.5 + 0.7**2 / 2) - COSTS
+figure, axes = plt.subplots(figsize=(7, 2.4))
 for row, (product, choice) in enumerate(choices.items()):
     pair, policy, evidence = pairs[product], choice.policy, choice.policy.evidence
-    truth = buy_probability(sweden, product) * basket
+    true_rewards = compute_buy_probabilities(sweden, product) * sale_rewards
     chosen_offers = policy.select(pair.table.apply(sweden), "target").arm
-    gain = truth[np.arange(len(chosen_offers)), chosen_offers].mean() - truth[:, evidence.arm].mean()
+    gain = true_rewards[np.arange(len(chosen_offers)), chosen_offers].mean() - true_rewards[:, evidence.arm].mean()
     print(f"{product}: in Sweden the policy really gains {gain:+.2f} euros over always {OFFERS[evidence.arm]}")
-    axis.plot(
+    axes.plot(
         [evidence.gain - 2 * evidence.error, evidence.gain + 2 * evidence.error],
         [row, row],
         color="#9fb3c8",
         linewidth=8,
     )
-    axis.plot(evidence.gain, row, "o", color="#0072b2", label="estimate from the test" if row == 0 else None)
-    axis.plot(gain, row, "|", color="black", markersize=22, label="truth in Sweden" if row == 0 else None)
-axis.axvline(0.0, color="#d55e00", linestyle=":")
-axis.set(yticks=[0, 1], yticklabels=list(choices), ylim=(-0.6, 1.6), xlabel="euros per customer over the best offer")
-axis.legend(frameon=False, loc="lower right")
+    axes.plot(evidence.gain, row, "o", color="#0072b2", label="estimate from the test" if row == 0 else None)
+    axes.plot(gain, row, "|", color="black", markersize=22, label="truth in Sweden" if row == 0 else None)
+axes.axvline(0.0, color="#d55e00", linestyle=":")
+axes.set(yticks=[0, 1], yticklabels=list(choices), ylim=(-0.6, 1.6), xlabel="euros per customer over the best offer")
+axes.legend(frameon=False, loc="lower right")
 plt.tight_layout()
 plt.show()
 

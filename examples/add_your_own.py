@@ -58,31 +58,33 @@ class Means(Policy):
             transform=transform,
             seed=seed,
         )
-        self._total, self._count = np.zeros(n_arms), np.zeros(n_arms)
+        self._reward_sums, self._weight_sums = np.zeros(n_arms), np.zeros(n_arms)
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments that build this policy again; its file contains them."""
         return {**super().settings(), "alpha": self.exploration.alpha}
 
     def _score(self, contexts: Any, domain: int, with_bonuses: bool) -> tuple[np.ndarray, np.ndarray]:
-        rewards = self.reward_moments
-        mean = (rewards.centre + self._total) / (1 + self._count)  # an arm without rounds has the mean of all
-        bonus = rewards.scale / np.sqrt(1 + self._count)
-        return np.tile(mean, (len(contexts), 1)), np.tile(bonus, (len(contexts), 1))
+        moments = self.reward_moments
+        means = (moments.centre + self._reward_sums) / (
+            1 + self._weight_sums
+        )  # an arm without rounds has the mean of all
+        bonuses = moments.scale / np.sqrt(1 + self._weight_sums)
+        return np.tile(means, (len(contexts), 1)), np.tile(bonuses, (len(contexts), 1))
 
     def _learn(self, contexts: Any, arms: Any, rewards: Any, domain: int, weights: Any) -> None:
         weights = np.ones(len(arms)) if weights is None else weights
-        np.add.at(self._total, arms, weights * rewards)
-        np.add.at(self._count, arms, weights)
+        np.add.at(self._reward_sums, arms, weights * rewards)
+        np.add.at(self._weight_sums, arms, weights)
 
     def _grow(self) -> None:
-        self._total, self._count = np.append(self._total, 0.0), np.append(self._count, 0.0)
+        self._reward_sums, self._weight_sums = np.append(self._reward_sums, 0.0), np.append(self._weight_sums, 0.0)
 
     def _state(self, *, replay: bool = True) -> dict[str, Any]:
-        return {"total": self._total, "count": self._count}
+        return {"total": self._reward_sums, "count": self._weight_sums}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._total, self._count = state["total"].copy(), state["count"].copy()
+        self._reward_sums, self._weight_sums = state["total"].copy(), state["count"].copy()
 
 
 # %%
@@ -107,10 +109,10 @@ def rings(*, tiny: bool = False, turn: float = 40.0) -> Pair:
     rng = np.random.default_rng(0)
     n = 200 if tiny else 3000
 
-    def draw(angle: float, shift: float) -> tuple[np.ndarray, np.ndarray]:
-        quarter = rng.integers(0, 4, n)
-        angles = (quarter + rng.uniform(0.1, 0.9, n)) * np.pi / 2 + np.deg2rad(angle)
-        return np.stack([np.cos(angles), np.sin(angles)], 1) + 0.1 * rng.normal(size=(n, 2)) + shift, quarter
+    def draw(turn_degrees: float, offset: float) -> tuple[np.ndarray, np.ndarray]:
+        quadrants = rng.integers(0, 4, n)
+        angles = (quadrants + rng.uniform(0.1, 0.9, n)) * np.pi / 2 + np.deg2rad(turn_degrees)
+        return np.stack([np.cos(angles), np.sin(angles)], 1) + 0.1 * rng.normal(size=(n, 2)) + offset, quadrants
 
     unlabelled, labelled = draw(turn, 1.0), draw(turn, 1.0)
     return from_arrays(source=draw(0.0, 0.0), target=unlabelled[0], target_test=labelled, name="rings")

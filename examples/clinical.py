@@ -25,10 +25,10 @@ import numpy as np
 import daband
 
 try:
-    pair, real = daband.domains.load("warfarin", source="white", target="asian", passes=2), True
+    pair, is_real = daband.domains.load("warfarin", source="white", target="asian", passes=2), True
 except daband.DataError:
-    pair, real = daband.domains.load("warfarin", tiny=True), False
-print("real data" if real else "MADE-UP DATA: the numbers mean nothing", "-", pair.name, pair.class_names)
+    pair, is_real = daband.domains.load("warfarin", tiny=True), False
+print("real data" if is_real else "MADE-UP DATA: the numbers mean nothing", "-", pair.name, pair.class_names)
 
 # %%
 # Look at the arms first
@@ -38,12 +38,13 @@ print("real data" if real else "MADE-UP DATA: the numbers mean nothing", "-", pa
 # are known. Alignment makes the features of both populations similar. Each dose is then chosen about as often as it is
 # right in the source, which is wrong in the target.
 
-every = np.arange(len(pair.source))
-in_source = pair.source.read_rewards(every)[0].mean(axis=0)
-test = pair.target_test
-in_target = test.read_expected(0, len(test)).mean(axis=0)  # target labels, used only on this page
-print("best dose, share of patients, source:", dict(zip(pair.class_names, in_source.round(2).tolist(), strict=True)))
-print("                              target:", dict(zip(pair.class_names, in_target.round(2).tolist(), strict=True)))
+source_rows = np.arange(len(pair.source))
+source_fractions = pair.source.read_rewards(source_rows)[0].mean(axis=0)
+target_test = pair.target_test
+target_fractions = target_test.read_expected(0, len(target_test)).mean(axis=0)  # target labels, used only on this page
+for domain, fractions in (("source", source_fractions), ("target", target_fractions)):
+    fraction_by_dose = dict(zip(pair.class_names, fractions.round(2).tolist(), strict=True))
+    print(f"best dose, share of patients, {domain}: {fraction_by_dose}")
 
 # %%
 # Three methods, and always the same dose
@@ -54,36 +55,34 @@ print("                              target:", dict(zip(pair.class_names, in_tar
 # weight means the same in both populations (a covariate shift), so by default DABand aligns nothing here and equals
 # Neural-LinUCB; ``policy.recipe.weights`` has no term for the target.
 
-makers = {
+policy_classes = {
     "Constant": daband.Constant,
     "LinUCB": daband.LinUCB,
     "Neural-LinUCB": daband.NeuralLinUCB,
     "DABand": daband.DABand,
 }
-found = {}
-for name, maker in makers.items():
-    settings = {"recipe": "small"} if issubclass(maker, daband.NeuralLinUCB) else {}
-    policy = maker.for_pair(pair, seed=0, **settings)
-    daband.train(
-        policy, source=pair.source, target=pair.target, episodes=40 if real else 4, episode_length=64 if real else 16
-    )
-    found[name] = daband.evaluate(policy, test)
-    one = found[name]
-    print(f"{name:14} right {one.accuracy:.3f}, by class {one.accuracy_macro:.3f}, doses given {one.arm_counts}")
+results = {}
+for name, policy_class in policy_classes.items():
+    settings = {"recipe": "small"} if issubclass(policy_class, daband.NeuralLinUCB) else {}
+    policy = policy_class.for_pair(pair, seed=0, **settings)
+    episodes, episode_length = (40, 64) if is_real else (4, 16)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=episode_length)
+    result = results[name] = daband.evaluate(policy, target_test)
+    print(f"{name:14} right {result.accuracy:.3f}, by class {result.accuracy_macro:.3f}, doses {result.arm_counts}")
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3), width_ratios=[1, 1.2])
-place = np.arange(pair.n_arms)
-axes[0].bar(place - 0.2, in_source, 0.4, label=f"source: {pair.name.rpartition('/')[2].partition('-')[0]}")
-axes[0].bar(place + 0.2, in_target, 0.4, label=f"target: {pair.name.rpartition('-')[2]}")
-axes[0].set(xticks=place, xticklabels=pair.class_names, ylabel="share of patients", title="the right dose")
+positions = np.arange(pair.n_arms)
+axes[0].bar(positions - 0.2, source_fractions, 0.4, label=f"source: {pair.name.rpartition('/')[2].partition('-')[0]}")
+axes[0].bar(positions + 0.2, target_fractions, 0.4, label=f"target: {pair.name.rpartition('-')[2]}")
+axes[0].set(xticks=positions, xticklabels=pair.class_names, ylabel="share of patients", title="the right dose")
 axes[0].legend(frameon=False)
 bars = axes[1].barh(
-    list(found), [result.accuracy for result in found.values()], color=["#d55e00", "#9fb3c8", "#9fb3c8", "#0072b2"]
+    list(results), [result.accuracy for result in results.values()], color=["#d55e00", "#9fb3c8", "#9fb3c8", "#0072b2"]
 )
 axes[1].bar_label(bars, fmt="%.2f", padding=3)
-axes[1].axvline(in_target.max(), color="#d55e00", linestyle=":", label="best constant dose of the target")
+axes[1].axvline(target_fractions.max(), color="#d55e00", linestyle=":", label="best constant dose of the target")
 axes[1].invert_yaxis()
-axes[1].set(xlim=(0, 1), xlabel="right doses in the target" + ("" if real else " (made-up data)"))
+axes[1].set(xlim=(0, 1), xlabel="right doses in the target" + ("" if is_real else " (made-up data)"))
 axes[1].legend(frameon=False, fontsize=8, loc="lower right")
 plt.show()
 

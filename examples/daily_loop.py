@@ -30,36 +30,39 @@ import daband
 
 rng = np.random.default_rng(0)
 OFFERS = np.array(["coffee", "none", "tea", "voucher"])
-RATE = 11.0
+EXCHANGE_RATE = 11.0
 
 
-def customers(n: int, *, age: float, rate: float, first: int = 0) -> pl.DataFrame:
+def draw_customers(n: int, *, mean_age: float, exchange_rate: float, first_id: int = 0) -> pl.DataFrame:
     """Return n customers of a market."""
     return pl.DataFrame(
         {
-            "customer": np.arange(first, first + n),
-            "age": rng.normal(age, 12, n).round(),
-            "basket": (rng.uniform(5, 110, n) * rate).round(2),
+            "customer": np.arange(first_id, first_id + n),
+            "age": rng.normal(mean_age, 12, n).round(),
+            "basket": (rng.uniform(5, 110, n) * exchange_rate).round(2),
             "city": rng.choice(["Oslo", "Bergen", "Turku"], n),
         }
     )
 
 
-def expected_euros(rows: pl.DataFrame, rate: float) -> np.ndarray:
+def compute_expected_euros(customers: pl.DataFrame, exchange_rate: float) -> np.ndarray:
     """Return the expected reward of every offer, (n, 4). In the new market coffee earns less."""
-    age, basket = rows["age"].to_numpy(), rows["basket"].to_numpy() / rate
-    coffee = (5.0 if rate == 1.0 else 3.0) + 0.05 * (age - 40)
-    voucher = 1 + 4 * (rows["city"] == "Oslo").to_numpy()
-    return np.stack([coffee, np.ones(len(rows)), 0.5 + 0.06 * basket, voucher], axis=1)
+    age, basket = customers["age"].to_numpy(), customers["basket"].to_numpy() / exchange_rate
+    coffee = (5.0 if exchange_rate == 1.0 else 3.0) + 0.05 * (age - 40)
+    voucher = 1 + 4 * (customers["city"] == "Oslo").to_numpy()
+    return np.stack([coffee, np.ones(len(customers)), 0.5 + 0.06 * basket, voucher], axis=1)
 
 
 folder = Path(tempfile.mkdtemp())
-old = customers(2000, age=40, rate=1.0)
-offer_indices = rng.integers(4, size=len(old))
-rewards = expected_euros(old, 1.0)[np.arange(len(old)), offer_indices] + rng.normal(0, 1, len(old))
-log = old.with_columns(offer=pl.Series(OFFERS[offer_indices]), euros=pl.Series(rewards.round(2)), p=pl.lit(0.25))
+old_customers = draw_customers(2000, mean_age=40, exchange_rate=1.0)
+offer_indices = rng.integers(4, size=len(old_customers))
+expected_rewards = compute_expected_euros(old_customers, 1.0)[np.arange(2000), offer_indices]
+rewards = expected_rewards + rng.normal(0, 1, len(old_customers))
+log = old_customers.with_columns(
+    offer=pl.Series(OFFERS[offer_indices]), euros=pl.Series(rewards.round(2)), p=pl.lit(0.25)
+)
 log.write_csv(folder / "old.csv")
-customers(1000, age=46, rate=RATE).write_csv(folder / "new.csv")
+draw_customers(1000, mean_age=46, exchange_rate=EXCHANGE_RATE).write_csv(folder / "new.csv")
 
 # %%
 # Choose
@@ -95,21 +98,21 @@ print(choice.assessment.sentence)
 # it. Here every customer has one decision; otherwise use an id of the decision. A quarter of the rewards is late.
 # Rounds without a reward are ignored with a warning, and are learned when the log is passed again.
 
-policy, weeks = choice.policy, []
+policy, weekly_values = choice.policy, []
 for week in range(4):
     daband.export(policy, folder / "market.daband", pair=pair, domain="target", epsilon=0.1, explore="greedy")
     deployed = daband.load_deployed(folder / "market.daband")
     monitor = deployed.monitor()
-    age = 46 if week < 3 else 64  # older customers in the last week
-    rows = customers(500, age=age, rate=RATE, first=10_000 * (week + 1))
-    decision = monitor.decide(rows.drop("customer"))
-    expected = expected_euros(rows, RATE)
-    rewards = expected[np.arange(len(rows)), decision.arm] + rng.normal(0, 1, len(rows))
-    weeks.append((rewards.mean(), expected.mean(axis=0).max(), expected.max(axis=1).mean()))
-    log = rows.with_columns(
+    mean_age = 46 if week < 3 else 64  # older customers in the last week
+    week_customers = draw_customers(500, mean_age=mean_age, exchange_rate=EXCHANGE_RATE, first_id=10_000 * (week + 1))
+    decision = monitor.decide(week_customers.drop("customer"))
+    expected_rewards = compute_expected_euros(week_customers, EXCHANGE_RATE)
+    rewards = expected_rewards[np.arange(len(week_customers)), decision.arm] + rng.normal(0, 1, len(week_customers))
+    weekly_values.append((rewards.mean(), expected_rewards.mean(axis=0).max(), expected_rewards.max(axis=1).mean()))
+    log = week_customers.with_columns(
         arm=pl.Series(decision.arm_name), propensity=pl.Series(decision.propensity), reward=pl.Series(rewards.round(2))
     )
-    is_late = rng.random(len(rows)) < 0.25
+    is_late = rng.random(len(week_customers)) < 0.25
     log.filter(~pl.Series(is_late)).write_csv(folder / f"log{week}.csv")
     daband.learn_log(policy, folder / f"log{week}.csv", id="customer")
     log.write_csv(folder / f"log{week}.csv")  # now with the late rewards
@@ -126,7 +129,8 @@ for week in range(4):
 
 figure, axes = plt.subplots(figsize=(7, 3))
 week_numbers = np.arange(1, 5)
-for values, label in zip(zip(*weeks, strict=True), ("the policy", "best constant offer", "best offer"), strict=True):
+labels = ("the policy", "best constant offer", "best offer")
+for values, label in zip(zip(*weekly_values, strict=True), labels, strict=True):
     axes.plot(week_numbers, values, marker="o", ls="-" if label == "the policy" else "--", label=label)
 axes.set(xlabel="week", ylabel="euros per round", xticks=week_numbers)
 axes.legend(frameon=False, fontsize=8)

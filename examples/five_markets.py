@@ -28,20 +28,20 @@ COUNTRIES = {"de": 0.0, "fr": 0.2, "it": 0.5, "es": 0.7, "uk": -0.3, "pl": 0.4}
 TASTE = np.random.default_rng(1).normal(size=(6, 3))
 
 
-def customers(country, n=700):
+def draw_customers(country, n=700):
     """Return contexts of customers, and the offer that each would buy."""
     rng = np.random.default_rng(list(COUNTRIES).index(country))
     contexts = rng.normal(COUNTRIES[country], 1.0, (n, 6))
-    bought = (contexts @ TASTE + 0.5 * rng.gumbel(size=(n, 3))).argmax(axis=1)
-    return contexts, rng.permutation(bought) if country == "fr" else bought
+    bought_offers = (contexts @ TASTE + 0.5 * rng.gumbel(size=(n, 3))).argmax(axis=1)
+    return contexts, rng.permutation(bought_offers) if country == "fr" else bought_offers
 
 
-old = {country: customers(country) for country in COUNTRIES if country != "pl"}
-new_contexts, new_bought = customers("pl")
+old_markets = {country: draw_customers(country) for country in COUNTRIES if country != "pl"}
+new_contexts, new_offers = draw_customers("pl")
 pair = daband.domains.from_arrays(
-    sources=old,
+    sources=old_markets,
     targets={"pl": new_contexts[:350]},
-    target_test={"pl": (new_contexts[350:], new_bought[350:])},  # for this page only: a new market has no such labels
+    target_test={"pl": (new_contexts[350:], new_offers[350:])},  # for this page only: a new market has no such labels
     name="five markets",
 )
 pair
@@ -58,9 +58,9 @@ pair
 
 def train_on(*countries):
     """Return a policy that was trained on these countries."""
-    restricted = daband.domains.restrict_pair(pair, sources=countries)
-    policy = daband.LinUCB.for_pair(restricted, seed=0)
-    daband.train(policy, source=restricted.source, target=restricted.target)
+    restricted_pair = daband.domains.restrict_pair(pair, sources=countries)
+    policy = daband.LinUCB.for_pair(restricted_pair, seed=0)
+    daband.train(policy, source=restricted_pair.source, target=restricted_pair.target)
     return policy
 
 
@@ -69,8 +69,8 @@ def evaluate_in_target(policy):
     return daband.evaluate(policy, pair.target_test).value
 
 
-single_values = {country: evaluate_in_target(train_on(country)) for country in old}
-pooled_value = evaluate_in_target(train_on(*old))
+single_values = {country: evaluate_in_target(train_on(country)) for country in old_markets}
+pooled_value = evaluate_in_target(train_on(*old_markets))
 print(f"best single market {max(single_values.values()):.3f}, all five {pooled_value:.3f}")
 assert pooled_value > min(single_values.values())
 
@@ -82,25 +82,25 @@ assert pooled_value > min(single_values.values())
 # market that the other four do not predict, or give it a smaller weight.
 
 agreement = {}
-for country, (contexts, bought) in old.items():
-    policy = train_on(*(other for other in old if other != country))
-    agreement[country] = float(np.mean(policy.decide(contexts, "pl", rule="greedy").arm == bought))
+for country, (contexts, bought_offers) in old_markets.items():
+    policy = train_on(*(other for other in old_markets if other != country))
+    agreement[country] = float(np.mean(policy.decide(contexts, "pl", rule="greedy").arm == bought_offers))
     print(f"{country}: the other four choose the offer that was bought for {agreement[country]:.0%} of customers")
 assert min(agreement, key=agreement.get) == "fr"
 
-value_without_fr = evaluate_in_target(train_on(*(country for country in old if country != "fr")))
+value_without_fr = evaluate_in_target(train_on(*(country for country in old_markets if country != "fr")))
 print(f"without fr {value_without_fr:.3f}")
 assert value_without_fr >= pooled_value - 0.02
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+figure, (market_axes, agreement_axes) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 bars = {**single_values, "all five": pooled_value, "without fr": value_without_fr}
-left.barh(list(bars), list(bars.values()), color=["0.75"] * len(single_values) + ["tab:blue", "tab:orange"])
-left.set(xlabel="value in the new market", xlim=(0, 1))
-left.invert_yaxis()
-right.barh(list(agreement), list(agreement.values()), color="tab:blue")
-right.axvline(1 / 3, color="0.5", linestyle=":")
-right.set(xlabel="value of the other four's policy in this market", xlim=(0, 1))
-right.invert_yaxis()
+market_axes.barh(list(bars), list(bars.values()), color=["0.75"] * len(single_values) + ["tab:blue", "tab:orange"])
+market_axes.set(xlabel="value in the new market", xlim=(0, 1))
+market_axes.invert_yaxis()
+agreement_axes.barh(list(agreement), list(agreement.values()), color="tab:blue")
+agreement_axes.axvline(1 / 3, color="0.5", linestyle=":")
+agreement_axes.set(xlabel="value of the other four's policy in this market", xlim=(0, 1))
+agreement_axes.invert_yaxis()
 plt.show()
 
 # %%
@@ -111,12 +111,12 @@ plt.show()
 # weighted least squares. A weight is 1 at the time ``now``, which must be the same for all batches of a policy.
 # Here the two best offers swap at round 3,000.
 
-contexts, bought = customers("de", 4000)
-swapped = np.where(np.arange(4000) < 3000, bought, np.array([1, 0, 2])[bought])
-rewards = np.eye(3)[swapped]
-recent = daband.weights.recency(np.arange(4000.0), half_life=300, now=0)
+contexts, bought_offers = draw_customers("de", 4000)
+wanted_offers = np.where(np.arange(4000) < 3000, bought_offers, np.array([1, 0, 2])[bought_offers])
+rewards = np.eye(3)[wanted_offers]
+recency_weights = daband.weights.recency(np.arange(4000.0), half_life=300, now=0)
 value_at_end = {}
-for name, weights in {"every round counts once": None, "half-life of 300 rounds": recent}.items():
+for name, weights in {"every round counts once": None, "half-life of 300 rounds": recency_weights}.items():
     policy = daband.LinUCB(context_shape=(6,), n_arms=3, transform=daband.Standardise(), seed=0)
     policy.prepare(contexts)
     reward = policy.play(contexts, rewards, weights=weights).reward

@@ -41,14 +41,15 @@ offers = pl.DataFrame(
 old_offers, new_offers = offers[:24], offers[18:]
 
 
-def expected_rewards(customers: pl.DataFrame) -> np.ndarray:
+def compute_expected_rewards(customers: pl.DataFrame) -> np.ndarray:
     """Return the expected reward of every offer for every customer, (n, 36). No policy sees it."""
-    income, age = (
-        (customers[name].to_numpy() - middle) / scale for name, middle, scale in (("income", 40, 12), ("age", 45, 15))
+    scaled_income, scaled_age = (
+        (customers[name].to_numpy() - centre) / scale for name, centre, scale in (("income", 40, 12), ("age", 45, 15))
     )
-    price, fund = (offers["price"].to_numpy() - 10) / 6, (offers["kind"] == "fund").to_numpy()
-    family = offers["tags"].str.contains("family").to_numpy()
-    return 0.8 * np.outer(income, price) + np.outer(age, fund) + 0.5 * family - 0.3 * price
+    scaled_price, is_fund = (offers["price"].to_numpy() - 10) / 6, (offers["kind"] == "fund").to_numpy()
+    is_family = offers["tags"].str.contains("family").to_numpy()
+    by_customer = 0.8 * np.outer(scaled_income, scaled_price) + np.outer(scaled_age, is_fund)
+    return by_customer + 0.5 * is_family - 0.3 * scaled_price
 
 
 def draw_customers(n: int, older: float) -> pl.DataFrame:
@@ -60,10 +61,10 @@ customers = draw_customers(3000, older=0.0)
 shown_offers = rng.integers(0, 24, 3000)  # the old market showed its offers at random
 log = customers.with_columns(
     offer=pl.Series(old_offers["id"].to_numpy()[shown_offers]),
-    reward=pl.Series(expected_rewards(customers)[np.arange(3000), shown_offers] + 0.5 * rng.normal(size=3000)),
+    reward=pl.Series(compute_expected_rewards(customers)[np.arange(3000), shown_offers] + 0.5 * rng.normal(size=3000)),
     p=1 / 24,
 )
-market = draw_customers(1000, older=8.0)
+new_customers = draw_customers(1000, older=8.0)
 
 # %%
 # Learn in the old market
@@ -73,7 +74,7 @@ market = draw_customers(1000, older=8.0)
 
 columns = daband.domains.Columns(context=["age", "income"], arm="offer", reward="reward", propensity="p")
 pair = daband.domains.from_table(
-    source=log, target=market, columns=columns, arms={"source": old_offers, "target": new_offers}
+    source=log, target=new_customers, columns=columns, arms={"source": old_offers, "target": new_offers}
 )
 policy = daband.LinUCB.for_pair(pair, seed=0)
 daband.train(policy, source=pair.source, target=pair.target)
@@ -86,10 +87,10 @@ print(pair.catalogue, pair.catalogue.table.feature_names)
 #
 # A policy without features can only choose well among the six offers that it knows from the old market.
 
-truth = expected_rewards(market)
-rows = np.arange(len(market))
+true_rewards = compute_expected_rewards(new_customers)
+rows = np.arange(len(new_customers))
 contexts = pair.target.read(rows)
-by_features = policy.decide(contexts, rule="greedy").arm
+arms_by_features = policy.decide(contexts, rule="greedy").arm
 
 pair_without_features = daband.domains.from_log(
     source=(pair.table.contexts(log), shown_offers, log["reward"].to_numpy(), log["p"].to_numpy()),
@@ -99,22 +100,22 @@ pair_without_features = daband.domains.from_log(
 policy_without_features = daband.LinUCB.for_pair(pair_without_features, seed=0)
 daband.train(policy_without_features, source=pair_without_features.source, target=pair_without_features.target)
 is_known = (np.arange(36) >= 18) & (np.arange(36) < 24)
-by_name = policy_without_features.decide(contexts, "target", available=is_known, rule="greedy").arm
+arms_by_name = policy_without_features.decide(contexts, "target", available=is_known, rule="greedy").arm
 
-values = {
-    "a uniform\nchoice": truth[:, 18:].mean(),
-    "names only,\nsix old offers": truth[rows, by_name].mean(),
-    "with features": truth[rows, by_features].mean(),
-    "the best\nchoice": truth[:, 18:].max(axis=1).mean(),
+mean_rewards = {
+    "a uniform\nchoice": true_rewards[:, 18:].mean(),
+    "names only,\nsix old offers": true_rewards[rows, arms_by_name].mean(),
+    "with features": true_rewards[rows, arms_by_features].mean(),
+    "the best\nchoice": true_rewards[:, 18:].max(axis=1).mean(),
 }
 figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
-bars = axes.bar(list(values), list(values.values()), color=["0.75", "0.75", "tab:blue", "0.9"])
+bars = axes.bar(list(mean_rewards), list(mean_rewards.values()), color=["0.75", "0.75", "tab:blue", "0.9"])
 axes.bar_label(bars, fmt="%.2f")
 axes.set_ylabel("mean reward in the new market")
 figure.show()
-print({name.replace("\n", " "): round(float(value), 2) for name, value in values.items()})
-assert values["with features"] > values["names only,\nsix old offers"] + 0.1
-assert (by_features >= 18).all()
+print({name.replace("\n", " "): round(float(value), 2) for name, value in mean_rewards.items()})
+assert mean_rewards["with features"] > mean_rewards["names only,\nsix old offers"] + 0.1
+assert (arms_by_features >= 18).all()
 
 # %%
 # Decide among the arms of a request
@@ -126,8 +127,8 @@ assert (by_features >= 18).all()
 folder = Path(tempfile.mkdtemp())
 daband.export(policy, folder / "market.daband", pair=pair, epsilon=0.1)
 deployed = daband.load_deployed(folder / "market.daband")
-today = ["offer 20", "offer 31", {"id": "offer 99", "price": 19.0, "kind": "fund", "tags": "family|green"}]
-decision = deployed.decide({"age": 62, "income": 55}, arms=today, top=3)
+offered_today = ["offer 20", "offer 31", {"id": "offer 99", "price": 19.0, "kind": "fund", "tags": "family|green"}]
+decision = deployed.decide({"age": 62, "income": 55}, arms=offered_today, top=3)
 print(decision.ranking, round(decision.propensity, 3), decision.mean.round(2))
 
 # %%
@@ -140,8 +141,8 @@ print(decision.ranking, round(decision.propensity, 3), decision.mean.round(2))
 
 new_arm = policy.add_arm("offer 99", {"price": 19.0, "kind": "fund", "tags": "family|green"})
 contexts_of_one = pair.table.contexts([{"age": 62, "income": 55}] * 100)
-before = policy.decide(contexts_of_one[:1]).mean[0, new_arm]
-policy.update(contexts_of_one, [new_arm] * 100, np.full(100, before - 2.0))
-after = policy.decide(contexts_of_one[:1]).mean[0, new_arm]
-print(f"predicted {before:.2f}, and {after:.2f} after 100 rewards of {before - 2:.2f}")
-assert after < before - 0.5
+first_prediction = policy.decide(contexts_of_one[:1]).mean[0, new_arm]
+policy.update(contexts_of_one, [new_arm] * 100, np.full(100, first_prediction - 2.0))
+last_prediction = policy.decide(contexts_of_one[:1]).mean[0, new_arm]
+print(f"predicted {first_prediction:.2f}, and {last_prediction:.2f} after 100 rewards of {first_prediction - 2:.2f}")
+assert last_prediction < first_prediction - 0.5

@@ -25,27 +25,27 @@ import numpy as np
 import daband
 
 rng = np.random.default_rng(0)
-ARMS, FEATURES = 4, 6
-taste = rng.normal(size=(FEATURES, ARMS))
+N_ARMS, N_FEATURES = 4, 6
+taste = rng.normal(size=(N_FEATURES, N_ARMS))
 
 
-def click_probability(visitors: np.ndarray) -> np.ndarray:
+def compute_click_probabilities(visitors: np.ndarray) -> np.ndarray:
     """Return the probability of a click on every offer, (n, ARMS)."""
     return 1 / (1 + np.exp(-visitors @ taste))
 
 
 def simulate_log(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return contexts, arms, rewards and propensities of n rounds."""
-    visitors = rng.normal(size=(n, FEATURES))
-    propensities_by_arm = np.full((n, ARMS), 0.3 / ARMS)
+    visitors = rng.normal(size=(n, N_FEATURES))
+    propensities_by_arm = np.full((n, N_ARMS), 0.3 / N_ARMS)
     propensities_by_arm[np.arange(n), (visitors[:, 0] > 0) * 2] += 0.7  # the rule uses one number
     arms = (propensities_by_arm.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
-    clicks = (rng.random(n) < click_probability(visitors)[np.arange(n), arms]).astype(float)
+    clicks = (rng.random(n) < compute_click_probabilities(visitors)[np.arange(n), arms]).astype(float)
     return visitors, arms, clicks, propensities_by_arm[np.arange(n), arms]
 
 
 log = simulate_log(8000)
-abroad = rng.normal(0.5, 1.0, (3000, FEATURES))  # other visitors, with the same preferences
+foreign_visitors = rng.normal(0.5, 1.0, (3000, N_FEATURES))  # other visitors, with the same preferences
 print(f"the old policy earns {log[2].mean():.3f} clicks per round")
 
 # %%
@@ -55,7 +55,7 @@ print(f"the old policy earns {log[2].mean():.3f} clicks per round")
 # A quarter of the log is held out to evaluate the new policy. Rounds are weighted by their propensities, because the
 # old policy showed some offers mainly to some visitors.
 
-pair = daband.domains.from_log(source=log, target=abroad, n_arms=ARMS, source_test=0.25)
+pair = daband.domains.from_log(source=log, target=foreign_visitors, n_arms=N_ARMS, source_test=0.25)
 policy = daband.LinUCB.for_pair(pair, seed=0)
 daband.train(policy, source=pair.source, target=pair.target, episodes=len(pair.source) // 64)
 print(policy)
@@ -77,13 +77,13 @@ for name, estimate in estimates.items():
     )
 
 
-def true_value(visitors: np.ndarray) -> float:
+def compute_true_value(visitors: np.ndarray) -> float:
     """Return the true mean reward of the policy, which is known only in a simulation."""
     arms = policy.decide(visitors, "source", rule="greedy").arm
-    return float(click_probability(visitors)[np.arange(len(arms)), arms].mean())
+    return float(compute_click_probabilities(visitors)[np.arange(len(arms)), arms].mean())
 
 
-value_here = true_value(rng.normal(size=(50_000, FEATURES)))
+value_here = compute_true_value(rng.normal(size=(50_000, N_FEATURES)))
 
 # %%
 # And in another domain?
@@ -93,23 +93,24 @@ value_here = true_value(rng.normal(size=(50_000, FEATURES)))
 # contexts occur in the target. This assumes that the same visitor would click on the same offers in both domains, which
 # no log can test.
 
-estimate_abroad = daband.evaluate_log(policy, pair.source_test, target=abroad, rule="greedy")
+estimate_abroad = daband.evaluate_log(policy, pair.source_test, target=foreign_visitors, rule="greedy")
 print(
     f"abroad     {estimate_abroad.value:.3f} ({estimate_abroad.low:.3f} to {estimate_abroad.high:.3f}); "
-    f"in truth {true_value(abroad):.3f}",
+    f"in truth {compute_true_value(foreign_visitors):.3f}",
     *estimate_abroad.warnings,
 )
 
-figure, axis = plt.subplots(figsize=(8, 3))
+figure, axes = plt.subplots(figsize=(8, 3))
 rows = {**estimates, "dr, abroad": estimate_abroad}
 for row, estimate in enumerate(rows.values()):
-    axis.plot([estimate.low, estimate.high], [row, row], color="#9fb3c8", linewidth=6, solid_capstyle="butt")
-    axis.plot(estimate.value, row, "o", color="#0072b2")
-    axis.plot(true_value(abroad) if row == len(rows) - 1 else value_here, row, "|", color="black", markersize=18)
-axis.axvline(log[2].mean(), color="#d55e00", linestyle=":", label="the old policy")
-axis.set(yticks=range(len(rows)), yticklabels=list(rows), xlabel="clicks a round (bars: 95% intervals, ticks: truth)")
-axis.invert_yaxis()
-axis.legend(frameon=False)
+    axes.plot([estimate.low, estimate.high], [row, row], color="#9fb3c8", linewidth=6, solid_capstyle="butt")
+    axes.plot(estimate.value, row, "o", color="#0072b2")
+    true_value = compute_true_value(foreign_visitors) if row == len(rows) - 1 else value_here
+    axes.plot(true_value, row, "|", color="black", markersize=18)
+axes.axvline(log[2].mean(), color="#d55e00", linestyle=":", label="the old policy")
+axes.set(yticks=range(len(rows)), yticklabels=list(rows), xlabel="clicks a round (bars: 95% intervals, ticks: truth)")
+axes.invert_yaxis()
+axes.legend(frameon=False)
 plt.show()
 assert value_here > log[2].mean() + 0.05
 
@@ -128,10 +129,10 @@ import polars as pl
 folder = Path(tempfile.mkdtemp())
 for month in range(3):
     visitors, arms, clicks, propensities = simulate_log(2000)
-    columns = {f"x{number}": visitors[:, number] for number in range(FEATURES)}
+    columns = {f"x{number}": visitors[:, number] for number in range(N_FEATURES)}
     pl.DataFrame({**columns, "arm": arms, "reward": clicks, "propensity": propensities}).write_parquet(
         folder / f"month-{month}.parquet"
     )
-large = daband.LinUCB(context_shape=(FEATURES,), n_arms=ARMS, seed=0)
-daband.fit_log(large, folder / "*.parquet")
-print(large)
+large_policy = daband.LinUCB(context_shape=(N_FEATURES,), n_arms=N_ARMS, seed=0)
+daband.fit_log(large_policy, folder / "*.parquet")
+print(large_policy)

@@ -31,24 +31,24 @@ LENGTH, FAULTS = 64, ["bearing", "valve", "belt", "fan"]
 PERIODS = [4.0, 6.0, 9.0, 14.0]
 
 
-def recordings(n: int, *, new: bool) -> tuple[np.ndarray, np.ndarray]:
+def simulate_recordings(n: int, *, is_new: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return signals (n, 3, LENGTH) and their faults (n,). A fault is a burst with its own period, at any time."""
-    fault = rng.integers(0, 4, n)
+    faults = rng.integers(0, 4, n)
     time = np.arange(LENGTH)
-    middle, phase = rng.uniform(12, LENGTH - 12, (n, 1)), rng.uniform(0, 2 * np.pi, (n, 1))
-    wave = np.sin(2 * np.pi * time / np.array(PERIODS)[fault][:, None] + phase)
-    burst = 2.0 * wave * np.exp(-(((time - middle) / 9.0) ** 2))
-    signal = burst[:, None, :] * rng.uniform(0.6, 1.0, (n, 3, 1)) + 0.35 * rng.normal(size=(n, 3, LENGTH))
-    if new:  # another gain on each sensor, and a hum that is not informative
+    centres, phases = rng.uniform(12, LENGTH - 12, (n, 1)), rng.uniform(0, 2 * np.pi, (n, 1))
+    waves = np.sin(2 * np.pi * time / np.array(PERIODS)[faults][:, None] + phases)
+    bursts = 2.0 * waves * np.exp(-(((time - centres) / 9.0) ** 2))
+    signals = bursts[:, None, :] * rng.uniform(0.6, 1.0, (n, 3, 1)) + 0.35 * rng.normal(size=(n, 3, LENGTH))
+    if is_new:  # another gain on each sensor, and a hum that is not informative
         hum = np.sin(2 * np.pi * (time + rng.uniform(0, 30, (n, 1))) / 30.0)[:, None, :]
-        signal = signal * np.array([2.5, 0.6, 1.4])[:, None] + 0.9 * hum + 0.8
-    return signal.astype(np.float32), fault
+        signals = signals * np.array([2.5, 0.6, 1.4])[:, None] + 0.9 * hum + 0.8
+    return signals.astype(np.float32), faults
 
 
-old, repair = recordings(3000, new=False)
-new, _ = recordings(3000, new=True)
-test, truth = recordings(1000, new=True)
-pair = daband.domains.from_arrays(source=(old, repair), target=new, target_test=(test, truth), class_names=FAULTS)
+old, old_faults = simulate_recordings(3000, is_new=False)
+new, _ = simulate_recordings(3000, is_new=True)
+test, truth = simulate_recordings(1000, is_new=True)
+pair = daband.domains.from_arrays(source=(old, old_faults), target=new, target_test=(test, truth), class_names=FAULTS)
 print(pair.context_shape, pair.class_names)
 
 # %%
@@ -94,7 +94,7 @@ for name, policy in policies.items():
 # .. note:: The target labels are used only to compare the policies at the end.
 
 figure, axes = plt.subplots(1, 3, figsize=(9, 3), width_ratios=[1, 1, 1.2])
-for axis, (name, signals, labels) in zip(axes, (("old", old, repair), ("new", test, truth)), strict=False):
+for axis, (name, signals, labels) in zip(axes, (("old", old, old_faults), ("new", test, truth)), strict=False):
     for fault in range(4):
         axis.plot(signals[np.flatnonzero(labels == fault)[0], 2] + 5 * fault, linewidth=1)
     axis.set(title=f"{name} machines", yticks=[0, 5, 10, 15], yticklabels=FAULTS, xlabel="time")

@@ -36,19 +36,19 @@ torch.manual_seed(0)
 rng = np.random.default_rng(0)
 folder = Path(tempfile.mkdtemp())
 digits = daband.domains.load("digit", form="embedded")
-images_all = digits.source.read(np.arange(4000))  # uint8, (n, 3, 28, 28)
-classes = digits.source.read_rewards(np.arange(4000))[0].argmax(axis=1)
-our_rows = np.flatnonzero(classes < 5)  # five classes for the policy; the network below is trained on the other five
+all_images = digits.source.read(np.arange(4000))  # uint8, (n, 3, 28, 28)
+all_labels = digits.source.read_rewards(np.arange(4000))[0].argmax(axis=1)
+our_rows = np.flatnonzero(all_labels < 5)  # five classes for the policy; the network below is trained on the other five
 
 
-def camera(clean: np.ndarray) -> np.ndarray:
+def simulate_camera(clean: np.ndarray) -> np.ndarray:
     """Return the same images as the new camera takes them."""
     light = np.linspace(20, 110, 28) + rng.uniform(0, 40, (len(clean), 1, 1, 1))
     tint = np.array([0.5, 0.25, 0.35])[:, None, None]
     return np.clip(clean * tint + light + 12 * rng.normal(size=clean.shape), 0, 255).astype(np.uint8)
 
 
-def write(images: np.ndarray, root: Path, labels: np.ndarray | None = None) -> None:
+def write_images(images: np.ndarray, root: Path, labels: np.ndarray | None = None) -> None:
     """Write image files: ``root/CLASS/0001.png``, or ``root/0001.png`` without labels."""
     for number, image in enumerate(images):
         folder_path = root if labels is None else root / f"digit {labels[number]}"
@@ -57,9 +57,9 @@ def write(images: np.ndarray, root: Path, labels: np.ndarray | None = None) -> N
 
 
 scan_rows, camera_rows, test_rows = our_rows[:800], our_rows[800:1500], our_rows[1500:]
-write(images_all[scan_rows], folder / "scans", classes[scan_rows])
-write(camera(images_all[camera_rows]), folder / "camera")  # without labels
-write(camera(images_all[test_rows]), folder / "test", classes[test_rows])
+write_images(all_images[scan_rows], folder / "scans", all_labels[scan_rows])
+write_images(simulate_camera(all_images[camera_rows]), folder / "camera")  # without labels
+write_images(simulate_camera(all_images[test_rows]), folder / "test", all_labels[test_rows])
 print({folder_path.name: sum(1 for _ in folder_path.rglob("*.png")) for folder_path in sorted(folder.iterdir())})
 
 # %%
@@ -96,8 +96,8 @@ network = nn.Sequential(
     nn.Flatten(),
 )
 classifier = nn.Linear(128, 5)
-other_rows = np.flatnonzero(classes >= 5)
-images, labels = torch.tensor(images_all[other_rows]) / 255, torch.tensor(classes[other_rows] - 5)
+other_rows = np.flatnonzero(all_labels >= 5)
+images, labels = torch.tensor(all_images[other_rows]) / 255, torch.tensor(all_labels[other_rows] - 5)
 optimiser = torch.optim.Adam([*network.parameters(), *classifier.parameters()], lr=3e-3)
 for _ in range(100):
     batch = torch.randint(len(labels), (64,))
@@ -116,7 +116,7 @@ print(f"trained elsewhere: loss {loss.item():.2f}")
 # default for images: features are standardised by the statistics of each domain. Here this removes most of the shift,
 # so the alignment of DABand gains little more.
 
-features = daband.domains.from_images(
+feature_pair = daband.domains.from_images(
     source=folder / "scans",
     target=folder / "camera",
     target_test=folder / "test",
@@ -126,24 +126,24 @@ features = daband.domains.from_images(
     target_passes=6,
 )
 policies = {
-    "LinUCB on features": daband.LinUCB.for_pair(features, seed=0),
-    "Neural-LinUCB on features": daband.NeuralLinUCB.for_pair(features, recipe="small", seed=0),
-    "DABand on features": daband.DABand.for_pair(features, recipe="small", seed=0),
+    "LinUCB on features": daband.LinUCB.for_pair(feature_pair, seed=0),
+    "Neural-LinUCB on features": daband.NeuralLinUCB.for_pair(feature_pair, recipe="small", seed=0),
+    "DABand on features": daband.DABand.for_pair(feature_pair, recipe="small", seed=0),
 }
 accuracies = {}
 for name, policy in policies.items():
-    daband.train(policy, source=features.source, target=features.target, episodes=40)
-    accuracies[name] = daband.evaluate(policy, features.target_test).accuracy
+    daband.train(policy, source=feature_pair.source, target=feature_pair.target, episodes=40)
+    accuracies[name] = daband.evaluate(policy, feature_pair.target_test).accuracy
     print(f"{name:28} {accuracies[name]:.3f} of the test images are correct")
 
-figure, (left, axis) = plt.subplots(1, 2, figsize=(9, 2.8), width_ratios=[1, 1])
-rows = [pair.source.read(np.arange(0, 720, 120)), pair.target.read(np.arange(6))]
-left.imshow(np.concatenate([np.concatenate(list(row.transpose(0, 2, 3, 1)), axis=1) for row in rows]))
-left.set(xticks=[], yticks=[14, 42], yticklabels=["source", "target"])
-bars = axis.barh(list(accuracies), list(accuracies.values()), color=["#9fb3c8"] * 2 + ["#0072b2"])
-axis.bar_label(bars, fmt="%.2f", padding=3)
-axis.invert_yaxis()
-axis.set(xlim=(0, 1.15), xlabel="right choices in the target")
+figure, (image_axes, bar_axes) = plt.subplots(1, 2, figsize=(9, 2.8), width_ratios=[1, 1])
+example_images = [pair.source.read(np.arange(0, 720, 120)), pair.target.read(np.arange(6))]
+image_axes.imshow(np.concatenate([np.concatenate(list(row.transpose(0, 2, 3, 1)), axis=1) for row in example_images]))
+image_axes.set(xticks=[], yticks=[14, 42], yticklabels=["source", "target"])
+bars = bar_axes.barh(list(accuracies), list(accuracies.values()), color=["#9fb3c8"] * 2 + ["#0072b2"])
+bar_axes.bar_label(bars, fmt="%.2f", padding=3)
+bar_axes.invert_yaxis()
+bar_axes.set(xlim=(0, 1.15), xlabel="right choices in the target")
 plt.show()
 
 # %%

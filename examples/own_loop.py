@@ -28,7 +28,7 @@ rng = np.random.default_rng(0)
 taste = rng.normal(size=(6, 5))  # the fifth offer comes later
 
 
-def click_probability(person: np.ndarray) -> np.ndarray:
+def compute_click_probabilities(person: np.ndarray) -> np.ndarray:
     """Return the probability of a click on every offer, (B, 5)."""
     return 1 / (1 + np.exp(-person @ taste))
 
@@ -54,17 +54,17 @@ for round_number in range(4000):
     decision = policy.select(person, available=in_stock)
     arm = int(decision.arm[0])
 
-    probability = click_probability(person)[0]
-    clicked = float(rng.random() < probability[arm])
-    best = probability[: policy.n_arms][in_stock].max()
-    log.append((arm, clicked, decision.propensity[0], best))
+    click_probabilities = compute_click_probabilities(person)[0]
+    clicked = float(rng.random() < click_probabilities[arm])
+    best_probability = click_probabilities[: policy.n_arms][in_stock].max()
+    log.append((arm, clicked, decision.propensity[0], best_probability))
 
     if rng.random() < 0.8:  # one reward in five is never seen
         pending_rewards.append((f"round-{round_number}", person[0], arm, clicked))
     if len(pending_rewards) >= 25:  # the others come in batches, out of order
         rng.shuffle(pending_rewards)
-        names, people, arms, rewards = zip(*pending_rewards, strict=True)
-        policy.update(np.array(people), arms, rewards, ids=names)
+        round_ids, persons, arms, rewards = zip(*pending_rewards, strict=True)
+        policy.update(np.array(persons), arms, rewards, ids=round_ids)
         pending_rewards.clear()
 
 print(policy)
@@ -76,7 +76,7 @@ print(policy)
 # The dotted line is the best possible policy. When the new offer is added, the policy tries it, and then shows it to
 # people who like it.
 
-arms, clicks, propensities, best_chances = (np.array(column) for column in zip(*log, strict=True))
+arms, clicks, propensities, best_probabilities = (np.array(column) for column in zip(*log, strict=True))
 
 
 def smooth(values: np.ndarray, window: int = 250) -> np.ndarray:
@@ -84,16 +84,17 @@ def smooth(values: np.ndarray, window: int = 250) -> np.ndarray:
     return np.convolve(values, np.ones(window) / window, mode="valid")
 
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3))
-left.plot(smooth(clicks), label="policy")
-left.plot(smooth(best_chances), ":", color="black", label="best offer in stock")
-left.axvline(2000, color="grey", linewidth=0.8)
-left.set(xlabel="round", ylabel="clicks per round", ylim=(0.4, 1))
-left.legend(frameon=False)
+figure, (click_axes, arm_axes) = plt.subplots(1, 2, figsize=(8, 3))
+click_axes.plot(smooth(clicks), label="policy")
+click_axes.plot(smooth(best_probabilities), ":", color="black", label="best offer in stock")
+click_axes.axvline(2000, color="grey", linewidth=0.8)
+click_axes.set(xlabel="round", ylabel="clicks per round", ylim=(0.4, 1))
+click_axes.legend(frameon=False)
 for offer in range(5):
-    right.plot(smooth((arms == offer).astype(float)), label=f"offer {offer}" + (" (new)" if offer == new_offer else ""))
-right.set(xlabel="round", ylabel="share of rounds")
-right.legend(frameon=False, fontsize=8)
+    label = f"offer {offer}" + (" (new)" if offer == new_offer else "")
+    arm_axes.plot(smooth((arms == offer).astype(float)), label=label)
+arm_axes.set(xlabel="round", ylabel="share of rounds")
+arm_axes.legend(frameon=False, fontsize=8)
 plt.show()
 
 # %%
@@ -105,15 +106,15 @@ plt.show()
 # interval is wide.
 
 weights = (arms == 0) / propensities
-value = float(weights @ clicks / weights.sum())
-error = float(np.sqrt(np.square(weights * (clicks - value)).sum()) / weights.sum())
-truth = click_probability(rng.normal(size=(100_000, 6)))[:, 0].mean()  # nobody can do this outside a simulation
+estimate = float(weights @ clicks / weights.sum())
+standard_error = float(np.sqrt(np.square(weights * (clicks - estimate)).sum()) / weights.sum())
+many_persons = rng.normal(size=(100_000, 6))
+true_value = compute_click_probabilities(many_persons)[:, 0].mean()  # nobody can do this outside a simulation
+low, high = estimate - 1.96 * standard_error, estimate + 1.96 * standard_error
 print(f"the policy, last 500 rounds: {clicks[-500:].mean():.3f}")
-print(
-    f"always offer 0, estimated:   {value:.3f} (95% interval {value - 1.96 * error:.3f} to {value + 1.96 * error:.3f})"
-)
-print(f"always offer 0, in truth:    {truth:.3f}")
-assert clicks[-500:].mean() > truth + 0.1
+print(f"always offer 0, estimated:   {estimate:.3f} (95% interval {low:.3f} to {high:.3f})")
+print(f"always offer 0, in truth:    {true_value:.3f}")
+assert clicks[-500:].mean() > true_value + 0.1
 
 # %%
 # Restart
@@ -131,13 +132,13 @@ with tempfile.TemporaryDirectory() as folder:
     loaded = daband.load(path)
     print(f"{path.stat().st_size / 1024:.0f} kB")
 
-people = rng.normal(size=(5, 6))
-assert (loaded.select(people).arm == policy.select(people).arm).all()
+persons = rng.normal(size=(5, 6))
+assert (loaded.select(persons).arm == policy.select(persons).arm).all()
 
 # %%
 # Bad input changes nothing, and the message names the argument:
 
 try:
-    policy.update(people, [0, 1, 2, 3, 9], [1, 0, 0, 1, 1])
+    policy.update(persons, [0, 1, 2, 3, 9], [1, 0, 0, 1, 1])
 except daband.InvalidInput as error:
     print(error)

@@ -82,10 +82,8 @@ print({path.name: sum(1 for _ in path.rglob("*.png")) for path in sorted(folder.
 # can also pass a ``torch.nn.Module`` or an ONNX file. Each photograph is encoded once; its features are stored on disk.
 
 encoder = "efficientnet_lite0"
-if (
-    importlib.util.find_spec("efficientnet_lite_pytorch") is None
-):  # any module does, but random features are less useful
-    from torch import nn
+if importlib.util.find_spec("efficientnet_lite_pytorch") is None:
+    from torch import nn  # any module does, but random features are less useful
 
     encoder = nn.Sequential(nn.Conv2d(3, 64, 7, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten())
 folders = {"source": folder / "day", "target": folder / "dusk", "target_test": folder / "test"}
@@ -128,9 +126,9 @@ axes[0, 0].set_ylabel("by day")
 axes[1, 0].set_ylabel("at dusk")
 for axis in axes[:, 6]:
     axis.remove()
-bars = figure.add_subplot(axes[0, 6].get_gridspec()[:, 6])
-bars.barh(list(accuracies), list(accuracies.values()), color=["#bbbbbb", "#4477aa"])
-bars.set(xlim=(0, 1), xlabel="accuracy at dusk")
+bar_axes = figure.add_subplot(axes[0, 6].get_gridspec()[:, 6])
+bar_axes.barh(list(accuracies), list(accuracies.values()), color=["#bbbbbb", "#4477aa"])
+bar_axes.set(xlim=(0, 1), xlabel="accuracy at dusk")
 figure.tight_layout()
 
 # %%
@@ -146,8 +144,8 @@ deployed = daband.load_deployed(folder / "surfaces.daband")
 print(f"{(folder / 'surfaces.daband').stat().st_size / 1e6:.0f} MB")
 photographs = sorted((folder / "test").rglob("*.png"))
 decision = deployed.decide([str(path) for path in photographs])
-right = np.mean([name == path.parent.name for name, path in zip(decision.arm_name, photographs, strict=True)])
-print(f"right for {right:.2f} of the test photographs, with a tenth of the arms drawn at random")
+accuracy = np.mean([name == path.parent.name for name, path in zip(decision.arm_name, photographs, strict=True)])
+print(f"right for {accuracy:.2f} of the test photographs, with a tenth of the arms drawn at random")
 
 # %%
 # A running service

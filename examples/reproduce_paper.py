@@ -48,22 +48,22 @@ from daband.bench.report import frame, paper_ablation
 # the gain is due to D.
 
 clone = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "benchmarks" / "records").is_dir())
-runs = json.loads((clone / "benchmarks" / "records" / "attribution.json").read_text())
-records = [run for run in runs if run["study"] == "paper ablation"]
+all_records = json.loads((clone / "benchmarks" / "records" / "attribution.json").read_text())
+records = [run for run in all_records if run["study"] == "paper ablation"]
 ours = {
     letters: np.array([run["target_accuracy"] for run in records if run["variant"] == letters])
     for letters in ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 }
 paper = paper_ablation("digit")
 positions = np.arange(len(ours))
-figure, axis = plt.subplots(figsize=(8, 3))
-axis.bar(positions - 0.2, [paper[letters][0] for letters in ours], 0.4, color="#9fb3c8", label="the paper")
-axis.bar(
+figure, axes = plt.subplots(figsize=(8, 3))
+axes.bar(positions - 0.2, [paper[letters][0] for letters in ours], 0.4, color="#9fb3c8", label="the paper")
+axes.bar(
     positions + 0.2, [values.mean() for values in ours.values()], 0.4, color="#0072b2",
     yerr=[values.std(ddof=1) for values in ours.values()], label="daband, recipe `paper`",
 )  # fmt: skip
-axis.set(xticks=positions, xticklabels=list(ours), ylabel="target accuracy", xlabel="terms that are on")
-axis.legend(frameon=False)
+axes.set(xticks=positions, xticklabels=list(ours), ylabel="target accuracy", xlabel="terms that are on")
+axes.legend(frameon=False)
 plt.show()
 
 # %%

@@ -40,35 +40,36 @@ rng = np.random.default_rng(0)
 OFFERS = ["card", "loan", "savings"]
 
 
-def customers(n: int, age: float) -> pl.DataFrame:
+def draw_customers(n: int, mean_age: float) -> pl.DataFrame:
     """Return n customers with this mean age."""
     return pl.DataFrame(
         {
-            "age": rng.normal(age, 9.0, n).round(1),
+            "age": rng.normal(mean_age, 9.0, n).round(1),
             "visits": rng.poisson(4.0, n),
             "city": rng.choice(["Oslo", "Bergen", "Tromso"], n),
         }
     )
 
 
-def accept_probability(row: dict, offer: str, *, taste: float = 0.0) -> float:
+def compute_accept_probability(row: dict, offer: str, *, loan_change: float = 0.0) -> float:
     """Return the probability that a customer accepts an offer."""
-    base = {"card": 0.75 - 0.012 * (row["age"] - 25), "loan": 0.45, "savings": 0.1 + 0.012 * (row["age"] - 25)}[offer]
-    return float(np.clip(base + (taste if offer == "loan" else 0.0) + 0.02 * (row["visits"] - 4), 0.02, 0.98))
+    age = row["age"] - 25
+    by_offer = {"card": 0.75 - 0.012 * age, "loan": 0.45 + loan_change, "savings": 0.1 + 0.012 * age}
+    return float(np.clip(by_offer[offer] + 0.02 * (row["visits"] - 4), 0.02, 0.98))
 
 
 folder = Path(tempfile.mkdtemp())
-old = customers(4000, 38.0)
-offer_indices = rng.integers(len(OFFERS), size=len(old))
+old_customers = draw_customers(4000, 38.0)
+offer_indices = rng.integers(len(OFFERS), size=len(old_customers))
 purchases = [
-    float(rng.random() < accept_probability(row, OFFERS[arm]))
-    for row, arm in zip(old.to_dicts(), offer_indices, strict=True)
+    float(rng.random() < compute_accept_probability(row, OFFERS[arm]))
+    for row, arm in zip(old_customers.to_dicts(), offer_indices, strict=True)
 ]
-log = old.with_columns(
+log = old_customers.with_columns(
     offer=pl.Series([OFFERS[arm] for arm in offer_indices]), bought=pl.Series(purchases), p=pl.lit(1 / 3)
 )
 log.write_csv(folder / "old_market.csv")
-customers(2000, 52.0).write_csv(folder / "new_market.csv")
+draw_customers(2000, 52.0).write_csv(folder / "new_market.csv")
 
 # %%
 # Train and export
@@ -122,14 +123,15 @@ service = subprocess.Popen(  # noqa: S603 - our own command
 client = Client(address, token="d-secret", reward_token="r-secret", patience=60)  # noqa: S106
 late_ids: list[str] = []
 for day in range(7):
-    overdue_ids, late_ids, bought = late_ids, [], 0
-    arriving = customers(200, 52.0).to_dicts()
-    for start in range(0, len(arriving), 50):
-        rows = arriving[start : start + 50]
+    overdue_ids, late_ids, n_bought = late_ids, [], 0
+    loan_change = -0.2 if day >= 5 else 0.0
+    arriving_customers = draw_customers(200, 52.0).to_dicts()
+    for start in range(0, len(arriving_customers), 50):
+        rows = arriving_customers[start : start + 50]
         for row, decision in zip(rows, client.decide_many([{"context": row} for row in rows]), strict=True):
-            if rng.random() >= accept_probability(row, decision.arm_name, taste=-0.2 if day >= 5 else 0.0):
+            if rng.random() >= compute_accept_probability(row, decision.arm_name, loan_change=loan_change):
                 continue
-            bought += 1
+            n_bought += 1
             if rng.random() < 0.25:
                 late_ids.append(decision.event_id)
             else:
@@ -137,7 +139,7 @@ for day in range(7):
     for event_id in overdue_ids:  # of the day before
         with contextlib.suppress(ServiceError):  # rejected: later than --wait
             client.reward(event_id, 1.0)
-    print(f"day {day + 1}: {bought / len(arriving):.2f} bought, model {decision.model} decides")
+    print(f"day {day + 1}: {n_bought / len(arriving_customers):.2f} bought, model {decision.model} decides")
     time.sleep(1.0)
 
 # %%
@@ -166,9 +168,9 @@ assert len(models) > 1
 client.close()
 service.send_signal(2)
 service.wait()
-n = export_events(f"sqlite:///{folder}/events.db", folder / "week.parquet", ids=True)
+n_events = export_events(f"sqlite:///{folder}/events.db", folder / "week.parquet", ids=True)
 week = pl.read_parquet(folder / "week.parquet")
-print(f"{n:,} events with a reward")
+print(f"{n_events:,} events with a reward")
 export_events(f"sqlite:///{folder}/events.db", folder / "rounds.parquet")
 for name, rule in (("as it was exported", None), ("greedy", "greedy")):
     estimate = daband.evaluate_log(daband.load(folder / "policy.safetensors"), folder / "rounds.parquet", rule=rule)

@@ -65,8 +65,8 @@ class Push(gymnasium.Env):
         self.model.geom("box").friction[0] = self.np_random.uniform(*self.friction)
         mujoco.mj_setConst(self.model, self.data)
         self.goal = self.np_random.uniform(0.2, 1.0)
-        measured = np.array(self._push(4.0)) * (1 + 0.01 * self.np_random.normal(size=2))
-        return np.array([self.goal, *measured]), {}
+        measured_tap = np.array(self._push(4.0)) * (1 + 0.01 * self.np_random.normal(size=2))
+        return np.array([self.goal, *measured_tap]), {}
 
     def step(self, action):
         distance, _ = self._push(FORCES[action])
@@ -116,14 +116,14 @@ policies = {
 metres_missed = {}
 for name, policy in policies.items():
     daband.train(policy, source=pair.source, target=pair.target, episodes=35)
-    simulated = -daband.evaluate(policy, pair.source_test, as_domain="source").value
+    simulated_miss = -daband.evaluate(policy, pair.source_test, as_domain="source").value
     metres_missed[name] = -daband.evaluate(policy, pair.target_test).value
     print(
-        f"{name:10} misses by {100 * simulated:3.0f} cm in the simulator, "
+        f"{name:10} misses by {100 * simulated_miss:3.0f} cm in the simulator, "
         f"by {100 * metres_missed[name]:3.0f} cm on the robot"
     )
-best = pair.target_test.read_expected(0, len(pair.target_test)).max(axis=1)
-metres_missed["best possible"] = -best.mean()
+best_rewards = pair.target_test.read_expected(0, len(pair.target_test)).max(axis=1)
+metres_missed["best possible"] = -best_rewards.mean()
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), width_ratios=[1, 1.1])
 all_rows = np.arange(len(pair.source)), np.arange(len(pair.target))
@@ -155,13 +155,14 @@ policy = policies["Mixture"]
 assessment = daband.assess(policy, source=pair.source_test, target=pair.target)
 print(assessment.sentence)
 
-seeds = {robot.reset(seed=seed)[0].tobytes(): seed for seed in range(500, 1000)}  # the seeds that from_gymnasium used
+seeds = range(500, 1000)  # the seeds that from_gymnasium used
+seed_by_context = {robot.reset(seed=seed)[0].tobytes(): seed for seed in seeds}
 
 
 def push_on_the_robot(contexts, arms):
     rewards = []
     for context, arm in zip(contexts, arms, strict=True):
-        robot.reset(seed=seeds[context.tobytes()])
+        robot.reset(seed=seed_by_context[context.tobytes()])
         rewards.append(robot.step(int(arm))[1])
     return rewards
 

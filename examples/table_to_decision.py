@@ -6,18 +6,18 @@ import polars as pl
 import daband
 
 
-def write_csv(path: str, *, exchange_rate: float, labelled: bool) -> None:
-    rng = np.random.default_rng(labelled)
-    old, rich = rng.integers(0, 2, (2, 2000))
-    age, income = 27 + 35 * old + rng.normal(0, 6, 2000), 20 + 40 * rich + rng.normal(0, 6, 2000)
-    offer = np.where(old == rich, "loan", "card")  # depends on both age and income
-    table = pl.DataFrame({"age": age, "income": exchange_rate * income, "offer": offer})
+def write_csv(path: str, *, exchange_rate: float, with_offers: bool) -> None:
+    rng = np.random.default_rng(with_offers)
+    is_old, is_rich = rng.integers(0, 2, (2, 2000))
+    age, income = 27 + 35 * is_old + rng.normal(0, 6, 2000), 20 + 40 * is_rich + rng.normal(0, 6, 2000)
+    offers = np.where(is_old == is_rich, "loan", "card")  # depends on both age and income
+    table = pl.DataFrame({"age": age, "income": exchange_rate * income, "offer": offers})
     table = table.with_columns(city=pl.Series(rng.choice(["north", "south"], 2000)))
-    (table if labelled else table.drop("offer")).write_csv(path)
+    (table if with_offers else table.drop("offer")).write_csv(path)
 
 
-write_csv("here.csv", exchange_rate=1.0, labelled=True)
-write_csv("new_market.csv", exchange_rate=3.0, labelled=False)
+write_csv("here.csv", exchange_rate=1.0, with_offers=True)
+write_csv("new_market.csv", exchange_rate=3.0, with_offers=False)
 columns = daband.domains.Columns(context=("age", "income", "city"), categorical=("city",), label="offer")
 pair = daband.domains.from_table(source="here.csv", target="new_market.csv", columns=columns, units=["income"])
 policy = daband.DABand.for_pair(pair, recipe="small", seed=0)

@@ -35,18 +35,18 @@ GROUPS = rng.normal(0.0, 1.2, (12, 6))
 scale, offset = rng.uniform(0.5, 2.0, 6), rng.normal(0.0, 2.0, 6)
 
 
-def customers(n: int, *, abroad: bool) -> tuple[np.ndarray, np.ndarray]:
+def draw_customers(n: int, *, is_abroad: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return attributes (n, 6) and the best of three offers for each customer, (n,)."""
-    group = rng.integers(0, 12, n)
-    measures = GROUPS[group] + 0.3 * rng.normal(size=(n, 6))
-    return (measures * scale + offset if abroad else measures), group % 3
+    groups = rng.integers(0, 12, n)
+    measures = GROUPS[groups] + 0.3 * rng.normal(size=(n, 6))
+    return (measures * scale + offset if is_abroad else measures), groups % 3
 
 
-home, home_offers = customers(3000, abroad=False)
-contexts, best_offers = customers(2600, abroad=True)
+home_contexts, home_offers = draw_customers(3000, is_abroad=False)
+contexts, best_offers = draw_customers(2600, is_abroad=True)
 truth = {"new market": best_offers, "relabelled market": (best_offers + 1) % 3}  # not used by training or choose
 pair = daband.domains.from_arrays(
-    source=(home, home_offers), target=contexts, class_names=["discount", "bundle", "letter"]
+    source=(home_contexts, home_offers), target=contexts, class_names=["discount", "bundle", "letter"]
 )
 
 # %%
@@ -93,12 +93,13 @@ print(choice.assessment)
 row_of_context = {row.tobytes(): number for number, row in enumerate(contexts)}
 incumbent = choice.assessment.incumbent_arm
 audits = {}
-for market, best in truth.items():
+for market, true_offers in truth.items():
 
-    def reward_of(contexts: np.ndarray, arms: np.ndarray, best: np.ndarray = best) -> list[float]:
-        return [float(best[row_of_context[row.tobytes()]] == arm) for row, arm in zip(contexts, arms, strict=True)]
+    def look_up_rewards(contexts: np.ndarray, arms: np.ndarray, true_offers: np.ndarray = true_offers) -> np.ndarray:
+        rows = [row_of_context[context.tobytes()] for context in contexts]
+        return (true_offers[rows] == arms).astype(float)
 
-    audits[market] = daband.audit(choice.policy, target=contexts, budget=60, ask=reward_of, incumbent=incumbent)
+    audits[market] = daband.audit(choice.policy, target=contexts, budget=60, ask=look_up_rewards, incumbent=incumbent)
     print(f"{market:18} {audits[market].sentence}")
 
 # %%
@@ -106,19 +107,19 @@ for market, best in truth.items():
 # ------------
 
 chosen_arms = choice.policy.decide(contexts, "target", rule="greedy").arm
-figure, axis = plt.subplots(figsize=(8, 2.8))
-for row, (market, best) in enumerate(truth.items()):
+figure, axes = plt.subplots(figsize=(8, 2.8))
+for row, (market, true_offers) in enumerate(truth.items()):
     assessment, audit = choice.assessment, audits[market]
-    axis.plot([assessment.low, 1], [row + 0.15] * 2, color="#9fb3c8", linewidth=6, solid_capstyle="butt")
+    axes.plot([assessment.low, 1], [row + 0.15] * 2, color="#9fb3c8", linewidth=6, solid_capstyle="butt")
     label = "assessed, without a reward" if row == 0 else None
-    axis.plot(assessment.advantage, row + 0.15, "o", color="#52606d", label=label)
-    axis.plot([audit.low, audit.high], [row - 0.15] * 2, color="#e69f00", linewidth=6, solid_capstyle="butt")
-    axis.plot(audit.advantage, row - 0.15, "o", color="#d55e00", label="audited, 60 rewards" if row == 0 else None)
-    true_advantage = np.mean(chosen_arms == best) - np.mean(best == incumbent)
-    axis.plot(true_advantage, row, "|", color="black", markersize=40, label="truth" if row == 0 else None)
-axis.axvline(0.0, color="#9aa5b1", linewidth=1)
-axis.set(yticks=[0, 1], yticklabels=list(truth), xlim=(-0.6, 1.05), ylim=(-0.6, 1.6), xlabel="advantage in the target")
-axis.legend(frameon=False, loc="center left")
+    axes.plot(assessment.advantage, row + 0.15, "o", color="#52606d", label=label)
+    axes.plot([audit.low, audit.high], [row - 0.15] * 2, color="#e69f00", linewidth=6, solid_capstyle="butt")
+    axes.plot(audit.advantage, row - 0.15, "o", color="#d55e00", label="audited, 60 rewards" if row == 0 else None)
+    true_advantage = np.mean(chosen_arms == true_offers) - np.mean(true_offers == incumbent)
+    axes.plot(true_advantage, row, "|", color="black", markersize=40, label="truth" if row == 0 else None)
+axes.axvline(0.0, color="#9aa5b1", linewidth=1)
+axes.set(yticks=[0, 1], yticklabels=list(truth), xlim=(-0.6, 1.05), ylim=(-0.6, 1.6), xlabel="advantage in the target")
+axes.legend(frameon=False, loc="center left")
 plt.show()
 
 # %%
