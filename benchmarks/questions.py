@@ -17,8 +17,9 @@ from __future__ import annotations
 import argparse
 import json
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from machine import commit
@@ -28,203 +29,215 @@ from daband.trust._assessment import Assessment
 from daband.trust._questions import Interval, Questions
 
 BUDGETS = (10, 25, 50, 100, 200)
-DRAWS = 10
-CODA_DRAWS = 2
+N_DRAWS = 10
+N_CODA_DRAWS = 2
 CODA_BUDGETS = (10, 25, 50, 100)
-_CODA_POOL = 100
+_N_CODA_CONTEXTS = 100
 """Number of contexts that CODA compares before each question."""
 _GRID = np.linspace(1e-6, 1 - 1e-6, 128)
 
 
-def measure(path: Path) -> list[dict[str, Any]]:
+class StoredChoices(NamedTuple):
+    """The arms and rewards of the C distinct candidates and of the incumbent, for L contexts of one data set."""
+
+    name: str
+    default: int
+    means: Any  # predicted target rewards, (C, L, K)
+    arms: Any  # target arms, (C + 1, L); the last are the incumbent's
+    rewards: Any  # target rewards, (L, K)
+    source_values: Any  # mean source rewards of the candidates, (C,)
+    deviation: float  # standard deviation of source rewards
+
+    @classmethod
+    def load(cls, path: Path) -> StoredChoices:
+        """Read a file that ``predictions.py`` wrote."""
+        stored = np.load(path)
+        candidates = _find_distinct(stored["target_means"])
+        means, rewards = stored["target_means"][candidates].astype(float), stored["target_rewards"].astype(float)
+        source_rewards = stored["source_rewards"].astype(float)
+        source_arms = stored["source_means"][candidates].argmax(axis=2)
+        chosen_rewards = source_rewards[np.arange(len(source_rewards)), source_arms]
+        incumbent_arms = np.full((1, len(rewards)), source_rewards.mean(axis=0).argmax())
+        arms = np.concatenate([means.argmax(axis=2), incumbent_arms])
+        name, default = path.stem.rpartition("__")[0], candidates.index(int(stored["default"]))
+        source_values, deviation = chosen_rewards.mean(axis=1), float(chosen_rewards.std(axis=1).max())
+        return cls(name, default, means, arms, rewards, source_values, deviation)
+
+    def ask(self, rewards: Any, budget: int, draw: int) -> tuple[int, Interval]:
+        """Return the candidate that is chosen after some rewards, and the interval of its advantage."""
+        questions = Questions(self.arms, self.means.mean(axis=0), deviation=self.deviation, seed=draw)
+        evidence = questions.compute_evidence({asked: rewards[asked] for asked in questions.draw_first(budget)})
+        chosen = evidence.choose_candidate(self.default, self.source_values)
+        return chosen, evidence.compute_intervals(len(self.means), budget=budget)[chosen]
+
+
+def measure_choices(path: Path) -> list[dict[str, Any]]:
     """Return a row per way of asking, budget and draw for one data set."""
-    stored = np.load(path)
-    means, rewards = stored["target_means"].astype(float), stored["target_rewards"].astype(float)
-    source, kept = stored["source_rewards"].astype(float), _distinct(stored["target_means"])
-    default = kept.index(int(stored["default"]))
-    arms = means[kept].argmax(axis=2)
-    at_source = stored["source_means"][kept].argmax(axis=2)
-    earned = source[np.arange(len(source)), at_source]
-    today = np.full(len(rewards), source.mean(axis=0).argmax())
-    every = np.concatenate([arms, today[None]])
-    values = rewards[np.arange(len(rewards)), every].mean(axis=1)
-    best, n = values[:-1].max(), len(kept)
-    span = float(np.ptp(rewards)) or 1.0
-    predicted = means[kept].mean(axis=0)
-    common = {"set": path.stem.rpartition("__")[0], "default": float((best - values[default]) / span)}
+    stored = StoredChoices.load(path)
+    rewards, arms, reward_range = stored.rewards, stored.arms, float(np.ptp(stored.rewards)) or 1.0
+    values = rewards[np.arange(len(rewards)), arms].mean(axis=1)
+    losses = ((values[:-1].max() - values) / reward_range).tolist()
+    common_fields = {"set": stored.name, "default": losses[stored.default]}
     rows = []
-    for draw in range(DRAWS):
-        asked = Questions(every, predicted, deviation=float(earned.std(axis=1).max()), seed=draw)
-        for budget in BUDGETS:
-            evidence = asked.compute_evidence({question: rewards[question] for question in asked.draw_first(budget)})
-            chosen = evidence.choose_candidate(default, earned.mean(axis=1))
-            interval = evidence.compute_intervals(n, budget=budget)[chosen]
-            row = {**common, "way": "questions", "rewards": budget, "lost": float((best - values[chosen]) / span)}
-            if (every[chosen] != today).any():
-                row["true"] = bool(interval.low - 1e-9 <= values[chosen] - values[n] <= interval.high + 1e-9)
-                row["width"] = float((interval.high - interval.low) / span)
-            rows.append(row)
-            lost = float((best - values[_uniform(arms, predicted, rewards, budget, draw)]) / span)
-            rows.append({**common, "way": "uniform", "rewards": budget, "lost": lost})
+    for draw, budget in product(range(N_DRAWS), BUDGETS):
+        chosen, interval = stored.ask(rewards, budget, draw)
+        row = {**common_fields, "way": "questions", "rewards": budget, "lost": losses[chosen]}
+        if (arms[chosen] != arms[-1]).any():
+            row["true"] = bool(interval.low - 1e-9 <= values[chosen] - values[-1] <= interval.high + 1e-9)
+            row["width"] = float((interval.high - interval.low) / reward_range)
+        rows.append(row)
+        chosen = _choose_uniform(arms[:-1], stored.means.mean(axis=0), rewards, budget, draw)
+        rows.append({**common_fields, "way": "uniform", "rewards": budget, "lost": losses[chosen]})
     if np.isin(rewards, (0.0, 1.0)).all() and (rewards.sum(axis=1) == 1.0).all():
-        for draw in range(CODA_DRAWS):
-            for budget, chosen in _coda(means[kept], rewards.argmax(axis=1), draw).items():
-                lost = float((best - values[chosen]) / span)
-                rows.append({**common, "way": "coda", "rewards": budget, "lost": lost})
+        for draw in range(N_CODA_DRAWS):
+            for budget, chosen in _choose_coda(stored.means, rewards.argmax(axis=1), draw).items():
+                rows.append({**common_fields, "way": "coda", "rewards": budget, "lost": losses[chosen]})
     return rows
 
 
-def verdicts(path: Path) -> list[dict[str, Any]]:
+def measure_verdicts(path: Path) -> list[dict[str, Any]]:
     """Return the verdict after 50 rewards in the target as it is, unrelated and flipped, with the true advantage."""
-    stored = np.load(path)
-    kept = _distinct(stored["target_means"])
-    default = kept.index(int(stored["default"]))
-    source, means = stored["source_rewards"].astype(float), stored["target_means"][kept].astype(float)
-    at_source = stored["source_means"][kept].argmax(axis=2)
-    earned = source[np.arange(len(source)), at_source]
-    today, scale = int(source.mean(axis=0).argmax()), float(earned.std(axis=1).max())
-    real = stored["target_rewards"].astype(float)
-    every = np.concatenate([means.argmax(axis=2), np.full((1, len(real)), today)])
-    generator = np.random.default_rng(0)
-    targets = {"real": real, "unrelated": generator.permutation(real), "flipped": real.max() + real.min() - real}
+    stored = StoredChoices.load(path)
+    real, rng = stored.rewards, np.random.default_rng(0)
+    targets = {"real": real, "unrelated": rng.permutation(real), "flipped": real.max() + real.min() - real}
     rows = []
     for target, rewards in targets.items():
-        values = rewards[np.arange(len(rewards)), every].mean(axis=1)
-        for draw in range(DRAWS):
-            asked = Questions(every, means.mean(axis=0), deviation=scale, seed=draw)
-            evidence = asked.compute_evidence({question: rewards[question] for question in asked.draw_first(50)})
-            chosen = evidence.choose_candidate(default, earned.mean(axis=1))
-            verdict = _verdict(evidence.compute_intervals(len(kept), budget=50)[chosen])
+        values = rewards[np.arange(len(rewards)), stored.arms].mean(axis=1)
+        for draw in range(N_DRAWS):
+            chosen, interval = stored.ask(rewards, 50, draw)
             gain = float(values[chosen] - values[-1]) / (float(np.ptp(rewards)) or 1.0)
-            rows.append({"set": path.stem.rpartition("__")[0], "target": target, "verdict": verdict, "gain": gain})
+            rows.append({"set": stored.name, "target": target, "verdict": _get_verdict(interval), "gain": gain})
     return rows
 
 
-def _verdict(interval: Interval) -> str:
+def _get_verdict(interval: Interval) -> str:
     """Return the verdict of ``Assessment.with_rewards``. Fields that do not affect the verdict are empty."""
-    empty: dict[str, Any] = dict.fromkeys(Assessment.__dataclass_fields__, 0)
-    return Assessment(**{**empty, "doubts": [], "high": None}).with_rewards(interval, interval, 50).verdict
+    empty_fields: dict[str, Any] = dict.fromkeys(Assessment.__dataclass_fields__, 0)
+    return Assessment(**{**empty_fields, "doubts": [], "high": None}).with_rewards(interval, interval, 50).verdict
 
 
-def of_verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def count_verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return how often each target led to a deployment, and how often that was wrong."""
-    found = []
+    counts = []
     for target in ("real", "unrelated", "flipped"):
-        own = [row for row in rows if row["target"] == target]
-        deployed = [row for row in own if row["verdict"] == "deploy"]
-        good = [row for row in own if row["gain"] >= 0.05]
-        found.append({
-            "target": target, "runs": len(own), "deployed": len(deployed), "good": len(good),
-            "good_deployed": sum(row["verdict"] == "deploy" for row in good),
-            "worse": sum(row["gain"] < 0.0 for row in deployed),
-            "clearly_worse": sum(row["gain"] < -0.02 for row in deployed),
+        target_rows = [row for row in rows if row["target"] == target]
+        deployed_rows = [row for row in target_rows if row["verdict"] == "deploy"]
+        good_rows = [row for row in target_rows if row["gain"] >= 0.05]
+        counts.append({
+            "target": target, "runs": len(target_rows), "deployed": len(deployed_rows), "good": len(good_rows),
+            "good_deployed": sum(row["verdict"] == "deploy" for row in good_rows),
+            "worse": sum(row["gain"] < 0.0 for row in deployed_rows),
+            "clearly_worse": sum(row["gain"] < -0.02 for row in deployed_rows),
         })  # fmt: skip
-    return found
+    return counts
 
 
-def _distinct(means: Any) -> list[int]:
+def _find_distinct(means: Any) -> list[int]:
     """Return the candidates that do not predict the same as an earlier one."""
     return [i for i, own in enumerate(means) if not any(np.array_equal(own, other) for other in means[:i])]
 
 
-def _uniform(arms: Any, predicted: Any, rewards: Any, budget: int, draw: int) -> int:
-    generator = np.random.default_rng(draw)
-    total = predicted[np.arange(arms.shape[1]), arms].mean(axis=1)
-    for context in generator.integers(arms.shape[1], size=budget):
-        proposed = np.unique(arms[:, context])
-        arm = generator.choice(proposed)
-        residual = (rewards[context, arm] - predicted[context, arm]) * len(proposed) / budget
-        total = total + np.where(arms[:, context] == arm, residual, 0.0)
-    return int(total.argmax())
+def _choose_uniform(arms: Any, predicted_rewards: Any, rewards: Any, budget: int, draw: int) -> int:
+    rng = np.random.default_rng(draw)
+    estimates = predicted_rewards[np.arange(arms.shape[1]), arms].mean(axis=1)
+    for context in rng.integers(arms.shape[1], size=budget):
+        proposed_arms = np.unique(arms[:, context])
+        arm = rng.choice(proposed_arms)
+        residual = (rewards[context, arm] - predicted_rewards[context, arm]) * len(proposed_arms) / budget
+        estimates = estimates + np.where(arms[:, context] == arm, residual, 0.0)
+    return int(estimates.argmax())
 
 
-def _coda(means: Any, labels: Any, draw: int) -> dict[int, int]:
+def _choose_coda(means: Any, labels: Any, draw: int) -> dict[int, int]:
     """Return the model that CODA takes after each budget; settings of its paper: prior 0.1, learning rate 0.01."""
-    generator, (n_models, _, n_arms) = np.random.default_rng(draw), means.shape
+    rng, (n_models, _, n_arms) = np.random.default_rng(draw), means.shape
     scores = np.maximum(means, 1e-6) / np.maximum(means, 1e-6).sum(axis=2, keepdims=True)
     choices = means.argmax(axis=2)
     consensus = np.eye(n_arms)[scores.mean(axis=0).argmax(axis=1)]
-    soft = np.einsum("nc,hnj->hcj", consensus, scores)
-    soft /= np.maximum(soft.sum(axis=2, keepdims=True), 1e-6)
-    base = np.full((n_arms, n_arms), 1.0 / max(n_arms - 1, 1)) + np.eye(n_arms) * (1.0 - 1.0 / max(n_arms - 1, 1))
-    counts = base + 0.1 * soft
-    open_rows = np.flatnonzero((choices != choices[0]).any(axis=0))
-    found = {}
-    for asked in range(max(CODA_BUDGETS) + 1):
-        if asked in CODA_BUDGETS:
-            found[asked] = int((_best(counts) * _frequencies(counts, scores)[0][:, None]).sum(axis=0).argmax())
-        if not len(open_rows):
+    soft_confusion = np.einsum("nc,hnj->hcj", consensus, scores)
+    soft_confusion /= np.maximum(soft_confusion.sum(axis=2, keepdims=True), 1e-6)
+    wrong_count = 1.0 / max(n_arms - 1, 1)
+    counts = np.full((n_arms, n_arms), wrong_count) + np.eye(n_arms) * (1.0 - wrong_count) + 0.1 * soft_confusion
+    disputed_rows = np.flatnonzero((choices != choices[0]).any(axis=0))
+    chosen_models = {}
+    for n_asked in range(max(CODA_BUDGETS) + 1):
+        if n_asked in CODA_BUDGETS:
+            frequencies, _ = _compute_frequencies(counts, scores)
+            chosen_models[n_asked] = int((_rate_models(counts) * frequencies[:, None]).sum(axis=0).argmax())
+        if not len(disputed_rows):
             continue
-        rows = generator.choice(open_rows, min(_CODA_POOL, len(open_rows)), replace=False)
-        frequencies, per_row = _frequencies(counts, scores, rows)
-        before = _best(counts)
-        mixture = (frequencies[:, None] * before).sum(axis=0)
-        gain = np.zeros(len(rows))
+        rows = rng.choice(disputed_rows, min(_N_CODA_CONTEXTS, len(disputed_rows)), replace=False)
+        frequencies, per_row = _compute_frequencies(counts, scores, rows)
+        best_probabilities = _rate_models(counts)
+        mean_probabilities = (frequencies[:, None] * best_probabilities).sum(axis=0)
+        information_gains = np.zeros(len(rows))
         for arm in range(n_arms):  # what each answer would change
-            right = choices[:, rows] == arm
-            alpha = counts[:, arm, arm][:, None] + right
-            beta = counts[:, arm].sum(axis=1)[:, None] - counts[:, arm, arm][:, None] + ~right
-            after = mixture[:, None] + frequencies[arm] * (_largest(alpha, beta) - before[arm][:, None])
-            gain -= per_row[:, arm] * _entropy(after)
-        row = int(rows[gain.argmax()])
-        counts[np.arange(n_models), labels[row], choices[:, row]] += 0.01
-        open_rows = open_rows[open_rows != row]
-    return found
+            is_right = choices[:, rows] == arm
+            alpha = counts[:, arm, arm][:, None] + is_right
+            beta = counts[:, arm].sum(axis=1)[:, None] - counts[:, arm, arm][:, None] + ~is_right
+            changes = _rate_largest(alpha, beta) - best_probabilities[arm][:, None]
+            new_probabilities = mean_probabilities[:, None] + frequencies[arm] * changes
+            information_gains -= per_row[:, arm] * _compute_entropy(new_probabilities)
+        asked_row = int(rows[information_gains.argmax()])
+        counts[np.arange(n_models), labels[asked_row], choices[:, asked_row]] += 0.01
+        disputed_rows = disputed_rows[disputed_rows != asked_row]
+    return chosen_models
 
 
-def _frequencies(counts: Any, scores: Any, rows: Any = slice(None)) -> tuple[Any, Any]:
+def _compute_frequencies(counts: Any, scores: Any, rows: Any = slice(None)) -> tuple[Any, Any]:
     per_row = np.einsum("hcs,hns->nc", counts, scores)
     per_row /= per_row.sum(axis=1, keepdims=True)
     return per_row.mean(axis=0), per_row[rows]
 
 
-def _best(counts: Any) -> Any:
+def _rate_models(counts: Any) -> Any:
     """Return the probability that each model is the most accurate for each true arm, (K, H)."""
     diagonal = np.diagonal(counts, axis1=1, axis2=2)
-    return np.stack([_largest(a, b) for a, b in zip(diagonal.T, (counts.sum(axis=2) - diagonal).T, strict=True)])
+    return np.stack([*map(_rate_largest, diagonal.T, (counts.sum(axis=2) - diagonal).T)])
 
 
-def _largest(alpha: Any, beta: Any) -> Any:
+def _rate_largest(alpha: Any, beta: Any) -> Any:
     """Return the probability that each Beta variable (H, ...) is the largest."""
-    cdf = np.maximum(betainc(alpha[..., None], beta[..., None], _GRID), 1e-30)
-    others = np.exp(np.log(cdf).sum(axis=0) - np.log(cdf))
-    chance = (np.diff(cdf, axis=-1) * (others[..., 1:] + others[..., :-1]) / 2.0).sum(axis=-1)
-    return chance / np.maximum(chance.sum(axis=0), 1e-30)
+    distribution = np.maximum(betainc(alpha[..., None], beta[..., None], _GRID), 1e-30)
+    other_products = np.exp(np.log(distribution).sum(axis=0) - np.log(distribution))
+    midpoints = (other_products[..., 1:] + other_products[..., :-1]) / 2.0
+    probabilities = (np.diff(distribution, axis=-1) * midpoints).sum(axis=-1)
+    return probabilities / np.maximum(probabilities.sum(axis=0), 1e-30)
 
 
-def _entropy(chance: Any) -> Any:
-    kept = np.maximum(chance, 1e-12)
-    return -(kept * np.log2(kept)).sum(axis=0)
+def _compute_entropy(raw_probabilities: Any) -> Any:
+    probabilities = np.maximum(raw_probabilities, 1e-12)
+    return -(probabilities * np.log2(probabilities)).sum(axis=0)
 
 
-def halves(names: list[str]) -> dict[str, str]:
+def assign_halves(names: list[str]) -> dict[str, str]:
     """Return the half of each data set: within a kind, every other one by name is for development."""
-    kinds: dict[str, list[str]] = {}
+    names_by_kind: dict[str, list[str]] = {}
     for name in sorted(set(names)):
-        kinds.setdefault(name.split("__")[0], []).append(name)
-    return {name: ("development", "report")[i % 2] for own in kinds.values() for i, name in enumerate(own)}
+        names_by_kind.setdefault(name.split("__")[0], []).append(name)
+    return {name: ("development", "report")[i % 2] for own in names_by_kind.values() for i, name in enumerate(own)}
 
 
-def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return means by half, way of asking and budget; ``gain`` is against the default, ``worst`` of a data set."""
-    half = halves([row["set"] for row in rows])
+    half_by_name = assign_halves([row["set"] for row in rows])
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((half[row["set"]], row["way"], row["rewards"]), []).append(row)
-    found = []
-    for (where, way, rewards), own in sorted(groups.items()):
+        groups.setdefault((half_by_name[row["set"]], row["way"], row["rewards"]), []).append(row)
+    summaries = []
+    for (half, way, rewards), group_rows in sorted(groups.items()):
         gains: dict[str, list[float]] = {}
-        for row in own:
+        for row in group_rows:
             gains.setdefault(row["set"], []).append(row["default"] - row["lost"])
         means = [float(np.mean(values)) for values in gains.values()]
-        one = {"half": where, "way": way, "rewards": rewards, "sets": len(means)}
-        one["default_within"] = float(np.mean([row["default"] <= 0.03 for row in own]))
-        one["within"] = float(np.mean([row["lost"] <= 0.03 for row in own]))
-        one |= {"gain": float(np.mean(means)), "worst": min(means)}
-        if intervals := [row for row in own if "true" in row]:
-            one |= {key: float(np.mean([row[key] for row in intervals])) for key in ("true", "width")}
-        found.append({key: round(value, 4) if isinstance(value, float) else value for key, value in one.items()})
-    return found
+        fields = {"half": half, "way": way, "rewards": rewards, "sets": len(means)}
+        fields["default_within"] = float(np.mean([row["default"] <= 0.03 for row in group_rows]))
+        fields["within"] = float(np.mean([row["lost"] <= 0.03 for row in group_rows]))
+        fields |= {"gain": float(np.mean(means)), "worst": min(means)}
+        if intervals := [row for row in group_rows if "true" in row]:
+            fields |= {name: float(np.mean([row[name] for row in intervals])) for name in ("true", "width")}
+        summaries.append({name: round(v, 4) if isinstance(v, float) else v for name, v in fields.items()})
+    return summaries
 
 
 def main() -> None:
@@ -233,16 +246,16 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--commit", help="the commit, where there is no checkout")
-    given = parser.parse_args()
-    with ProcessPoolExecutor(given.jobs) as pool:
-        files = sorted(given.predictions.glob("*__0.npz"))
-        judged = of_verdicts([row for part in pool.map(verdicts, files) for row in part])
-        print(*judged, sep="\n", flush=True)
-        rows = summary([row for part in pool.map(measure, files) for row in part])
+    arguments = parser.parse_args()
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        files = sorted(arguments.predictions.glob("*__0.npz"))
+        verdict_counts = count_verdicts([row for file_rows in pool.map(measure_verdicts, files) for row in file_rows])
+        print(*verdict_counts, sep="\n", flush=True)
+        rows = summarise([row for file_rows in pool.map(measure_choices, files) for row in file_rows])
         print(*rows, sep="\n")
-    if given.record:
-        record = {"commit": given.commit or commit(), "verdicts": judged, "rows": rows}
-        given.record.write_text(json.dumps(record, indent=1) + "\n")
+    if arguments.record:
+        record = {"commit": arguments.commit or commit(), "verdicts": verdict_counts, "rows": rows}
+        arguments.record.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

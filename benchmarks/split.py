@@ -16,7 +16,7 @@ import itertools
 import json
 from pathlib import Path
 
-from fresh import declared
+from fresh import read_declarations
 
 RECORD = Path(__file__).parent / "records" / "split.json"
 
@@ -28,19 +28,19 @@ _TABLES = [
 ]  # fmt: skip
 
 
-def _ordered(*domains: str) -> list[str]:
+def _list_ordered_pairs(*domains: str) -> list[str]:
     """Return the names of all ordered pairs of domains."""
-    return [f"{one}-{other}" for one, other in itertools.permutations(domains, 2)]
+    return [f"{source}-{target}" for source, target in itertools.permutations(domains, 2)]
 
 
 KINDS: dict[str, list[str]] = {
     "natural_tables": _TABLES,
-    "amazon": _ordered("books", "dvd", "elec", "kitchen"),
-    "office_caltech": _ordered("amazon", "caltech10", "dslr", "webcam"),
-    "office31_features": _ordered("amazon", "dslr", "webcam"),
-    "warfarin": _ordered("asian", "black", "white"),
-    "sat12": _ordered("hand", "indu"),
-    "handwritten": _ordered("mnist", "usps", "semeion"),
+    "amazon": _list_ordered_pairs("books", "dvd", "elec", "kitchen"),
+    "office_caltech": _list_ordered_pairs("amazon", "caltech10", "dslr", "webcam"),
+    "office31_features": _list_ordered_pairs("amazon", "dslr", "webcam"),
+    "warfarin": _list_ordered_pairs("asian", "black", "white"),
+    "sat12": _list_ordered_pairs("hand", "indu"),
+    "handwritten": _list_ordered_pairs("mnist", "usps", "semeion"),
     "images": ["digit", "signs"],
     "synthetic": [f"rotation-{degrees}" for degrees in (0, 15, 30, 60)],
     "markets": [
@@ -48,29 +48,29 @@ KINDS: dict[str, list[str]] = {
     ],
 }
 """Every data set by kind of data. Markets are generated; their names state what differs between the domains."""
-KINDS |= {kind: list(names) for kind, names in declared().items()}
+KINDS |= {kind: list(names) for kind, names in read_declarations().items()}
 READ_ONCE = ("third", "fourth", "fifth")
 """Sets that were reported once as a whole; all but the last are used for development now."""
 
 
-def split() -> dict[str, dict[str, list[str]]]:
+def split_data_sets() -> dict[str, dict[str, list[str]]]:
     """Return the names of data sets by half and kind."""
     halves: dict[str, dict[str, list[str]]] = {half: {} for half in ("development", "report", *READ_ONCE)}
     for kind, names in KINDS.items():
-        order = sorted(names, key=lambda name: hashlib.sha256(f"{kind}/{name}".encode()).hexdigest())
+        ordered_names = sorted(names, key=lambda name: hashlib.sha256(f"{kind}/{name}".encode()).hexdigest())
         if kind.startswith(READ_ONCE):
             halves[kind.partition("_")[0]][kind] = sorted(names)
             continue
-        halves["development"][kind] = sorted(order[0::2])
-        halves["report"][kind] = sorted(order[1::2])
+        halves["development"][kind] = sorted(ordered_names[0::2])
+        halves["report"][kind] = sorted(ordered_names[1::2])
     return halves
 
 
-def recorded(half: str) -> dict[str, list[str]]:
+def read_split(half: str) -> dict[str, list[str]]:
     """Return the names of a half, or of a set that is reported once, by kind, from the stored split."""
     names: dict[str, list[str]] = json.loads(RECORD.read_text())[half]
     return names
 
 
 if __name__ == "__main__":
-    RECORD.write_text(json.dumps(split(), indent=1) + "\n")
+    RECORD.write_text(json.dumps(split_data_sets(), indent=1) + "\n")

@@ -26,33 +26,29 @@ from daband.training._loop import train_stacked
 from daband.training._trainer import TrainSettings, build_source_phase
 
 SHAPE = (3, 28, 28)
-ARMS = 10
+N_ARMS = 10
 
 
-def step_cost(runs: int, steps: int, device: str) -> dict[str, Any]:
+def measure_step(n_runs: int, n_steps: int, device: str) -> dict[str, Any]:
     """Return milliseconds and kernels of a step with every term active."""
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     recipe = {"learning": {"gate_exponent": 0.0, "run_steps": 1}}
-    policies = [
-        daband.DABand(
-            context_shape=SHAPE, n_arms=ARMS, recipe=recipe, feedback="one_hot", device=device, seed=seed, shift="style"
-        )
-        for seed in range(runs)
-    ]
+    settings: dict[str, Any] = {"recipe": recipe, "feedback": "one_hot", "device": device, "shift": "style"}
+    policies = [daband.DABand(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, **settings) for seed in range(n_runs)]
     for policy in policies:
-        images = draw.integers(0, 256, (1024, *SHAPE), dtype=np.uint8)
-        policy.play(images, np.eye(ARMS)[draw.integers(0, ARMS, 1024)])
+        images = rng.integers(0, 256, (1024, *SHAPE), dtype=np.uint8)
+        policy.play(images, np.eye(N_ARMS)[rng.integers(0, N_ARMS, 1024)])
         policy.observe_target(255 - images)
         policy.prepare_steps(1)
     learners, buffers = [policy.learner for policy in policies], [policy.buffers for policy in policies]
     take_steps(learners, 64 if device == "cuda" else 1, buffers)  # warm up, and record the graph
 
-    def elapsed() -> float:
+    def measure_seconds() -> float:
         start = time.perf_counter()
-        take_steps(learners, steps, buffers)  # reads the device at its end
+        take_steps(learners, n_steps, buffers)  # reads the device at its end
         return time.perf_counter() - start
 
-    cost: dict[str, Any] = {"runs": runs, "milliseconds": 1e3 * min(elapsed() for _ in range(3)) / steps}
+    cost: dict[str, Any] = {"runs": n_runs, "milliseconds": 1e3 * min(measure_seconds() for _ in range(3)) / n_steps}
     if device == "cuda":
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             take_steps(learners, 64, buffers)
@@ -60,7 +56,7 @@ def step_cost(runs: int, steps: int, device: str) -> dict[str, Any]:
     return cost
 
 
-def whole_runs(seeds: range, pair: Any) -> dict[str, Any]:
+def measure_runs(seeds: range, pair: Any) -> dict[str, Any]:
     """Return the seconds and target accuracies of stacked runs on DIGIT."""
     policies = [daband.DABand.for_pair(pair, seed=seed) for seed in seeds]
     start = time.perf_counter()
@@ -68,12 +64,12 @@ def whole_runs(seeds: range, pair: Any) -> dict[str, Any]:
     runs = train_stacked([build_source_phase(policy, pair.source, pair.target, settings) for policy in policies])
     seconds = time.perf_counter() - start
     assert not any(isinstance(run, Exception) for run in runs), runs
-    accuracy = [daband.evaluate(policy, pair.target_test).accuracy for policy in policies]
-    return {"runs": len(seeds), "seconds": seconds, "target_accuracy": accuracy,
+    accuracies = [daband.evaluate(policy, pair.target_test).accuracy for policy in policies]
+    return {"runs": len(seeds), "seconds": seconds, "target_accuracy": accuracies,
             "recipe_hash": policies[0].recipe.fingerprint()}  # fmt: skip
 
 
-def whole_table(jobs: int) -> dict[str, Any]:
+def measure_table(jobs: int) -> dict[str, Any]:
     """Return the seconds of ``daband bench digit``: all methods, five seeds, with loading and evaluation."""
     from daband.bench._bench import bench
     from daband.bench._settings import load_experiment
@@ -82,10 +78,10 @@ def whole_table(jobs: int) -> dict[str, Any]:
         start = time.perf_counter()
         records = bench(load_experiment("digit").runs(), folder, jobs=jobs)
         seconds = time.perf_counter() - start
-    accuracy: dict[str, list[float]] = {}
+    accuracies: dict[str, list[float]] = {}
     for record in records:
-        accuracy.setdefault(record["method"], []).append(record["target_accuracy"])
-    return {"seconds": seconds, "jobs": jobs, "target_accuracy": accuracy}
+        accuracies.setdefault(record["method"], []).append(record["target_accuracy"])
+    return {"seconds": seconds, "jobs": jobs, "target_accuracy": accuracies}
 
 
 def main() -> None:
@@ -100,14 +96,14 @@ def main() -> None:
     args = parser.parse_args()
     name = torch.cuda.get_device_name() if args.device == "cuda" else platform.machine()
     record: dict[str, Any] = {"commit": args.commit, "device": name, "torch": torch.__version__, "steps": args.steps}
-    numbers = [int(part) for part in args.runs.split(",")]
-    record["rows"] = [step_cost(runs, args.steps, args.device) for runs in numbers]
+    run_counts = [int(part) for part in args.runs.split(",")]
+    record["rows"] = [measure_step(n_runs, args.steps, args.device) for n_runs in run_counts]
     if args.digit:
         pair = daband.domains.load("digit")
-        whole_runs(range(1), pair)  # loads kernels
-        record["digit"] = [whole_runs(range(runs), pair) for runs in numbers]
+        measure_runs(range(1), pair)  # loads kernels
+        record["digit"] = [measure_runs(range(n_runs), pair) for n_runs in run_counts]
     if args.table:
-        record["table"] = whole_table(args.table)
+        record["table"] = measure_table(args.table)
     print(json.dumps(record, indent=1))
     if args.json is not None:
         args.json.write_text(json.dumps(record, indent=1) + "\n")

@@ -82,15 +82,15 @@ def test_steps_are_timed(tmp_path):
 @slow
 def test_predictions_are_stored_and_questions_measured(tmp_path, script):
     predictions = script("predictions")
-    assert ("synthetic", "rotation-0") in predictions.data_sets(["synthetic"])
-    predictions.store("synthetic", "rotation-0", 0, tmp_path, "cpu")
+    assert ("synthetic", "rotation-0") in predictions.list_data_sets(["synthetic"])
+    predictions.store_predictions("synthetic", "rotation-0", 0, tmp_path, "cpu")
     first = tmp_path / "synthetic__rotation-0__0.npz"
     stored = np.load(first)
     assert stored["target_means"].shape[0] == len(stored["candidates"])
-    rows = script("questions").measure(first)
+    rows = script("questions").measure_choices(first)
     assert {row["way"] for row in rows} >= {"questions", "uniform"}
     assert np.mean([row["true"] for row in rows if "true" in row]) > 0.8
-    assert {row["target"] for row in script("questions").verdicts(first)} == {"real", "unrelated", "flipped"}
+    assert {row["target"] for row in script("questions").measure_verdicts(first)} == {"real", "unrelated", "flipped"}
     assert script("reference_class").build_new_rows(tmp_path) == []  # generated data sets do not belong to the class
 
 
@@ -141,7 +141,7 @@ def test_the_record_has_the_variants_of_the_script(script):
 
 @pytest.mark.parametrize("name", ["fresh", "third", "fourth", "fifth"])
 def test_held_out_records_have_data_sets_of_their_set(script, name):
-    recorded = script("split").recorded
+    recorded = script("split").read_split
     record = json.loads((BENCHMARKS / "records" / f"{name}.json").read_text())
     for one in record["runs"]:
         assert one["name"] in recorded(record["half"])[one["data"]]

@@ -21,7 +21,7 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NODE_PATH", str(tmp_path))
 
     def declared(**entry):
-        monkeypatch.setattr(fresh, "declared", lambda: {"third_tables": {"one": entry}})
+        monkeypatch.setattr(fresh, "read_declarations", lambda: {"third_tables": {"one": entry}})
         return fresh.load("third_tables", "one")
 
     return declared
@@ -88,7 +88,7 @@ def test_each_file_is_a_row_and_a_column_may_be_added(declare, tmp_path):
 def test_windows_of_signals_are_means_of_eight_samples(tmp_path):
     signal = np.arange(300 * 6, dtype=float).reshape(300, 6)
     np.save(tmp_path / "watch.npy", {"X": [signal], "y": [3], "subject": [1], "side": [0]}, allow_pickle=True)
-    frame = fresh._motions(tmp_path / "watch.npy")
+    frame = fresh._read_motions(tmp_path / "watch.npy")
     assert frame.shape == (2, 96 + 3)
     assert frame["mean 0"].tolist() == [signal[:8, 0].mean(), signal[128:136, 0].mean()]
     assert frame["exercise"].tolist() == [3, 3]

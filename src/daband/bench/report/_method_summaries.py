@@ -235,12 +235,10 @@ def find_best_method(records: Sequence[Record]) -> MethodComparison | None:
     return MethodComparison(metric, best, Mean.of(list(scores_by_method[best].values())), rival, paired_test)
 
 
-def compare_seeds(first_scores: Mapping[int, float], second_scores: Mapping[int, float]) -> PairedTest | None:
-    """Return ``first_scores - second_scores`` on the seeds that both have; None if they have none in common."""
-    seeds = sorted(first_scores.keys() & second_scores.keys())
-    if not seeds:
-        return None
-    return compare_paired([first_scores[seed] for seed in seeds], [second_scores[seed] for seed in seeds])
+def compare_seeds(first: Mapping[int, float], second: Mapping[int, float]) -> PairedTest | None:
+    """Return ``first - second`` on the seeds that both have; None if they have none in common."""
+    seeds = sorted(first.keys() & second.keys())
+    return compare_paired([first[seed] for seed in seeds], [second[seed] for seed in seeds]) if seeds else None
 
 
 @dataclass(frozen=True)
