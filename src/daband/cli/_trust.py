@@ -140,8 +140,7 @@ def audit_command(
         bool, typer.Option("--replace", help="With --answers: overwrite earlier answers that differ.")
     ] = False,
     incumbent: Annotated[
-        str | None,
-        typer.Option(help="An arm, or a column that --id names. Default: the assessment's incumbent."),
+        str | None, typer.Option(help="An arm, or a column that --id names. Default: the assessment's incumbent.")
     ] = None,
 ) -> None:
     """Measure the advantage of a policy over the incumbent with a few target rewards.

@@ -220,6 +220,10 @@ class Policy(ABC):
     max_weight: ClassVar[float] = 10.0
     #: True if the weights of ``update`` must be importance weights. A round of weight 2 then does not count as two.
     weights_are_importance: ClassVar[bool] = False
+    #: The exploration if the constructor gets none.
+    default_exploration: ClassVar[Exploration] = Exploration()
+    #: Contexts with a larger Euclidean norm are rejected, unless the policy has a transform.
+    max_norm: float = MAX_NORM
     adapts_to_target = property(lambda _: False, doc="True if training uses unlabelled target contexts.")
 
     #: A faster method that decides for one transformed context, with the same result. It returns None if it cannot.
@@ -268,9 +272,7 @@ class Policy(ABC):
         round_bytes = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
         check_memory(round_bytes, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
         self.arms: str = check_one_of("arms", arms, ("disjoint", "shared"))
-        self.exploration = Exploration() if exploration is None else exploration
-        #: Contexts with a larger Euclidean norm are rejected, unless the policy has a transform.
-        self.max_norm = MAX_NORM
+        self.exploration = self.default_exploration if exploration is None else exploration
         self.standardise_rewards: bool = check_one_of("standardise_rewards", standardise_rewards, (True, False))
         #: Moments of the learned rewards.
         self.reward_moments = RewardMoments(standardise=self.standardise_rewards)

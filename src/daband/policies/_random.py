@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray, Weights
-from daband._domain_names import DomainNames
-from daband._shift import ShiftLike
 from daband.linear._exploration import Exploration
 from daband.policies._incoming_rounds import MAX_RAW_NORM
 from daband.policies._policy import Policy
@@ -25,6 +20,7 @@ class Random(Policy):
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
+        exploration: the ``Exploration``; by default arms are drawn uniformly.
         standardise_rewards: if False, predict a reward of 0 instead of the mean reward.
         transform: a transform of contexts, as in other policies; it changes no decision.
         shift: the assumed difference between the domains (``daband.Shift``).
@@ -36,30 +32,8 @@ class Random(Policy):
     [0.25]
     """
 
-    def __init__(
-        self,
-        *,
-        context_shape: Sequence[int],
-        n_arms: int,
-        arms: str = "disjoint",
-        standardise_rewards: bool = True,
-        transform: Any = None,
-        shift: ShiftLike = None,
-        seed: int = 0,
-        domains: DomainNames | None = None,
-    ) -> None:
-        super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            arms=arms,
-            exploration=Exploration("greedy", alpha=0.0, epsilon=1.0),
-            standardise_rewards=standardise_rewards,
-            transform=transform,
-            shift=shift,
-            seed=seed,
-            domains=domains,
-        )
-        self.max_norm = MAX_RAW_NORM  # contexts are not used
+    default_exploration = Exploration("greedy", alpha=0.0, epsilon=1.0)
+    max_norm = MAX_RAW_NORM  # contexts are not used
 
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
         shape, moments = (len(contexts), self.n_arms), self.reward_moments

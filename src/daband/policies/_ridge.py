@@ -301,6 +301,7 @@ class Constant(RidgePolicy):
     """
 
     _ignores_contexts = True
+    max_norm = MAX_RAW_NORM  # contexts are not used
     propensity_power = 1.0  # an arm's mean reward ignores contexts, so it needs the full weights
 
     def __init__(
@@ -326,7 +327,6 @@ class Constant(RidgePolicy):
             domains=domains,
         )
         self._head = RidgeHead(n_arms=self.n_arms, dim=1, arms="disjoint", ridge=1.0, form="primal")
-        self.max_norm = MAX_RAW_NORM  # contexts are not used
 
     def _featurise(self, contexts: AnyArray) -> AnyArray:
         return np.ones((len(contexts), 1))
