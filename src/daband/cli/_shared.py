@@ -179,12 +179,12 @@ def show_progress(specs: Sequence[RunSpec], domain: str = "source") -> Iterator[
 def _describe_result(record: Mapping[str, Any]) -> str:
     """Return the result of a run, or of its continuation in the target, as text."""
     if "continued_regret" in record:
-        name, score, digits = "target regret", record["continued_regret"], 1
+        name, score, decimals = "target regret", record["continued_regret"], 1
     else:
         metric = choose_metric([dict(record)])
         name, score = metric.name, record[metric.field]
-        digits = metric.count_decimals(score, significant=4)
-    return f"{name} unknown" if score is None else f"{name} {score:.{digits}f}"
+        decimals = metric.count_decimals(score, significant=4)
+    return f"{name} unknown" if score is None else f"{name} {score:.{decimals}f}"
 
 
 def run_all(specs: Sequence[RunSpec], out: Path, *, jobs: int = 1, on_failure: Callable[[Records], object]) -> Records:

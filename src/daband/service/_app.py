@@ -198,8 +198,8 @@ class Service:
     def _read_verdict(self) -> str:
         """Return the worker's verdict on the newest file since the last reset: "worse", "better" or ""."""
         watch_from, number, verdict = (self.store.read_note("verdict") or "//").split("/")
-        expected = (self.store.read_note("watch_from") or "0", str(self.store.find_newest_file()))
-        return verdict if (watch_from, number) == expected else ""
+        last_reset, file_number = self.store.read_note("watch_from") or "0", str(self.store.find_newest_file())
+        return verdict if (watch_from, number) == (last_reset, file_number) else ""
 
     # Checks of every request.
 

@@ -69,8 +69,8 @@ def with_added_arms(model: Model, note_json: str | None) -> Model:
     offered_names = note["offered"]
     if offered_names is None:
         mask = catalogue.offered[0]
-        file_names = [name for name, is_offered in zip(catalogue.names, mask, strict=True) if is_offered]
-        offered_names = [*file_names, *(arm["id"] for arm in new_arms)]
+        file_arm_names = [name for name, is_offered in zip(catalogue.names, mask, strict=True) if is_offered]
+        offered_names = [*file_arm_names, *(arm["id"] for arm in new_arms)]
     deployed = model.deployed.with_arms([*catalogue.names, *new_arms]) if new_arms else model.deployed
     assert deployed.frozen.catalogue is not None
     known_names = [name for name in offered_names if name in deployed.frozen.catalogue.index]

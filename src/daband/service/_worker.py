@@ -150,9 +150,9 @@ class LogLearner:
 
 def learn_rewards(policy: Policy, logged_rewards: Sequence[LoggedReward], deployed: DeployedPolicy) -> None:
     """Update a policy with a group of rewards. Rounds in which the incumbent chose are weighted by propensity."""
-    readable = [entry for entry in logged_rewards if can_read(entry.event.context, deployed)]
+    readable_rewards = [entry for entry in logged_rewards if can_read(entry.event.context, deployed)]
     for is_online in (True, False):
-        entries = [entry for entry in readable if (entry.event.mode == "online") is is_online]
+        entries = [entry for entry in readable_rewards if (entry.event.mode == "online") is is_online]
         if not entries:
             continue
         contexts = deployed.reader.read(read_rows(str(entry.event.context) for entry in entries)).contexts
@@ -170,7 +170,7 @@ def learn_rewards(policy: Policy, logged_rewards: Sequence[LoggedReward], deploy
         )
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)
-    if readable and (policy.learns_by_gradients or policy.catalogue is not None):
+    if readable_rewards and (policy.learns_by_gradients or policy.catalogue is not None):
         policy.adapt()
 
 
@@ -381,8 +381,8 @@ def main() -> None:
     store = Store(task["log"])
 
     def make_worker() -> Worker:
-        learning = {"policy_file": task["policy_file"], "learn_every": task["learn_every"]}
-        return Worker(store, settings, **learning, snapshot_seconds=_SNAPSHOT_SECONDS)
+        learning_options = {"policy_file": task["policy_file"], "learn_every": task["learn_every"]}
+        return Worker(store, settings, **learning_options, snapshot_seconds=_SNAPSHOT_SECONDS)
 
     with contextlib.suppress(KeyboardInterrupt):  # the terminal stops both processes
         run_worker(store, make_worker, task["parent_pid"])

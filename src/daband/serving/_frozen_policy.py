@@ -233,8 +233,9 @@ class _RowScorer:
 
     The *first product* multiplies the context by one matrix. It computes the features of members without a network, and
     the first layers of all networks. They are clipped, which is also the ReLU of the layers. A second product predicts
-    the rewards by all members together, in the unit of the user. A bonus is the norm of R'z with A^-1 = R R'. If there
-    are networks, all products but the first are in single precision, like the features of networks.
+    the rewards by all members together, in the unit of the user. The bonus of a member is the norm of R'z, where z are
+    its features and A^-1 = R R'. If there are networks, all products but the first are in single precision, like the
+    features of networks.
 
     Args:
         members: the predictors.
@@ -270,7 +271,7 @@ class _RowScorer:
         first_parts = [(np.eye(n_features + 1)[:, -n_direct_features:], -no_limits, no_limits)]
         theta = np.zeros((transformed_start + sum(member.dimension for member in transformed_members), n_arms))
         theta[constant_index] = centre
-        #: The slice of features, and R (d, r * K), of every member with a bonus.
+        #: The slice of features, and the matrices R of all arms (d, d * K), of every member with a bonus.
         self._roots: list[tuple[slice, AnyArray]] = []
         for member in members:
             start, size = constant_index if member.is_constant else n_network_features, member.dimension

@@ -129,11 +129,11 @@ class MlpNetwork(_DenseNetwork):
         matrices: list[FloatArray] = []
         n_rows = self.n_inputs + 1
         for weight, bias in self.layers:
-            n_in, n_out = weight.shape
+            n_inputs, n_outputs = weight.shape
             is_last = len(matrices) + 1 == len(self.layers)
-            matrix = np.zeros((n_rows, n_out if is_last else (n_out // 8 + 1) * 8))
-            matrix[:n_in, :n_out], matrix[n_in, :n_out] = weight, bias
-            matrix[n_in, n_out : n_out + 1] = 1.0  # the last layer has no such column
+            matrix = np.zeros((n_rows, n_outputs if is_last else (n_outputs // 8 + 1) * 8))
+            matrix[:n_inputs, :n_outputs], matrix[n_inputs, :n_outputs] = weight, bias
+            matrix[n_inputs, n_outputs : n_outputs + 1] = 1.0  # the last layer has no such column
             matrices.append(matrix)
             n_rows = matrix.shape[1]
         if self._scale is not None and self._shift is not None:
@@ -232,9 +232,9 @@ class TreeNetwork:
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         self.settings, self.arrays = settings, arrays
         self._n_inputs = int(settings["inputs"])
-        self._features, self._children, self._roots = (arrays[name] for name in ("feature", "children", "roots"))
+        self._feature_indices, self._children, self._roots = (arrays[name] for name in ("feature", "children", "roots"))
         self._thresholds, self._values, self._bases = (arrays[name] for name in ("threshold", "value", "base"))
-        n_nodes = len(self._features)
+        n_nodes = len(self._feature_indices)
         self._max_depth = int(arrays["depth"][0])
         limits = {"feature": self._n_inputs, "children": n_nodes, "roots": n_nodes}
         for name, limit in limits.items():
@@ -244,7 +244,7 @@ class TreeNetwork:
         for name in ("threshold", "value", "base"):
             if arrays[name].dtype != np.float64 or not np.isfinite(arrays[name]).all():
                 raise ValueError(f"{name} of the trees must be finite numbers")
-        shapes = self._features.shape, self._thresholds.shape, self._values.shape, self._children.shape[1:]
+        shapes = self._feature_indices.shape, self._thresholds.shape, self._values.shape, self._children.shape[1:]
         if set(shapes) != {(n_nodes,)} or len(self._children) != 2 or not n_nodes:
             raise ValueError(f"the arrays of the trees must have the same number of nodes, got shapes {shapes}")
         if not 0 < self._max_depth <= _MAX_DEPTH:
@@ -261,17 +261,17 @@ class TreeNetwork:
         rows = contexts.reshape(len(contexts), -1)
         if rows.dtype == np.uint8:
             rows = rows / 255.0
-        output = np.ones((len(rows), self.dimension))
+        features = np.ones((len(rows), self.dimension))
         for start in range(0, len(rows), _BATCH_ROWS):
             batch = rows[start : start + _BATCH_ROWS]
             row_indices = np.arange(len(batch))[:, None]
             nodes = np.broadcast_to(self._roots.ravel(), (len(batch), self._roots.size))
             for _ in range(self._max_depth):
-                goes_right = batch[row_indices, self._features[nodes]] > self._thresholds[nodes]
+                goes_right = batch[row_indices, self._feature_indices[nodes]] > self._thresholds[nodes]
                 nodes = self._children[goes_right.astype(np.int64), nodes]
             sums = self._values[nodes].reshape(len(batch), *self._roots.shape).sum(axis=2)
-            output[start : start + _BATCH_ROWS, :-1] = self._bases + sums
-        return output
+            features[start : start + _BATCH_ROWS, :-1] = self._bases + sums
+        return features
 
 
 def make_empty_trees(n_models: int, n_trees: int = 1) -> dict[str, AnyArray]:
@@ -376,10 +376,10 @@ def _convolve_and_pool(maps: Float32Array, kernel: Float32Array) -> Float32Array
     height, width, n_channels = maps.shape
     (n_points, patch_length, n_outputs), side = kernel.shape, len(kernel) - _TILE_ROWS + 1
     n_rows, n_columns = (height - side + 1) // 2, (width - side + 1) // 2  # after pooling
-    output = np.empty((-(-n_rows // 2), 2, n_columns, n_outputs), np.float32)  # a tile has two rows after pooling
+    pooled_maps = np.empty((-(-n_rows // 2), 2, n_columns, n_outputs), np.float32)  # a tile has two rows after pooling
     tiles_per_step = max(1, _MAX_PATCHES // (2 * _TILE_ROWS * n_columns))
-    for start in range(0, len(output), tiles_per_step):
-        pooled_tiles = output[start : start + tiles_per_step]
+    for start in range(0, len(pooled_maps), tiles_per_step):
+        pooled_tiles = pooled_maps[start : start + tiles_per_step]
         n_tiles = len(pooled_tiles)
         rows = maps[_TILE_ROWS * start : _TILE_ROWS * (start + n_tiles) + side - 1].reshape(-1, width * n_channels)
         input_matrix, output_matrix = _build_row_transforms(side, len(rows))
@@ -389,10 +389,10 @@ def _convolve_and_pool(maps: Float32Array, kernel: Float32Array) -> Float32Array
         strides = (n_tiles * strip_bytes, strip_bytes, 4 * n_channels, 4)
         patches: Float32Array = np.ndarray(shape, np.float32, strips, 0, strides)
         products = patches.reshape(n_points, -1, patch_length) @ kernel
-        convolved = (output_matrix @ products.reshape(n_points, -1)).reshape(2, 2, n_tiles, n_columns, 2, n_outputs)
-        row_maxima = np.maximum(convolved[:, 0], convolved[:, 1])
+        convolution = (output_matrix @ products.reshape(n_points, -1)).reshape(2, 2, n_tiles, n_columns, 2, n_outputs)
+        row_maxima = np.maximum(convolution[:, 0], convolution[:, 1])
         np.maximum(row_maxima[:, :, :, 0], row_maxima[:, :, :, 1], out=pooled_tiles.swapaxes(0, 1))
-    return output.reshape(-1, n_columns, n_outputs)[:n_rows]
+    return pooled_maps.reshape(-1, n_columns, n_outputs)[:n_rows]
 
 
 def _average_pool(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
@@ -401,7 +401,7 @@ def _average_pool(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
         length = maps.shape[axis]
         weights = np.zeros((size, length), np.float32)
         for index in range(size):
-            first, stop = index * length // size, -(-(index + 1) * length // size)
-            weights[index, first:stop] = 1.0 / (stop - first)
+            start, stop = index * length // size, -(-(index + 1) * length // size)
+            weights[index, start:stop] = 1.0 / (stop - start)
         maps = np.moveaxis(np.tensordot(weights, maps, axes=(1, axis)), 0, axis)
     return np.ascontiguousarray(maps)
