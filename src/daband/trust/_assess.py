@@ -297,35 +297,17 @@ def build_assessment(
             f"{unlike_fraction:.0%} of target contexts"
         )
     assessment = Assessment(
-        advantage=forecast.advantage if disagreement else 0.0,
-        low=forecast.low if disagreement else 0.0,
-        high=None,
-        verdict="",
-        incumbent=incumbent.name,
-        incumbent_arm=incumbent.arm,
-        rewards=0,
-        source_advantage=source_advantage,
-        source_error=standard_error,
-        source_value=float(rewards.mean()),
-        source_rounds=len(gains),
-        target_contexts=len(sample.contexts),
-        disagreement=disagreement,
-        kind=kind,
-        shifts=forecast.n_data_sets,
-        median_kept=forecast.median_kept,
-        tenth_percentile_kept=forecast.tenth_percentile_kept,
-        lost_fraction=forecast.lost_fraction,
-        classifier_accuracy=classifier_accuracy,
-        outside_support=outside_fraction,
-        doubts=doubts,
-        source_arms=compute_arm_fractions(choices.source_arms, policy.n_arms),
-        target_arms=target_fractions,
+        advantage=forecast.advantage if disagreement else 0.0, low=forecast.low if disagreement else 0.0, high=None,
+        verdict="", incumbent=incumbent.name, incumbent_arm=incumbent.arm, incumbent_column=incumbent.column, rewards=0,
+        source_advantage=source_advantage, source_error=standard_error, source_value=float(rewards.mean()),
+        source_rounds=len(gains), target_contexts=len(sample.contexts), disagreement=disagreement, kind=kind,
+        shifts=forecast.n_data_sets, median_kept=forecast.median_kept,
+        tenth_percentile_kept=forecast.tenth_percentile_kept, lost_fraction=forecast.lost_fraction,
+        classifier_accuracy=classifier_accuracy, outside_support=outside_fraction, doubts=doubts,
+        source_arms=compute_arm_fractions(choices.source_arms, policy.n_arms), target_arms=target_fractions,
         rewards_needed=count_rewards_needed(forecast.advantage, reward_deviation, disagreement, len(sample.contexts)),
-        unit=unit,
-        arm_names=list(arm_names),
-        new_arms=new_arms,
-        incumbent_column=incumbent.column,
-    )
+        unit=unit, arm_names=list(arm_names), new_arms=new_arms,
+    )  # fmt: skip
     return assessment.with_verdict()
 
 

@@ -231,20 +231,11 @@ def _build_audit(survey: Survey) -> Audit:
     advantage = evidence.compute_intervals(1, confidence=confidence, budget=survey.budget)[0]
     value = evidence.compute_intervals(None, confidence=confidence, budget=survey.budget)[0]
     return Audit(
-        advantage=advantage.value,
-        low=advantage.low,
-        high=advantage.high,
-        value=value.value,
-        value_low=value.low,
-        value_high=value.high,
-        incumbent=settings["incumbent"],
-        confidence=confidence,
-        budget=len(survey.planned_questions),
-        answered=evidence.n_answered,
-        contexts=len(survey.indices),
-        unit=settings["unit"],
-        questions=survey.questions_file,
-    )
+        advantage=advantage.value, low=advantage.low, high=advantage.high,
+        value=value.value, value_low=value.low, value_high=value.high, incumbent=settings["incumbent"],
+        confidence=confidence, budget=len(survey.planned_questions), answered=evidence.n_answered,
+        contexts=len(survey.indices), unit=settings["unit"], questions=survey.questions_file,
+    )  # fmt: skip
 
 
 def _save_result(survey: Survey) -> Audit:
