@@ -107,7 +107,7 @@ def test_large_logs(tmp_path, script):
 def test_a_variant_is_trained_and_its_record_replaces_the_older_one(script, tmp_path):
     study = script("attribution")
     pair = daband.domains.load("synthetic", tiny=True)
-    (variant,) = [one for one in study.studies()["bound"] if one.method == "nlinucb-p"]
+    (variant,) = [one for one in study.list_studies()["bound"] if one.method == "nlinucb-p"]
     (record,) = study.run_variant("bound", replace(variant, seeds=(0,)), pair, 2)
     assert record["rounds"] == 128
     assert record["bound"]["rounds"] == [64.0, 128.0]
@@ -115,7 +115,7 @@ def test_a_variant_is_trained_and_its_record_replaces_the_older_one(script, tmp_
     assert "divergence" not in record["bound"], "there is no discriminator"
     path = tmp_path / "record.json"
     path.write_text(json.dumps([{**record, "target_accuracy": 0.0}, {**record, "variant": "daband"}]))
-    study._update(path, [record])
+    study._update_record(path, [record])
     assert [run["variant"] for run in json.loads(path.read_text())] == ["nlinucb-p", "daband"]
     assert json.loads(path.read_text())[0] == json.loads(json.dumps(record))
 
@@ -125,14 +125,14 @@ def test_terms_that_an_episode_lacks_are_omitted(script):
     for episode in episodes[5:]:
         episode["bound_divergence"] = 1.0
     trained = Run(*(np.zeros(0, kind) for kind in (int, float, float, float)), episodes, 0.0)
-    terms = script("attribution").bound_terms(trained)
+    terms = script("attribution").compute_bound_terms(trained)
     assert set(terms) == {"rounds", "exploration"}
     assert terms["rounds"][-1] == 64 * 45
     assert np.all(np.diff(terms["rounds"]) == 128)
 
 
 def test_the_record_has_the_variants_of_the_script(script):
-    known = {(study, one.name) for study, variants in script("attribution").studies().items() for one in variants}
+    known = {(study, one.name) for study, variants in script("attribution").list_studies().items() for one in variants}
     recorded = json.loads((BENCHMARKS / "records" / "attribution.json").read_text())
     # Measured before the entropy term was removed, because it did not help.
     removed = {("leave-one-out", "no entropy and diversity")}
