@@ -50,7 +50,7 @@ class AlignedLinUCB(daband.LinUCB):
 
     def _prepare(self, contexts: Any) -> None:
         transform: Any = self.transform
-        scales = [transform.frozen(domain).scale for domain in (0, 1)]
+        scales = [transform.get_step(domain).scale for domain in (0, 1)]
         scaled_contexts = [batch[:, :-1] / scale for batch, scale in zip(contexts, scales, strict=True)]
         source, target = covariances = [batch.T @ batch / len(batch) for batch in scaled_contexts]
         dim = len(source)

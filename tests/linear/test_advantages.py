@@ -125,7 +125,7 @@ def test_scores_average_to_the_values_of_the_arms():
 
 def test_ramps_cover_what_was_trimmed():
     rows = np.random.default_rng(0).normal(size=(1_000, 1))
-    step = fit_ramps(rows, 1, trim=0.1)
+    step = fit_ramps(rows, 1, clip_quantile=0.1)
     low, high = np.quantile(rows, [0.1, 0.9])
     np.testing.assert_array_equal(step(np.array([[-9.0]])), step(np.array([[low - 0.1]])))
     np.testing.assert_array_equal(step(np.array([[9.0]])), step(np.array([[high + 0.1]])))

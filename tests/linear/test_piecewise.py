@@ -33,7 +33,7 @@ def test_a_regression_on_pieces_follows_what_no_line_does():
 
 
 def test_a_number_of_two_values_has_one_piece_and_a_constant_none():
-    step = _fitted(NUMBERS).frozen()
+    step = _fitted(NUMBERS).get_step()
     assert np.bincount(step.column[step.scale > 0], minlength=3).tolist() == [8, 1, 0]
     features = step(NUMBERS)
     assert (features[:, 0] == 1.0).all()
@@ -58,7 +58,7 @@ def test_spare_features_are_zero_and_many_numbers_have_fewer_pieces():
     assert few(NUMBERS).shape == (500, few.n_features((3,))) == (500, 25)
     assert not few(NUMBERS)[:, 10:].any()
     many = DRAW.normal(size=(300, 60))
-    step = _fitted(many).frozen()
+    step = _fitted(many).get_step()
     assert np.bincount(step.column[step.scale > 0]).tolist() == [2] * 60
     assert _fitted(DRAW.normal(size=(300, 200)))(DRAW.normal(size=(1, 200))).shape == (1, 201)
 
@@ -83,17 +83,17 @@ def test_state_and_files_hold_all_of_it(by_domain):
     other.restore(fitted.state())
     for domain in (0, 1):
         np.testing.assert_array_equal(other(NUMBERS, domain), fitted(NUMBERS, domain))
-        step = fitted.frozen(domain)
+        step = fitted.get_step(domain)
         np.testing.assert_array_equal(load_step(step.settings(), step.arrays())(NUMBERS), step(NUMBERS))
 
 
 def test_no_knot_is_a_number_of_training():
-    step = _fitted(NUMBERS).frozen()
+    step = _fitted(NUMBERS).get_step()
     assert not np.isin(np.append(step.start[:8], step.start[:8] + step.width[:8]), NUMBERS[:, 0]).any()
 
 
 def test_arrays_that_do_not_fit_are_refused():
-    step = _fitted(NUMBERS).frozen()
+    step = _fitted(NUMBERS).get_step()
     arrays = step.arrays()
     for name, wrong in [("width", 0.0 * step.width), ("start", step.start[:2]), ("column", step.column + 3)]:
         with pytest.raises(ValueError, match=r"widths|arrays|columns"):

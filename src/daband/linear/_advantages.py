@@ -122,7 +122,7 @@ def learn_advantages(
     is_allowed = np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
     if n < _MIN_LOG_ROUNDS:
         return _fit_mean_rewards(contexts.shape[1], arms, rewards, propensities, is_allowed)
-    steps = [fit_ramps(contexts, 1, trim=_CLIP_QUANTILE), fit_ramps(contexts, _MAX_PIECES)]
+    steps = [fit_ramps(contexts, 1, clip_quantile=_CLIP_QUANTILE), fit_ramps(contexts, _MAX_PIECES)]
     designs = [step(contexts) for step in steps]
     is_supported = is_allowed & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
     is_supported = is_supported if is_supported.any() else is_allowed & (counts > 0)

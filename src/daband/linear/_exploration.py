@@ -92,8 +92,7 @@ def _normal_cdf(x: FloatArray) -> FloatArray:
     scipy is used only if it is already imported, because importing it takes long.
     """
     if (special := sys.modules.get("scipy.special")) is not None:
-        probabilities: FloatArray = special.ndtr(x)
-        return probabilities
+        return special.ndtr(x)
     return 0.5 * np.asarray(_erfc(-x / math.sqrt(2.0)), np.float64)
 
 

@@ -49,8 +49,7 @@ kernels: Any = _LazyKernels()
 
 def make_draw_key(seed: int) -> np.uint64:
     """Return the key of random draws for a seed. Seeds that differ in one bit give unrelated keys."""
-    key: np.uint64 = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
-    return key
+    return np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
 
 
 __all__ = ["draw_uniforms", "kernels", "kernels_are_compiled", "make_draw_key"]

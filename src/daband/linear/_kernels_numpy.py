@@ -224,5 +224,4 @@ def draw_uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int)
     rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
     slots = np.arange(1, n_slots + 1, dtype=np.uint64)[None, :]
     bits = _hash_bits(_hash_bits(np.asarray(key, np.uint64) + rounds * ROUND_MULTIPLIER) + slots * SLOT_MULTIPLIER)
-    draws: FloatArray = (bits >> np.uint64(11)).astype(np.float64) * (1.0 / 2.0**53)  # the upper 53 bits
-    return draws
+    return (bits >> np.uint64(11)).astype(np.float64) * (1.0 / 2.0**53)  # the upper 53 bits

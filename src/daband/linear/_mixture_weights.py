@@ -14,8 +14,8 @@ over the rounds so far (stacking: Breiman 1996; van der Laan, Polley and Hubbard
 
 The weights sum to one, so only the errors e_t = p_t - r_t matter, and the first sum is w' (sum_t e_t e_t') w. Scaling
 and shifting all rewards therefore does not change the weights. If exactly one arm has reward 1 in each round, a reward
-of 1 reveals the rewards of all arms. Such a round may count once for each arm (``revealed_predictions``). Then the
-errors of arms that were not chosen count as well.
+of 1 reveals the rewards of all arms. Such a round may count once for each arm (``find_revealed_predictions``). Then
+the errors of arms that were not chosen count as well.
 
 **Guarantee.** This is follow-the-regularised-leader on losses f_t(w) = (r_t - p_t . w)^2 over the simplex. Predictions
 are clipped to the range of the rewards seen so far. If rewards are bounded, the squared loss is exp-concave. Then, for
@@ -75,8 +75,8 @@ class MixtureWeights:
 
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
-        rounds = np.array([self.n_rounds, self._updated_at], np.int64)
-        return {"weights": self.weights, "errors": self._error_products, "rounds": rounds}
+        round_counts = np.array([self.n_rounds, self._updated_at], np.int64)
+        return {"weights": self.weights, "errors": self._error_products, "rounds": round_counts}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
@@ -87,7 +87,7 @@ class MixtureWeights:
             raise ValueError("weights must be >= 0 and sum to 1")
 
 
-def revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray) -> tuple[FloatArray, FloatArray]:
+def find_revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the predictions for arms whose reward is known (n, M), and these rewards (n,).
 
     This is for problems in which exactly one arm per round has reward 1. Then a reward of 1 reveals that all other arms
@@ -95,9 +95,9 @@ def revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray)
     for all arms, ``arms`` (B,) the chosen arms, and ``rewards`` (B,) their rewards.
 
     >>> import numpy as np
-    >>> from daband.linear._mixture_weights import revealed_predictions
+    >>> from daband.linear._mixture_weights import find_revealed_predictions
     >>> means = np.array([[[0.9, 0.6], [0.2, 0.5]], [[0.3, 0.3], [0.4, 0.7]]])
-    >>> predictions, rewards = revealed_predictions(means, np.array([0, 1]), np.array([1.0, 0.0]))
+    >>> predictions, rewards = find_revealed_predictions(means, np.array([0, 1]), np.array([1.0, 0.0]))
     >>> predictions.tolist(), rewards.tolist()
     ([[0.9, 0.6], [0.2, 0.5], [0.4, 0.7]], [1.0, 0.0, 0.0])
     """
@@ -117,15 +117,15 @@ def solve_on_simplex(gram: FloatArray, moment: FloatArray) -> FloatArray:
     best_weights, best_loss = np.full(n_weights, 1.0 / n_weights), np.inf
     for n_nonzero in range(1, n_weights + 1):
         for subset in combinations(range(n_weights), n_nonzero):
-            nonzero = list(subset)
-            right_sides = np.stack([moment[nonzero], np.ones(n_nonzero)], axis=1)
-            unconstrained, direction = np.linalg.solve(gram[np.ix_(nonzero, nonzero)], right_sides).T
+            nonzero_indices = list(subset)
+            right_sides = np.stack([moment[nonzero_indices], np.ones(n_nonzero)], axis=1)
+            unconstrained, direction = np.linalg.solve(gram[np.ix_(nonzero_indices, nonzero_indices)], right_sides).T
             multiplier = (unconstrained.sum() - 1.0) / direction.sum()  # the Lagrange multiplier makes the sum 1
             solution = unconstrained - multiplier * direction
             if (solution < 0).any():
                 continue
             weights = np.zeros(n_weights)
-            weights[nonzero] = solution
+            weights[nonzero_indices] = solution
             loss = float(weights @ gram @ weights - 2.0 * (moment @ weights))
             if loss < best_loss:
                 best_weights, best_loss = weights, loss

@@ -52,8 +52,8 @@ class PcaStep:
 
         PCA does not clip features, so the limits are infinite.
         """
-        infinite = np.full(len(self.axes), np.inf)
-        return np.vstack([self.axes.T, -self.axes @ self.centre]), -infinite, infinite
+        upper_limits = np.full(len(self.axes), np.inf)
+        return np.vstack([self.axes.T, -self.axes @ self.centre]), -upper_limits, upper_limits
 
     def settings(self) -> dict[str, Any]:
         """Return the settings for a file header."""
@@ -67,9 +67,9 @@ class PcaStep:
 #: Maximum number of dimensions for an exact eigendecomposition of the covariance.
 _MAX_EXACT_DIM = 1024
 #: The number of additional directions of the randomised method, which make it more accurate.
-_OVERSAMPLING = 16
+_N_EXTRA_DIRECTIONS = 16
 #: The number of power iterations of the randomised method.
-_POWER_PASSES = 4
+_N_POWER_ITERATIONS = 4
 
 
 class PCA:
@@ -96,12 +96,13 @@ class PCA:
         self.n_components = check_int("n_components", n_components, minimum=1)
         self.seed = check_int("seed", seed, minimum=0)
         self.by_domain = by_domain
-        self._centre: FloatArray | None = None
+        #: The centre of each domain, or one centre for all domains, (domains or 1, d).
+        self._centres: FloatArray | None = None
         self._axes: FloatArray | None = None
 
     def __repr__(self) -> str:
-        optional = {name: value for name, value in self.settings().items() if name != "n_components" and value}
-        return f"PCA({', '.join([str(self.n_components), *(f'{name}={value!r}' for name, value in optional.items())])})"
+        settings = {name: value for name, value in self.settings().items() if name != "n_components" and value}
+        return f"PCA({', '.join([str(self.n_components), *(f'{name}={value!r}' for name, value in settings.items())])})"
 
     @property
     def fitted(self) -> bool:
@@ -133,77 +134,76 @@ class PCA:
             raise InvalidInput(f"PCA needs at least two contexts to be fitted on, got {n}")
         if self.n_components > min(dim, n):
             raise InvalidInput(f"n_components must be at most {min(dim, n)} for this data, got {self.n_components}")
-        sums = [sum((block.sum(axis=0) for block in _split_blocks([batch])), np.zeros(dim)) for batch in batches]
         if self.by_domain:
-            means = iter([total / len(batch) for total, batch in zip(sums, batches, strict=True)])
-            first_mean = sums[0] / len(batches[0])
-            centre = np.stack([next(means) if len(batch) else first_mean for batch in all_batches])
-            centres = [row for row, batch in zip(centre, all_batches, strict=True) if len(batch)]
+            sums = [sum((block.sum(axis=0) for block in _split_blocks([batch])), np.zeros(dim)) for batch in batches]
+            batch_centres = [total / len(batch) for total, batch in zip(sums, batches, strict=True)]
+            remaining_centres = iter(batch_centres)  # an empty batch gets the first centre
+            centres = np.stack([next(remaining_centres) if len(batch) else batch_centres[0] for batch in all_batches])
         else:
-            centre = (sum((block.sum(axis=0) for block in _split_blocks(batches)), np.zeros(dim)) / n)[None]
-            centres = [centre[0]] * len(batches)
-        if not np.isfinite(centre).all():
+            centres = (sum((block.sum(axis=0) for block in _split_blocks(batches)), np.zeros(dim)) / n)[None]
+            batch_centres = [centres[0]] * len(batches)
+        if not np.isfinite(centres).all():
             raise InvalidInput("contexts to fit PCA on must be finite, but one has a NaN or infinite value")
-        axes = (self._exact_axes if dim <= _MAX_EXACT_DIM else self._randomised_axes)(batches, centres)
+        compute_axes = self._compute_exact_axes if dim <= _MAX_EXACT_DIM else self._compute_randomised_axes
+        axes = compute_axes(batches, batch_centres)
         largest_column = np.abs(axes).argmax(axis=1)
         axes *= np.sign(axes[np.arange(len(axes)), largest_column])[:, None]  # the sign of an eigenvector is arbitrary
-        self._centre, self._axes = centre, np.ascontiguousarray(axes)
+        self._centres, self._axes = centres, np.ascontiguousarray(axes)
         return self
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
         """Return the components (n, n_components) of contexts (n, *C) of a domain."""
-        step = self.frozen(domain)
-        flat = contexts.reshape(-1, step.n_inputs)
-        components = np.empty((len(flat), self.n_components))
+        step = self.get_step(domain)
+        rows = contexts.reshape(-1, step.n_inputs)
+        components = np.empty((len(rows), self.n_components))
         start = 0
-        for block in _split_blocks([flat]):
+        for block in _split_blocks([rows]):
             components[start : start + len(block)] = step(block)
             start += len(block)
         return components
 
-    def frozen(self, domain: int = 0) -> PcaStep:
+    def get_step(self, domain: int = 0) -> PcaStep:
         """Return the fitted step for contexts of a domain."""
         axes = self.axes
-        assert self._centre is not None
-        return PcaStep(self._centre[min(domain, len(self._centre) - 1)], axes)
+        assert self._centres is not None
+        return PcaStep(self._centres[min(domain, len(self._centres) - 1)], axes)
 
     def settings(self) -> dict[str, int]:
         """Return the arguments for an unfitted copy: ``PCA(**settings)``."""
-        optional = {"by_domain": True} if self.by_domain else {}
-        return {"n_components": self.n_components, "seed": self.seed, **optional}
+        settings = {"n_components": self.n_components, "seed": self.seed}
+        return {**settings, "by_domain": True} if self.by_domain else settings
 
     def state(self) -> dict[str, AnyArray]:
         """Return the fitted arrays; empty before ``fit``."""
-        if self._axes is None or self._centre is None:
+        if self._axes is None or self._centres is None:
             return {}
-        return {"centre": self._centre if self.by_domain else self._centre[0], "axes": self._axes}
+        return {"centre": self._centres if self.by_domain else self._centres[0], "axes": self._axes}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         if state:
-            centre = np.atleast_2d(read_array(state, "centre", np.zeros(state["centre"].shape)))
-            axes = read_array(state, "axes", np.zeros((self.n_components, centre.shape[1])))
-            self._centre, self._axes = centre, axes
+            centres = np.atleast_2d(read_array(state, "centre", np.zeros(state["centre"].shape)))
+            axes = read_array(state, "axes", np.zeros((self.n_components, centres.shape[1])))
+            self._centres, self._axes = centres, axes
 
-    def _exact_axes(self, batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+    def _compute_exact_axes(self, batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
         """Return the principal axes (m, d), from an eigendecomposition of the scatter matrix."""
         scatter = np.zeros((batches[0].shape[1], batches[0].shape[1]))
-        for centred in _centred_blocks(batches, centres):
-            scatter += centred.T @ centred
-        _, vectors = np.linalg.eigh(scatter)
-        axes: FloatArray = vectors[:, ::-1][:, : self.n_components].T
-        return axes.copy()
+        for block in _centre_blocks(batches, centres):
+            scatter += block.T @ block
+        _, eigenvectors = np.linalg.eigh(scatter)
+        return eigenvectors[:, ::-1][:, : self.n_components].T.copy()
 
-    def _randomised_axes(self, batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+    def _compute_randomised_axes(self, batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
         """Return the principal axes (m, d), from a randomised subspace iteration."""
         n, dim = sum(len(batch) for batch in batches), batches[0].shape[1]
-        n_columns = min(self.n_components + _OVERSAMPLING, dim, n)
+        n_columns = min(self.n_components + _N_EXTRA_DIRECTIONS, dim, n)
         basis = np.random.default_rng(self.seed).standard_normal((dim, n_columns))
-        for _ in range(_POWER_PASSES):
+        for _ in range(_N_POWER_ITERATIONS):
             basis, _ = np.linalg.qr(_multiply_scatter(batches, centres, basis))
-        projected = basis.T @ _multiply_scatter(batches, centres, basis)
-        _, vectors = np.linalg.eigh(0.5 * (projected + projected.T))
-        return (basis @ vectors[:, ::-1][:, : self.n_components]).T
+        small_scatter = basis.T @ _multiply_scatter(batches, centres, basis)
+        _, eigenvectors = np.linalg.eigh(0.5 * (small_scatter + small_scatter.T))
+        return (basis @ eigenvectors[:, ::-1][:, : self.n_components]).T
 
 
 def flatten_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]:
@@ -214,22 +214,22 @@ def flatten_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]
     batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
     if any(batch.ndim < 2 for batch in batches):
         raise InvalidInput("contexts must have shape (n, *C)")
-    flat = [batch.reshape(len(batch), math.prod(batch.shape[1:])) for batch in batches]
-    dims = {batch.shape[1] for batch in flat if len(batch)}
+    flat_batches = [batch.reshape(len(batch), math.prod(batch.shape[1:])) for batch in batches]
+    dims = {batch.shape[1] for batch in flat_batches if len(batch)}
     if len(dims) > 1:
         raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
-    return flat, dims.pop() if dims else 0
+    return flat_batches, dims.pop() if dims else 0
 
 
 def _multiply_scatter(batches: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray) -> FloatArray:
     """Return the scatter matrix (X - centre)'(X - centre) times ``basis`` (d, m), with one block of X at a time."""
     product = np.zeros_like(basis)
-    for centred in _centred_blocks(batches, centres):
-        product += centred.T @ (centred @ basis)
+    for block in _centre_blocks(batches, centres):
+        product += block.T @ (block @ basis)
     return product
 
 
-def _centred_blocks(batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
+def _centre_blocks(batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
     """Yield blocks of each batch, minus the batch's centre."""
     for batch, centre in zip(batches, centres, strict=True):
         for block in _split_blocks([batch]):

@@ -21,7 +21,7 @@ import numpy as np
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, read_array, to_floats
 from daband.errors import NotFitted
 from daband.linear._pca import flatten_batches
-from daband.linear._standardise import Standardise, feature_scale
+from daband.linear._standardise import Standardise, get_feature_scale
 
 #: Maximum number of features per context, unless the context has more columns.
 _MAX_FEATURES = 128
@@ -33,7 +33,7 @@ _MAX_ROWS = 4096
 #: and pieces have a minimum length.
 _GRID_POINTS_PER_DEVIATION = 1024.0
 #: The names of the arrays of a ``PiecewiseStep``.
-PIECEWISE_ARRAYS = "column", "start", "width", "centre", "scale"
+PIECEWISE_ARRAY_NAMES = "column", "start", "width", "centre", "scale"
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,13 @@ class PiecewiseStep:
     kind: ClassVar[str] = "piecewise"
 
     def __post_init__(self) -> None:
-        parts = self.start, self.width, self.centre, self.scale
-        if self.column.ndim != 1 or any(part.shape != self.column.shape for part in parts):
-            raise ValueError(f"all arrays must have shape {self.column.shape}, got {[part.shape for part in parts]}")
+        arrays = self.start, self.width, self.centre, self.scale
+        if self.column.ndim != 1 or any(array.shape != self.column.shape for array in arrays):
+            shapes = [array.shape for array in arrays]
+            raise ValueError(f"all arrays must have shape {self.column.shape}, got {shapes}")
         if self.column.dtype.kind != "i" or not ((self.column >= 0) & (self.column < self.n_inputs)).all():
             raise ValueError(f"columns must be integers in 0..{self.n_inputs - 1}")
-        if not all(np.isfinite(part).all() for part in parts) or not (self.width > 0).all():
+        if not all(np.isfinite(array).all() for array in arrays) or not (self.width > 0).all():
             raise ValueError("arrays must be finite, and widths positive")
 
     @property
@@ -88,11 +89,11 @@ class PiecewiseStep:
 
         A feature is the product with [x, 1], clipped at the lower and the upper limit.
         """
-        slope, low = self.scale / self.width, -self.centre * self.scale
-        weight = np.zeros((self.n_inputs + 1, self.n_features))
-        weight[self.column, np.arange(1, self.n_features)] = slope
-        weight[-1] = np.append(1.0, low - self.start * slope)
-        return weight, np.append(1.0, low), np.append(1.0, low + self.scale)
+        slopes, lower_limits = self.scale / self.width, -self.centre * self.scale
+        weights = np.zeros((self.n_inputs + 1, self.n_features))
+        weights[self.column, np.arange(1, self.n_features)] = slopes
+        weights[-1] = np.append(1.0, lower_limits - self.start * slopes)
+        return weights, np.append(1.0, lower_limits), np.append(1.0, lower_limits + self.scale)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings for a file header."""
@@ -100,7 +101,7 @@ class PiecewiseStep:
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the arrays for a file."""
-        return {name: getattr(self, name) for name in PIECEWISE_ARRAYS}
+        return {name: getattr(self, name) for name in PIECEWISE_ARRAY_NAMES}
 
 
 class Piecewise:
@@ -138,17 +139,17 @@ class Piecewise:
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
         """Return the number of features of a context of this shape, including unused ones."""
-        size = math.prod(context_shape)
-        return max(size, min(_MAX_FEATURES, size * _MAX_PIECES)) + 1
+        dim = math.prod(context_shape)
+        return max(dim, min(_MAX_FEATURES, dim * _MAX_PIECES)) + 1
 
     def fit(self, *contexts: ArrayLike) -> Piecewise:
         """Fit on batches of contexts (n_i, *C), one per domain in order, and return this object."""
-        flat, dim = flatten_batches(contexts)
-        flat = [to_floats(batch[:: max(1, len(batch) // _MAX_ROWS)]) for batch in flat]
-        standardise = Standardise(by_domain=self.by_domain).fit(*flat)
-        steps = [standardise.frozen(domain) for domain in range(len(flat) if standardise.by_domain else 1)]
-        steps_and_batches = [(steps[min(i, len(steps) - 1)], batch) for i, batch in enumerate(flat) if len(batch)]
-        rows = np.concatenate([step(batch)[:, :-1] / step.scale for step, batch in steps_and_batches])
+        batches, dim = flatten_batches(contexts)
+        samples = [to_floats(batch[:: max(1, len(batch) // _MAX_ROWS)]) for batch in batches]
+        standardise = Standardise(by_domain=self.by_domain).fit(*samples)
+        steps = [standardise.get_step(domain) for domain in range(len(samples) if standardise.by_domain else 1)]
+        steps_and_samples = [(steps[min(i, len(steps) - 1)], rows) for i, rows in enumerate(samples) if len(rows)]
+        rows = np.concatenate([step(sample)[:, :-1] / step.scale for step, sample in steps_and_samples])
         has_many_values = ((rows > rows.min(axis=0)) & (rows < rows.max(axis=0))).any(axis=0)
         n_features = self.n_features((dim,)) - 1
         n_available = n_features - int((~has_many_values).sum())
@@ -157,8 +158,8 @@ class Piecewise:
         column = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
         start, width, centre, scale = np.concatenate(pieces, axis=1)
         n_unused = n_features - len(column)  # features without a ramp are 0
-        column, start, centre, scale = (np.pad(part, (0, n_unused)) for part in (column, start, centre, scale))
-        width, scale = np.pad(width, (0, n_unused), constant_values=1.0), scale * feature_scale(dim)
+        column, start, centre, scale = (np.pad(array, (0, n_unused)) for array in (column, start, centre, scale))
+        width, scale = np.pad(width, (0, n_unused), constant_values=1.0), scale * get_feature_scale(dim)
         self._steps = [
             PiecewiseStep(column, mean + start * deviation, width * deviation, centre, scale, dim)
             for mean, deviation in ((step.mean[column], step.deviation[column]) for step in steps)
@@ -167,10 +168,10 @@ class Piecewise:
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
         """Return features (n, m + 1) of contexts (n, *C) of a domain."""
-        step = self.frozen(domain)
+        step = self.get_step(domain)
         return step(to_floats(contexts.reshape(-1, step.n_inputs)))
 
-    def frozen(self, domain: int = 0) -> PiecewiseStep:
+    def get_step(self, domain: int = 0) -> PiecewiseStep:
         """Return the fitted step for contexts of a domain."""
         if not self._steps:
             raise NotFitted(f"{self!r} is not fitted: give unlabelled contexts to policy.prepare(...)")
@@ -185,39 +186,39 @@ class Piecewise:
         """Return the fitted arrays, with a row per domain; empty before ``fit``."""
         if not self._steps:
             return {}
-        by_domain = [step.arrays() for step in self._steps]
-        stacked = {name: np.stack([arrays[name] for arrays in by_domain]) for name in by_domain[0]}
-        return {**stacked, "inputs": np.array([self._steps[0].n_inputs], np.int64)}
+        step_arrays = [step.arrays() for step in self._steps]
+        stacked_arrays = {name: np.stack([arrays[name] for arrays in step_arrays]) for name in PIECEWISE_ARRAY_NAMES}
+        return {**stacked_arrays, "inputs": np.array([self._steps[0].n_inputs], np.int64)}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         if state:
-            inputs = int(read_array(state, "inputs", np.zeros(1, np.int64))[0])
-            shape = (len(state["column"]), self.n_features((inputs,)) - 1)
+            n_inputs = int(read_array(state, "inputs", np.zeros(1, np.int64))[0])
+            shape = (len(state["column"]), self.n_features((n_inputs,)) - 1)
             column = read_array(state, "column", np.zeros(shape, np.int64))
-            arrays = {name: read_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAYS[1:]}
+            arrays = {name: read_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAY_NAMES[1:]}
             self._steps = [
-                PiecewiseStep(column=row, n_inputs=inputs, **{name: rows[domain] for name, rows in arrays.items()})
+                PiecewiseStep(column=row, n_inputs=n_inputs, **{name: rows[domain] for name, rows in arrays.items()})
                 for domain, row in enumerate(column)
             ]
 
 
-def fit_ramps(rows: FloatArray, max_pieces: int, *, trim: float = 0.0) -> PiecewiseStep:
+def fit_ramps(rows: FloatArray, max_pieces: int, *, clip_quantile: float = 0.0) -> PiecewiseStep:
     """Return a step with ramps between quantiles of each column of ``rows`` (n, d), at most ``max_pieces`` per column.
 
-    With ``trim``, columns are clipped at the quantiles ``trim`` and 1 - ``trim``, unless both quantiles are equal.
+    Columns are clipped at the quantiles q = ``clip_quantile`` and 1 - q, unless both quantiles are equal.
     """
     sample = rows[:: max(1, len(rows) // _MAX_ROWS)]
     dim = sample.shape[1]
     mean, deviation = sample.mean(axis=0), sample.std(axis=0)
     deviation = np.where(deviation > 1e-12 * (1.0 + np.abs(mean)), deviation, 1.0)
-    scaled = (sample - mean) / deviation
-    low, high = np.quantile(scaled, [trim, 1.0 - trim], axis=0)
-    scaled = np.where(low < high, np.clip(scaled, low, high), scaled)
-    has_many_values = ((scaled > scaled.min(axis=0)) & (scaled < scaled.max(axis=0))).any(axis=0)
+    z_scores = (sample - mean) / deviation
+    low, high = np.quantile(z_scores, [clip_quantile, 1.0 - clip_quantile], axis=0)
+    z_scores = np.where(low < high, np.clip(z_scores, low, high), z_scores)
+    has_many_values = ((z_scores > z_scores.min(axis=0)) & (z_scores < z_scores.max(axis=0))).any(axis=0)
     n_available = max(dim, _MAX_FEATURES) - int((~has_many_values).sum())
     max_pieces = max(1, min(max_pieces, n_available // max(1, int(has_many_values.sum()))))
-    pieces = [_fit_pieces(scaled[:, column], max_pieces if has_many_values[column] else 1) for column in range(dim)]
+    pieces = [_fit_pieces(z_scores[:, column], max_pieces if has_many_values[column] else 1) for column in range(dim)]
     columns = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
     start, width, centre, scale = np.concatenate(pieces, axis=1)
     return PiecewiseStep(

@@ -57,11 +57,10 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    folds = PredefinedSplit(np.random.default_rng(len(arms)).permutation(len(arms)) % _N_FOLDS)
+    split = PredefinedSplit(np.random.default_rng(len(arms)).permutation(len(arms)) % _N_FOLDS)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
     with warnings.catch_warnings():  # arms absent from a training fold get probability 0
         warnings.filterwarnings("ignore", message="Number of classes in training fold")
-        probabilities = cross_val_predict(model, features, arms, cv=folds, method="predict_proba")
+        probabilities = cross_val_predict(model, features, arms, cv=split, method="predict_proba")
     columns = np.unique(arms, return_inverse=True)[1]  # the model has a column for each arm in the log
-    propensities: FloatArray = probabilities[np.arange(len(arms)), columns]
-    return np.clip(propensities, _MIN_PROPENSITY, 1.0)
+    return np.clip(probabilities[np.arange(len(arms)), columns], _MIN_PROPENSITY, 1.0)

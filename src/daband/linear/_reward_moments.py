@@ -92,8 +92,8 @@ class RewardMoments:
 
     def restore(self, state: AnyArray) -> None:
         """Restore the array that ``state`` returned."""
-        values = read_array({"rewards": state}, "rewards", np.empty(5))
-        count, mean, squares, low, high = values.tolist()
+        moments = read_array({"rewards": state}, "rewards", np.empty(5))
+        count, mean, squares, low, high = moments.tolist()
         if count < 0.0 or squares < 0.0 or not low <= high:
             raise ValueError(f"rewards cannot have count {count}, squares {squares} and range {low} to {high}")
         self.__init__(standardise=self.standardise)  # type: ignore[misc]

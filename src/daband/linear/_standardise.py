@@ -74,7 +74,7 @@ class StandardiseStep:
                 columns /= self.deviation
         else:
             columns /= self.deviation
-        low, high, scale = self._bounds
+        low, high, scale = self._clip_arrays
         np.maximum(columns, low, out=columns)
         np.minimum(columns, high, out=columns)
         columns *= scale
@@ -89,13 +89,13 @@ class StandardiseStep:
         """
         if self.axes is not None:
             raise ValueError("a step with axes is not linear before clipping")
-        slope, limit = self.scale / self.deviation, np.full(len(self.mean), self.clip * self.scale)
-        weight = np.diag(np.append(slope, 1.0))
-        weight[-1, :-1] = -self.mean * slope
-        return weight, np.append(-limit, 1.0), np.append(limit, 1.0)
+        slopes, limits = self.scale / self.deviation, np.full(len(self.mean), self.clip * self.scale)
+        weights = np.diag(np.append(slopes, 1.0))
+        weights[-1, :-1] = -self.mean * slopes
+        return weights, np.append(-limits, 1.0), np.append(limits, 1.0)
 
     @functools.cached_property
-    def _bounds(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _clip_arrays(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The lower and upper clipping limit and the scale, as arrays. numpy would convert numbers in every call."""
         return np.array(-self.clip), np.array(self.clip), np.array(self.scale)
 
@@ -115,15 +115,15 @@ class StandardiseStep:
 
 
 #: Standardised columns are clipped at this many standard deviations.
-CLIP = 5.0
+CLIP_DEVIATIONS = 5.0
 #: The fraction of smallest values, and of largest values, that is winsorised.
 _TAIL_FRACTION = 0.001
 #: The smallest factor of standardised columns.
-_MIN_SCALE = 1.0 / 4.0
+_MIN_FEATURE_SCALE = 1.0 / 4.0
 #: The number of columns whose moments are computed at once.
 _N_BLOCK_COLUMNS = 64
 #: Approximate maximum size (rows times columns) of each domain's sample to which principal components are fitted.
-_MAX_PCA_NUMBERS = 1 << 23
+_MAX_PCA_VALUES = 1 << 23
 
 
 class Standardise:
@@ -179,29 +179,30 @@ class Standardise:
         flat_batches, dim = flatten_batches(contexts)
         if not any(len(batch) for batch in flat_batches):
             raise InvalidInput("Standardise needs at least one context to be fitted on, got none")
-        is_separate = np.full(dim, self.by_domain is True)
+        has_own_statistics = np.full(dim, self.by_domain is True)
         if not isinstance(self.by_domain, bool):
             if max(self.by_domain, default=0) >= dim:
                 raise InvalidInput(f"by_domain must have column indices in 0..{dim - 1}, got {max(self.by_domain)}")
-            is_separate[list(self.by_domain)] = True
-        n_steps = len(flat_batches) if is_separate.any() else 1
+            has_own_statistics[list(self.by_domain)] = True
+        n_steps = len(flat_batches) if has_own_statistics.any() else 1
         mean, deviation = np.empty((n_steps, dim)), np.empty((n_steps, dim))
         for start in range(0, dim, _N_BLOCK_COLUMNS):  # a few columns at a time: quantiles sort a copy
             block = slice(start, start + _N_BLOCK_COLUMNS)
             block_batches = [to_floats(batch[:, block]) for batch in flat_batches]
             if not all(np.isfinite(batch).all() for batch in block_batches):
                 raise InvalidInput("contexts to fit Standardise on must be finite, but one has a NaN or infinite value")
-            mean[:, block], deviation[:, block] = _robust_moments(np.concatenate(block_batches))
-            if is_separate[block].any():
+            mean[:, block], deviation[:, block] = _compute_robust_moments(np.concatenate(block_batches))
+            if has_own_statistics[block].any():
                 first_batch = next(batch for batch in block_batches if len(batch))
                 for domain, batch in enumerate(block_batches):
-                    moments = _robust_moments(batch if len(batch) else first_batch)
-                    for statistics, values in zip((mean, deviation), moments, strict=True):
-                        statistics[domain, block][is_separate[block]] = values[is_separate[block]]
+                    moments = _compute_robust_moments(batch if len(batch) else first_batch)
+                    for all_moments, domain_moments in zip((mean, deviation), moments, strict=True):
+                        own_columns = has_own_statistics[block]
+                        all_moments[domain, block][own_columns] = domain_moments[own_columns]
         axes = None
         if self.components is not None:
             steps = [_make_step(*moments) for moments in zip(mean, deviation, strict=True)]
-            max_rows = max(self.components, _MAX_PCA_NUMBERS // dim)
+            max_rows = max(self.components, _MAX_PCA_VALUES // dim)
             steps_and_batches = [(steps[i % n_steps], batch) for i, batch in enumerate(flat_batches) if len(batch)]
             samples = [(step, batch[:: -(-len(batch) // max_rows)]) for step, batch in steps_and_batches]
             n_components = min(self.components, max(1, sum(len(batch) for _, batch in samples)))
@@ -212,11 +213,11 @@ class Standardise:
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
         """Return features (n, d + 1) of contexts (n, *C) of a domain."""
-        step = self.frozen(domain)
+        step = self.get_step(domain)
         rows = contexts.reshape(-1, len(step.mean))
         return step(rows if rows.dtype == np.float64 else to_floats(rows))
 
-    def frozen(self, domain: int = 0) -> StandardiseStep:
+    def get_step(self, domain: int = 0) -> StandardiseStep:
         """Return the fitted step for contexts of a domain."""
         if not self._steps:
             raise NotFitted(
@@ -234,8 +235,8 @@ class Standardise:
         if len(self._steps) < 2:  # with one domain, a file stores vectors
             return self._steps[0].arrays() if self._steps else {}
         step_arrays = [step.arrays() for step in self._steps]
-        stacked = {name: np.stack([arrays[name] for arrays in step_arrays]) for name in ("mean", "deviation")}
-        return {**step_arrays[0], **stacked}
+        stacked_arrays = {name: np.stack([arrays[name] for arrays in step_arrays]) for name in ("mean", "deviation")}
+        return {**step_arrays[0], **stacked_arrays}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
@@ -250,28 +251,28 @@ class Standardise:
 
 def _make_step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:
     """Return the step with the default clipping and scale."""
-    return StandardiseStep(mean, deviation, axes, clip=CLIP, scale=feature_scale(len(mean)))
+    return StandardiseStep(mean, deviation, axes, clip=CLIP_DEVIATIONS, scale=get_feature_scale(len(mean)))
 
 
-def feature_scale(dimensions: int) -> float:
+def get_feature_scale(dim: int) -> float:
     """Return the factor of standardised columns for contexts of this many dimensions."""
-    return max(1.0 / math.sqrt(dimensions), _MIN_SCALE)
+    return max(1.0 / math.sqrt(dim), _MIN_FEATURE_SCALE)
 
 
-def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _compute_robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the means and standard deviations (d,) of winsorised columns (n, d).
 
     The standard deviation of a constant column is 1.
     """
     n = len(columns)
     n_tail = min(max(1, round(_TAIL_FRACTION * n)), (n - 1) // 2)  # at least one row on each side, if there are three
-    ordered = np.partition(columns, (n_tail, n - 1 - n_tail), axis=0)
-    low, high = ordered[n_tail], ordered[n - 1 - n_tail]
+    partitioned_columns = np.partition(columns, (n_tail, n - 1 - n_tail), axis=0)
+    low, high = partitioned_columns[n_tail], partitioned_columns[n - 1 - n_tail]
     width = high - low
     # If the middle is a single value, as in a column of mostly zeros, the column is not winsorised.
-    winsorised = np.where(width > 0, np.clip(columns, low - width, high + width), columns)
+    columns = np.where(width > 0, np.clip(columns, low - width, high + width), columns)
     with np.errstate(over="ignore"):
-        mean = low + (winsorised - low).mean(axis=0)  # rounding depends on the range of a column, not on its offset
-        deviation = np.sqrt(np.square(winsorised - mean).mean(axis=0))
-    rounding_error = 1e-12 * np.maximum(np.abs(mean), np.abs(winsorised).max(axis=0))
+        mean = low + (columns - low).mean(axis=0)  # rounding depends on the range of a column, not on its offset
+        deviation = np.sqrt(np.square(columns - mean).mean(axis=0))
+    rounding_error = 1e-12 * np.maximum(np.abs(mean), np.abs(columns).max(axis=0))
     return mean, np.where((deviation > rounding_error) & np.isfinite(deviation), deviation, 1.0)

@@ -14,7 +14,7 @@ from daband._arrays import AnyArray
 from daband._shift import Shift
 from daband.errors import InvalidInput
 from daband.linear._pca import PCA, PcaStep
-from daband.linear._piecewise import PIECEWISE_ARRAYS, Piecewise, PiecewiseStep
+from daband.linear._piecewise import PIECEWISE_ARRAY_NAMES, Piecewise, PiecewiseStep
 from daband.linear._standardise import Standardise, StandardiseStep
 
 #: A fitted transform for one domain.
@@ -26,7 +26,7 @@ def load_step(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Tr
     if settings["kind"] == "pca":
         return PcaStep(arrays["centre"], arrays["axes"])
     if settings["kind"] == "piecewise":
-        return PiecewiseStep(**{name: arrays[name] for name in PIECEWISE_ARRAYS}, n_inputs=int(settings["inputs"]))
+        return PiecewiseStep(**{name: arrays[name] for name in PIECEWISE_ARRAY_NAMES}, n_inputs=int(settings["inputs"]))
     if settings["kind"] != "standardise":
         raise ValueError(f"the transform must be 'pca', 'piecewise' or 'standardise', got {settings['kind']!r}")
     mean, deviation, axes = arrays["mean"], arrays["deviation"], arrays.get("axes")
@@ -80,5 +80,4 @@ def build_transform(settings: Mapping[str, Any] | None) -> Transform | None:
     if settings is None:
         return None
     arguments = dict(settings)
-    transform: Transform = _TRANSFORM_CLASSES[arguments.pop("kind")](**arguments)
-    return transform
+    return _TRANSFORM_CLASSES[arguments.pop("kind")](**arguments)

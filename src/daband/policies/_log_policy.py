@@ -19,7 +19,7 @@ from daband._shift import ShiftLike
 from daband.errors import InvalidInput, NotFitted
 from daband.linear._advantages import AdvantageModel, LogEvidence, learn_advantages
 from daband.linear._exploration import Exploration
-from daband.linear._piecewise import PIECEWISE_ARRAYS, PiecewiseStep
+from daband.linear._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
 from daband.linear._propensities import estimate_propensities
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
@@ -220,7 +220,7 @@ class LogPolicy(Policy):
             raise InvalidInput(f"the file has rounds of shape {stored_rounds.shape} and {len(round_counts)} arms")
         advantages = None
         if state.keys() - {"kept", "plays", "fitted"}:
-            step_arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAYS}
+            step_arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAY_NAMES}
             feature_step = PiecewiseStep(**step_arrays, n_inputs=self._n_inputs)
             theta = np.array(state["theta"])
             if theta.shape != (self.n_arms, feature_step.n_features):

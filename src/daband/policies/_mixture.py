@@ -43,7 +43,7 @@ from daband._table_transform import CategoricalColumn
 from daband.errors import InvalidInput
 from daband.linear._exploration import Decision, Exploration, join_decisions, make_seeded_draw
 from daband.linear._joint_ridge import JointHead
-from daband.linear._mixture_weights import MixtureWeights, revealed_predictions
+from daband.linear._mixture_weights import MixtureWeights, find_revealed_predictions
 from daband.linear._piecewise import Piecewise
 from daband.linear._ridge_head import EpisodeScores
 from daband.linear._standardise import Standardise
@@ -322,7 +322,7 @@ class Mixture(Policy):
             elif self._joint_index is not None:
                 parts = parts._replace(members=tuple(_scale_arms(part, arm_weights) for part in parts.members))
                 offsets += (arm_weights - 1.0) * weight * (member_moments.centre - moments.centre) / moments.scale
-            frozen_transform = None if member.transform is None else copy.deepcopy(member.transform.frozen(domain))
+            frozen_transform = None if member.transform is None else copy.deepcopy(member.transform.get_step(domain))
             unit_ratio = member_moments.scale / moments.scale  # members predict in their own unit
             offsets += weight * (member_moments.centre - moments.centre) / moments.scale
             for part in parts.members:
@@ -430,7 +430,7 @@ class Mixture(Policy):
         if moments.low < moments.high:
             means = np.clip(means, moments.low, moments.high)
         if self._uses_all_arm_errors:
-            predictions, rewards = revealed_predictions(means, arms, rewards)
+            predictions, rewards = find_revealed_predictions(means, arms, rewards)
         else:
             predictions = means[np.arange(len(arms)), arms]
         self._mixture_weights.add(predictions, rewards, scale=moments.scale)

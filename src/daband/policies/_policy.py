@@ -627,7 +627,7 @@ class Policy(ABC):
             )
         with self._locks.write, self._locks.state:
             domain_index = _find_domain_index(self, domain)
-            frozen_transform = None if self.transform is None else copy.deepcopy(self.transform.frozen(domain_index))
+            frozen_transform = None if self.transform is None else copy.deepcopy(self.transform.get_step(domain_index))
             moments = self.reward_moments
             return FrozenPolicy(
                 policy=self.name,
