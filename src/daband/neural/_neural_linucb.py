@@ -64,7 +64,7 @@ class NeuralLinUCB(Policy):
     Args:
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
-        recipe: a name ("default", "default-rpd", "paper", "paper-target-choice", "small"); a ``Recipe``; or a mapping
+        recipe: a name ("default", "default-rpd", "paper", "small"); a ``Recipe``; or a mapping
             that changes a named recipe, by default "default": ``{"base": "paper", "learning": {"steps": 16}}``. This
             class uses named recipes without target terms, which are the parts of the loss that need target contexts.
         encoder: a network that replaces the recipe's network: a registered name, ``EncoderSettings``, or a custom

@@ -7,7 +7,6 @@ A ``Recipe`` has all settings of a neural policy. R, P and D are the terms of th
 * ``default-rpd`` also has the terms R and P, for ablations.
 * ``small`` is ``default`` with a narrower network and fewer steps, which take a few minutes on a CPU.
 * ``paper`` is Algorithm 1 with the paper's settings. P uses the arm of the source round.
-* ``paper-target-choice`` is ``paper`` with another P, which uses the arm that the policy would choose in the target.
 
 ``default`` and ``small`` depend on the assumed ``shift``: they have target terms only if the domains differ in style.
 Neural-LinUCB uses every named recipe without its target terms. ``docs/results/protocol.md`` lists the data sets on
@@ -170,14 +169,14 @@ def replace_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module |
 
 def list_recipe_names() -> list[str]:
     """Return the names of all recipes."""
-    return ["default", "default-rpd", "paper", "paper-target-choice", "small"]
+    return ["default", "default-rpd", "paper", "small"]
 
 
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     """Return the named recipe for contexts of this shape. There is one for images, and one for all other contexts.
 
     Args:
-        name: "default", "default-rpd", "small", "paper" or "paper-target-choice".
+        name: "default", "default-rpd", "small" or "paper".
         context_shape: the shape of one context; (C, H, W) or (H, W, C) for images.
 
     >>> sorted(daband.recipe_for("default", context_shape=(8,)).weights)
@@ -186,8 +185,6 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     is_image = find_image_layout(context_shape) is not None
     if name == "paper":
         return _build_paper_recipe(is_image)
-    if name == "paper-target-choice":
-        return _build_paper_recipe(is_image, predicted_reward="predicted_reward_target_choice")
     if name == "small":
         return _build_small_image_recipe() if is_image else _build_small_vector_recipe()
     default = _build_default_image_recipe() if is_image else _build_default_vector_recipe()
@@ -249,18 +246,18 @@ def _build_small_vector_recipe() -> Recipe:
     return replace(default, learning=replace(default.learning, steps=16, batch=32, ema_decay=0.98, run_steps=4_800))
 
 
-def _build_paper_recipe(is_image: bool, *, predicted_reward: str = "predicted_reward") -> Recipe:
+def _build_paper_recipe(is_image: bool) -> Recipe:
     """Return the recipe of Algorithm 1, with the paper's settings and weights of terms.
 
     Steps use the latest rounds, and losses use coefficients of unit norm. The paper does not specify to which range it
     normalises images; [-1, 1] is used here. It sums the source loss over all arms; here the sum is over arms with a
-    known reward. ``predicted_reward`` is the name of the term P.
+    known reward.
     """
     return Recipe(
         weights={
             "source_squared": Weight(1.0),
             "regression_error": Weight(2.0),
-            predicted_reward: Weight(1.0),
+            "predicted_reward": Weight(1.0),
             "adversarial": Weight(1.0),
         },
         encoder=EncoderSettings(
