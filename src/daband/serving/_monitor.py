@@ -84,12 +84,12 @@ def compute_summary_scores(
         score_columns = [pixels.mean(axis=1, keepdims=True), pixels.std(axis=1, keepdims=True)]
     elif n_features <= _MAX_FEATURES:
         score_columns = [contexts.reshape(n, -1, n_features).astype(np.float64).mean(axis=1) / max_value]
-    scores = mean + deployed.frozen.exploration.bonus_factor * bonus
-    preferred_arms: IntArray = scores.argmax(axis=1)
+    arm_scores = mean + deployed.frozen.exploration.bonus_factor * bonus
+    preferred_arms: IntArray = arm_scores.argmax(axis=1)
     rows = np.arange(n)
     score_columns += [mean[rows, preferred_arms, None], bonus[rows, preferred_arms, None]]
-    if scores.shape[1] > 1:
-        largest_two = np.partition(scores, scores.shape[1] - 2, axis=1)[:, -2:]
+    if arm_scores.shape[1] > 1:
+        largest_two = np.partition(arm_scores, arm_scores.shape[1] - 2, axis=1)[:, -2:]
         score_columns.append(largest_two[:, 1:] - largest_two[:, :1])
     return np.concatenate(score_columns, axis=1), preferred_arms
 
