@@ -211,8 +211,11 @@ class AssessedRun:
 
     #: The folder of the run.
     path: Path
+    #: The settings of the run.
     spec: RunSpec
+    #: The content of its ``result.json``.
     record: Record
+    #: The estimated advantage over the incumbent.
     assessment: Assessment
 
 

@@ -24,6 +24,7 @@ from daband.errors import InvalidInput
 class AblationRow:
     """One combination of R, P and D on one base and pair, compared with the full method on the same seeds."""
 
+    #: The results of this combination.
     summary: MethodSummary
     #: Name of the recipe.
     base: str

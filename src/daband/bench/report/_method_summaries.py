@@ -85,9 +85,13 @@ class MethodSummary:
     Fields without a prefix are results in the target. They are unknown if the target has no labels.
     """
 
+    #: Name of the pair.
     pair: str
+    #: Name of the method, as on the command line.
     method: str
+    #: "default", or a change of the method such as "paper:RP" in an ablation.
     variant: str
+    #: The seeds of the runs.
     seeds: tuple[int, ...]
     #: The ranking metric of this pair: the accuracy, or the value if rewards are real numbers.
     metric: Metric
@@ -198,11 +202,15 @@ def get_data_set(pair: str) -> str:
 class MethodComparison:
     """The best method in the target and its difference to a rival, in mean scores over pairs, paired by seed."""
 
+    #: The metric by which methods are compared.
     metric: Metric
+    #: The method with the largest mean score.
     best: MethodKey
+    #: The mean score of ``best``.
     mean: Mean
     #: Neural-LinUCB if it ran and is not the best, else the runner-up; None if nothing else ran.
     rival: MethodKey | None
+    #: The test of ``best`` minus ``rival``; None without a rival or without common seeds.
     paired_test: PairedTest | None
 
 
@@ -245,6 +253,7 @@ def compare_seeds(first: Mapping[int, float], second: Mapping[int, float]) -> Pa
 class PaperAccuracy:
     """The accuracy of one method in a table of the paper, as printed."""
 
+    #: Accuracy on all classes.
     average: float
     #: Standard deviation of ``average``.
     average_deviation: float

@@ -118,7 +118,7 @@ def _build_data_set_sections(data_set: str, runs: Sequence[RunFiles], detailed_p
     all_sections = [Section("All pairs", tables=tables)] if tables else []
     for name, pair_runs in runs_by_pair.items():
         for section in sections.build_result_sections(name, pair_runs):
-            all_sections.append(replace(section, title=f"{name}: {section.title}", drawings=(), folded=True))
+            all_sections.append(replace(section, title=f"{name}: {section.title}", drawings=(), is_folded=True))
     return [*all_sections, *(replace(section, title=f"{section.title}: {detailed_pair}") for section in details)]
 
 

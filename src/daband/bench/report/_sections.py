@@ -82,6 +82,7 @@ class Drawing:
 
     #: The file name without a suffix.
     name: str
+    #: The matplotlib figure.
     figure: Figure
     caption: str
     #: The description for screen readers.
@@ -99,7 +100,7 @@ class Section:
     #: The level of the heading: 2 for a data set, 3 for a part of it.
     level: int = 3
     #: True if the section opens only on a click.
-    folded: bool = False
+    is_folded: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -161,7 +162,7 @@ def _build_comparison_sections(pair: str, records: Records, *, with_classes: boo
     class_table = _build_class_table(pair, rows, records, class_names)
     if len(class_names) <= _MAX_OPEN_CLASSES:
         return [Section(metric.name.capitalize(), texts, [drawing], [*tables, class_table])]
-    class_section = Section(f"Every class ({len(class_names)})", tables=[class_table], folded=True)
+    class_section = Section(f"Every class ({len(class_names)})", tables=[class_table], is_folded=True)
     return [Section(metric.name.capitalize(), texts, [drawing], tables), class_section]
 
 
