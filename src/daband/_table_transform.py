@@ -669,7 +669,7 @@ class TableRowReader:
     def __init__(self, transform: TableTransform) -> None:
         self.names = transform.names
         self._known_names = frozenset((*self.names, *transform.ids))
-        self._dimension = len(transform.feature_names)
+        self._n_features = len(transform.feature_names)
         starts = np.cumsum([0, *(len(column.feature_names) for column in transform.columns)]).tolist()
         # Each column with the index of its first feature.
         columns = list(zip(transform.columns, starts, strict=False))
@@ -684,7 +684,7 @@ class TableRowReader:
         self._std = np.array([column.std for column, _ in self._numeric])
         names = [column.name for column, _ in self._numeric]
         self._get_numeric = itemgetter(*names) if len(names) > 1 and self._std.min() > 1.0 / _MAX_FAST_NUMBER else None
-        self._is_all_numeric = self._dimension == len(names)
+        self._is_all_numeric = self._n_features == len(names)
 
     @property
     def encoded(self) -> dict[str, str]:
@@ -694,7 +694,7 @@ class TableRowReader:
     @property
     def feature_moments(self) -> tuple[FloatArray, FloatArray]:
         """The centre and scale (d,) of each feature. The scale is infinite for features that cannot be outliers."""
-        centre, scale = np.zeros(self._dimension), np.full(self._dimension, np.inf)
+        centre, scale = np.zeros(self._n_features), np.full(self._n_features, np.inf)
         scale[self._numeric_indices] = 1.0
         return centre, scale
 
@@ -704,7 +704,7 @@ class TableRowReader:
         if scaled is not None and self._is_all_numeric and len(row) == len(self.names):
             return scaled, ()
         row_warnings: list[RowWarning] = []
-        context = np.zeros(self._dimension)
+        context = np.zeros(self._n_features)
         try:
             if scaled is not None:
                 context[self._numeric_indices] = scaled
@@ -736,7 +736,7 @@ class TableRowReader:
 
     def read_all(self, rows: Sequence[Mapping[str, Any]]) -> FloatArray:
         """Return the contexts (n, d) of rows, without warnings. For many rows this is faster than ``read``."""
-        contexts = np.zeros((len(rows), self._dimension))
+        contexts = np.zeros((len(rows), self._n_features))
         try:
             if self._numeric:
                 pack = struct.Struct(f"{len(self._numeric)}d").pack

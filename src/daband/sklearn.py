@@ -277,10 +277,11 @@ class TransferPolicy(_TransferEstimator):
         if action is None:
             return float((self.predict_proba(X, sample_domain) * check_array(y)).sum(axis=1).mean())
         contexts, row_domains = self._find_domain_names(X, sample_domain)
-        order = np.argsort(self.classes_)  # columns of ``y`` may be in any order
-        arms = order[np.minimum(np.searchsorted(self.classes_, action, sorter=order), len(order) - 1)]
-        if (unknown := np.asarray(action)[self.classes_[arms] != action]).size:
-            raise InvalidInput(f"action must be one of the actions in fit, got {unknown[0]!r}")
+        class_order = np.argsort(self.classes_)  # columns of ``y`` may be in any order
+        indices = np.searchsorted(self.classes_, action, sorter=class_order)
+        arms = class_order[np.minimum(indices, len(class_order) - 1)]
+        if (unknown_actions := np.asarray(action)[self.classes_[arms] != action]).size:
+            raise InvalidInput(f"action must be one of the actions in fit, got {unknown_actions[0]!r}")
         rewards, value = np.asarray(y, np.float64), 0.0
         for name in np.unique(row_domains):
             is_in_domain = row_domains == name

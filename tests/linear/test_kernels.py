@@ -9,7 +9,7 @@ from scipy import stats
 
 from daband.linear import _kernels_numba as kernels_numba
 from daband.linear import _kernels_numpy as kernels_numpy
-from daband.linear._exploration import Exploration, _normal_cdf, make_seeded_draw
+from daband.linear._exploration import Exploration, _compute_normal_cdf, make_seeded_draw
 from daband.linear._kernels import make_draw_key
 
 KEY = np.uint64(12345678901234567890)
@@ -200,9 +200,9 @@ def test_even_choices_are_even_among_the_available():
 def test_the_normal_distribution_function_without_scipy(monkeypatch):
     x = np.linspace(-12, 12, 60).reshape(6, 10)
     expected = stats.norm.cdf(x)
-    np.testing.assert_allclose(_normal_cdf(x), expected, rtol=1e-12)
+    np.testing.assert_allclose(_compute_normal_cdf(x), expected, rtol=1e-12)
     monkeypatch.delitem(sys.modules, "scipy.special")
-    np.testing.assert_allclose(_normal_cdf(x), expected, rtol=1e-12)
+    np.testing.assert_allclose(_compute_normal_cdf(x), expected, rtol=1e-12)
 
 
 @pytest.mark.slow

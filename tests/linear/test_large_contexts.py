@@ -88,7 +88,7 @@ def test_an_outlier_does_not_spoil_what_comes_after_it(dim):
     others = others - np.outer(others @ direction, direction)
     moment = others.T @ np.delete(rewards, 500)
     theta = np.linalg.solve(np.eye(dim) + others.T @ others, moment)
-    np.testing.assert_allclose(head.statistics.coefficients()[0], theta, atol=1e-5)
+    np.testing.assert_allclose(head.statistics.compute_coefficients()[0], theta, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["primal", "dual"])

@@ -237,7 +237,7 @@ def _fit_contrasts(design: FloatArray, scores: FloatArray, is_supported: BoolArr
     contrasts = scores - scores[:, is_supported].mean(axis=1, keepdims=True)
     path = _build_ridge_path(design, contrasts[:, is_supported])
     theta = np.zeros((scores.shape[1], design.shape[1]))
-    theta[is_supported] = path.coefficients(path.choose_penalty()).T
+    theta[is_supported] = path.compute_coefficients(path.choose_penalty()).T
     return theta
 
 
@@ -251,7 +251,7 @@ def _fit_constants(scores: FloatArray, n_features: int) -> FloatArray:
 def _fit_mean_score(design: FloatArray, scores: FloatArray) -> FloatArray:
     """Return coefficients (features,) of the mean score of all arms, which does not affect choices."""
     path = _build_ridge_path(design, scores.mean(axis=1, keepdims=True))
-    return path.coefficients(path.choose_penalty())[:, 0]
+    return path.compute_coefficients(path.choose_penalty())[:, 0]
 
 
 def _build_ridge_path(design: FloatArray, targets: FloatArray) -> RidgePath:

@@ -90,13 +90,13 @@ class Catalogue:
 
     def _to_vectors(self, features: FloatArray) -> FloatArray:
         """Return features (n, m) standardised, projected and scaled, with a 1 appended."""
-        scaled = features - self.mean
-        scaled /= self.deviation
-        np.clip(scaled, -_MAX_DEVIATIONS, _MAX_DEVIATIONS, out=scaled)
+        scaled_features = features - self.mean
+        scaled_features /= self.deviation
+        np.clip(scaled_features, -_MAX_DEVIATIONS, _MAX_DEVIATIONS, out=scaled_features)
         if self.axes is not None:
-            scaled = scaled @ self.axes.T
-        vectors = np.ones((len(scaled), scaled.shape[1] + 1))
-        np.divide(scaled, np.sqrt(max(1, scaled.shape[1])), out=vectors[:, :-1])
+            scaled_features = scaled_features @ self.axes.T
+        vectors = np.ones((len(scaled_features), scaled_features.shape[1] + 1))
+        np.divide(scaled_features, np.sqrt(max(1, scaled_features.shape[1])), out=vectors[:, :-1])
         return vectors
 
     def compute_arm_vectors(self, features: Sequence[Any]) -> FloatArray:

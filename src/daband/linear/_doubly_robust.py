@@ -74,7 +74,7 @@ class RidgePath:
         errors = np.where(is_allowed, residual_variance / np.maximum(residual_fraction, 1e-9) ** 2, np.inf)
         return float(_PENALTIES[np.argmin(errors)])
 
-    def coefficients(self, penalty: float, prior_mean: FloatArray | float | None = None) -> FloatArray:
+    def compute_coefficients(self, penalty: float, prior_mean: FloatArray | float | None = None) -> FloatArray:
         """Return intercept and slopes, (1 + d, m), for a penalty per row.
 
         With ``prior_mean``, the mean of a target is computed as if one more row had the target ``prior_mean``.
@@ -130,7 +130,7 @@ class RewardSums:
                 coefficients[head, 0] = (gram[0, -1] + overall_mean) / (n_rounds + 1.0)
             elif penalties is None:
                 path = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1])
-                coefficients[head] = path.coefficients(path.choose_penalty(), overall_mean)[:, 0]
+                coefficients[head] = path.compute_coefficients(path.choose_penalty(), overall_mean)[:, 0]
             else:
                 coefficients[head] = _solve_ridge(gram, float(penalties[head]), overall_mean)
         coefficients *= feature_scales[:-1]
@@ -189,7 +189,7 @@ class RewardModel:
 
 
 def _solve_ridge(gram: FloatArray, penalty: float, prior_mean: float) -> FloatArray:
-    """Return ``RidgePath.coefficients`` (1 + d,) for one penalty and one target, but faster.
+    """Return ``RidgePath.compute_coefficients`` (1 + d,) for one penalty and one target, but faster.
 
     ``gram`` (d + 2, d + 2) has the columns of ``RewardSums``: a constant, the features and the reward.
     """

@@ -254,7 +254,7 @@ class DualRidge:
         """The number of rounds of each head, (heads,)."""
         return np.array([factor.n_rounds for factor in self._factors], np.int64)
 
-    def coefficients(self, centre: float = 0.0) -> FloatArray:
+    def compute_coefficients(self, centre: float = 0.0) -> FloatArray:
         """Return the coefficients (heads, d) of rewards minus ``centre``."""
         contexts = to_floats(self.store.to_array())
         combination = np.array([[1.0], [-centre]])  # rewards minus the centre times ones

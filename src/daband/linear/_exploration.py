@@ -82,11 +82,11 @@ def _compute_best_probability(mean: FloatArray, deviation: FloatArray, arm: int,
     nodes = (knots[:-1] + half_lengths)[:, None] + half_lengths[:, None] * _QUADRATURE_NODES
     density = np.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)
     for other_mean, other_deviation in zip(other_means, other_deviations, strict=True):
-        density *= _normal_cdf((nodes - other_mean) / other_deviation)
+        density *= _compute_normal_cdf((nodes - other_mean) / other_deviation)
     return min(max(float(half_lengths @ (density @ _QUADRATURE_WEIGHTS)), 0.0), 1.0)
 
 
-def _normal_cdf(x: FloatArray) -> FloatArray:
+def _compute_normal_cdf(x: FloatArray) -> FloatArray:
     """Return the standard normal distribution function of every entry.
 
     scipy is used only if it is already imported, because importing it takes long.

@@ -188,12 +188,12 @@ class JointHead:
         iteration sets the penalty of a group of coefficients to the noise times its degrees of freedom, divided by the
         sum of its squared coefficients.
         """
-        ridge, groups, n_rounds = self.statistics, self._get_penalty_groups(), moments.count
-        if n_rounds < max(ridge.dim, 2.0 * self._n_fitted_rounds):
+        regression, groups, n_rounds = self.statistics, self._get_penalty_groups(), moments.count
+        if n_rounds < max(regression.dim, 2.0 * self._n_fitted_rounds):
             return
-        gram = ridge.compute_gram(0)
-        moment = (ridge._moment[0, 0] - moments.centre * ridge._moment[0, 1]) / moments.scale
-        gram[np.diag_indices(ridge.dim)] -= self.penalties[groups]
+        gram = regression.compute_gram(0)
+        moment = (regression._moment[0, 0] - moments.centre * regression._moment[0, 1]) / moments.scale
+        gram[np.diag_indices(regression.dim)] -= self.penalties[groups]
         squares = (moments.squared_differences + n_rounds * (moments.mean - moments.centre) ** 2) / moments.scale**2
         group_sizes = np.bincount(groups, minlength=3)
         for _ in range(_N_FIT_ITERATIONS):
@@ -207,8 +207,8 @@ class JointHead:
             old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optima / self.ridge, *_PENALTY_RANGE)
             if np.abs(np.log(self.penalties / old_penalties)).max() < 0.05:
                 break
-        ridge._gram[0], ridge._n_pending[0] = gram + np.diag(self.penalties[groups]), 0
-        ridge._invert(0)
+        regression._gram[0], regression._n_pending[0] = gram + np.diag(self.penalties[groups]), 0
+        regression._invert(0)
         self._n_fitted_rounds = n_rounds
 
     def _get_penalty_groups(self) -> IntArray:
@@ -249,7 +249,7 @@ class JointHead:
 
     def _get_regression(self, centre: float, with_bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
         """Return the coefficients (F,) of the joint regression, and its inverse (F, F) or None without bonuses."""
-        return self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if with_bonuses else None
+        return self.statistics.compute_coefficients(centre)[0], self.statistics.inverse[0] if with_bonuses else None
 
     def _to_context_rows(self, features: AnyArray) -> FloatArray:
         """Return contexts (B, d) as ``append_one`` does, (B, d + 1), multiplied by ``_context_scale``."""
@@ -391,5 +391,5 @@ class JointHead:
         """
         factors = np.ones(self.statistics.dim)
         factors[: self.dim * self.vectors.shape[1]] = self._context_scale
-        theta = factors * self.statistics.coefficients(moments.centre) / moments.scale
+        theta = factors * self.statistics.compute_coefficients(moments.centre) / moments.scale
         return theta, self.noise_variance * factors[:, None] * self.statistics.inverse * factors

@@ -117,8 +117,10 @@ class LiftSequence:
         log_term = -2.0 * math.log(self._alpha)
         #: The square of the parameter rho of the confidence sequence; it determines where the interval is tightest.
         self._rho_squared = (log_term + math.log(log_term + 1.0)) / _OPTIMAL_ROUNDS
-        #: The number and the sum of the rewards of each group. The key is True for the control group.
-        self._groups = {True: [0, 0.0], False: [0, 0.0]}
+        #: The number of rewards of the policy, and of the control group.
+        self._counts = [0, 0]
+        #: The sum of the rewards of the policy, and of the control group.
+        self._reward_sums = [0.0, 0.0]
         self._n_terms = 0
         #: The sum of the terms, of their squares, and of their expected squares if both groups had the same rewards.
         self._sum_terms = self._sum_squares = self._sum_pooled_squares = 0.0
@@ -130,23 +132,22 @@ class LiftSequence:
     @property
     def counts(self) -> tuple[int, int]:
         """The number of rewards of the policy, and of the control group."""
-        return int(self._groups[False][0]), int(self._groups[True][0])
+        return self._counts[0], self._counts[1]
 
     def add(self, reward: float, control_probability: float, *, in_control: bool) -> None:
         """Add the reward of a round, which was in the control group with ``control_probability``."""
-        groups = self._groups[True], self._groups[False]
-        if any(count for count, _ in groups):  # the first reward has no earlier rewards to compare with
-            overall_mean = sum(total for _, total in groups) / sum(count for count, _ in groups)
-            control_mean, policy_mean = (total / count if count else overall_mean for count, total in groups)
+        if any(self._counts):  # the first reward has no earlier rewards to compare with
+            overall_mean = sum(self._reward_sums) / sum(self._counts)
+            groups = zip(self._reward_sums, self._counts, strict=True)
+            policy_mean, control_mean = (total / count if count else overall_mean for total, count in groups)
             centre = (1.0 - control_probability) * control_mean + control_probability * policy_mean
             term = (reward - centre) * (-1.0 / control_probability if in_control else 1.0 / (1.0 - control_probability))
             self._n_terms += 1
             self._sum_terms += term
             self._sum_squares += term * term
             self._sum_pooled_squares += (reward - centre) ** 2 / (control_probability * (1.0 - control_probability))
-        group = self._groups[in_control]
-        group[0] += 1
-        group[1] += reward
+        self._counts[in_control] += 1
+        self._reward_sums[in_control] += reward
         _, low, high = self.interval()
         self.is_worse |= high < 0.0
         self.is_better |= low > 0.0

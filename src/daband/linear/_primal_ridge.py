@@ -311,10 +311,10 @@ class PrimalRidge:
 
     def _reset_heads(self, n: int) -> None:
         """Replace all heads by ``n`` heads without rounds."""
-        for name, array in self._empty_arrays(n).items():
+        for name, array in self._make_empty_arrays(n).items():
             setattr(self, name, array)
 
-    def _empty_arrays(self, n: int) -> dict[str, AnyArray]:
+    def _make_empty_arrays(self, n: int) -> dict[str, AnyArray]:
         """Return the arrays of ``n`` heads without rounds, by attribute name."""
         dim, eye = self.dim, np.eye(self.dim)
         return {
@@ -331,13 +331,13 @@ class PrimalRidge:
 
     def add_heads(self, n: int) -> None:
         """Append ``n`` heads without rounds."""
-        for name, new_heads in self._empty_arrays(n).items():
+        for name, new_heads in self._make_empty_arrays(n).items():
             setattr(self, name, np.concatenate([getattr(self, name), new_heads]))
 
     def add_dimensions(self, n: int) -> None:
         """Append ``n`` features that were 0 in every learned round."""
         self.dim += n
-        for name, larger_array in self._empty_arrays(self.n_heads).items():
+        for name, larger_array in self._make_empty_arrays(self.n_heads).items():
             array = getattr(self, name)
             larger_array[tuple(map(slice, array.shape))] = array
             setattr(self, name, larger_array)
@@ -348,7 +348,7 @@ class PrimalRidge:
         rows = self._pending[head, : self._n_pending[head]]
         return self._gram[head] + rows.T @ rows
 
-    def coefficients(self, centre: float = 0.0) -> FloatArray:
+    def compute_coefficients(self, centre: float = 0.0) -> FloatArray:
         """Return the coefficients (heads, d) of rewards minus ``centre``."""
         return self.theta[:, 0] if centre == 0.0 else self.theta[:, 0] - centre * self.theta[:, 1]
 
@@ -362,7 +362,7 @@ class PrimalRidge:
         is_double = contexts.dtype == np.float64 and contexts.flags.c_contiguous
         inverse = self.inverse if with_bonuses else None
         z = contexts if is_double else to_floats(contexts)
-        mean, variance = compute_ridge_scores(self.coefficients(centre), inverse, z)
+        mean, variance = compute_ridge_scores(self.compute_coefficients(centre), inverse, z)
         return mean + centre if centre else mean, variance
 
     def start_episode(self, contexts: AnyArray) -> Episode:
@@ -422,7 +422,7 @@ class PrimalRidge:
 
         If ``with_rounds`` is False, pending rows are summed into A, so that the arrays do not contain single contexts.
         """
-        arrays = {name.lstrip("_"): getattr(self, name) for name in self._empty_arrays(0)}
+        arrays = {name.lstrip("_"): getattr(self, name) for name in self._make_empty_arrays(0)}
         if not with_rounds:
             arrays["gram"] = np.stack([self.compute_gram(head) for head in range(self.n_heads)])
             arrays["pending"], arrays["n_pending"] = np.zeros_like(self._pending), np.zeros_like(self._n_pending)
@@ -430,7 +430,7 @@ class PrimalRidge:
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        for name in self._empty_arrays(0):
+        for name in self._make_empty_arrays(0):
             setattr(self, name, read_array(state, name.lstrip("_"), getattr(self, name)))
         if not ((self._n_pending >= 0) & (self._n_pending <= _MAX_PENDING) & (self.counts >= 0)).all():
             raise ValueError(f"n_pending must be in 0..{_MAX_PENDING} and counts >= 0")

@@ -272,7 +272,7 @@ class RidgeHead:
         Predictions by this theta are in the unit of ``moments``: minus their centre, divided by their scale.
         """
         statistics = self.to_primal("the policy cannot be exported")
-        return statistics.coefficients(moments.centre) / moments.scale, statistics.inverse.copy()
+        return statistics.compute_coefficients(moments.centre) / moments.scale, statistics.inverse.copy()
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
@@ -300,18 +300,18 @@ class RidgeHead:
 
 
 def _weight_rounds(
-    features: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights
+    features: AnyArray, head_indices: IntArray, rewards: FloatArray, weights: Weights
 ) -> tuple[AnyArray, IntArray, FloatArray]:
-    """Return features (B, d), heads (B,) and targets (B, 2). Targets are rewards and ones.
+    """Return features (B, d), the indices of heads (B,) and targets (B, 2). Targets are rewards and ones.
 
     Features and targets are multiplied by the square roots of the weights. So a round counts by its weight in every
     product of the two.
     """
     targets = np.array([[rewards.item(), 1.0]]) if len(rewards) == 1 else np.stack([rewards, np.ones(len(rewards))], 1)
     if weights is None:
-        return features, heads, targets
+        return features, head_indices, targets
     weight_roots = np.sqrt(weights)[:, None]
-    return to_floats(features) * weight_roots, heads, targets * weight_roots
+    return to_floats(features) * weight_roots, head_indices, targets * weight_roots
 
 
 class EpisodeScores:
@@ -328,13 +328,13 @@ class EpisodeScores:
 
     def __init__(self, heads: Sequence[RidgeHead], features: Sequence[AnyArray]) -> None:
         n_rounds, n_arms = len(features[0]), heads[0].statistics.n_heads
-        self._mean = np.empty((2, len(heads), n_rounds, n_arms))
-        self._variance = np.empty((len(heads), n_rounds, n_arms))
-        self._covariance = np.empty((len(heads), n_arms, n_rounds, n_rounds))
+        self._means = np.empty((2, len(heads), n_rounds, n_arms))
+        self._variances = np.empty((len(heads), n_rounds, n_arms))
+        self._covariances = np.empty((len(heads), n_arms, n_rounds, n_rounds))
         for index, (head, head_features) in enumerate(zip(heads, features, strict=True)):
             episode = head.statistics.start_episode(head_features)
-            products, contexts, has_covariances, self._mean[:, index], self._variance[index] = episode
-            self._covariance[index] = products if has_covariances else np.matmul(products, contexts.T)
+            products, contexts, has_covariances, self._means[:, index], self._variances[index] = episode
+            self._covariances[index] = products if has_covariances else np.matmul(products, contexts.T)
 
     def score(
         self, row: int, *, centre: float | FloatArray = 0.0, scale: float | FloatArray = 1.0
@@ -343,16 +343,16 @@ class EpisodeScores:
 
         ``centre`` and ``scale`` are as in ``RidgeHead.score``, or arrays that broadcast to (heads, K).
         """
-        mean, ones = self._mean[:, :, row]
-        return centre + mean - centre * ones, scale * np.sqrt(self._variance[:, row])
+        mean, predicted_ones = self._means[:, :, row]
+        return centre + mean - centre * predicted_ones, scale * np.sqrt(self._variances[:, row])
 
     def learn(self, row: int, arm: int, reward: float, weight: float = 1.0) -> None:
         """Update the predictions of all later rows, after ``arm`` was chosen in ``row`` with this reward and weight."""
         later = slice(row + 1, None)
-        covariance = self._covariance[:, arm]
+        covariance = self._covariances[:, arm]
         row_covariance = covariance[:, row, later]
         gain = weight * row_covariance / (1.0 + weight * covariance[:, row, row, None])
-        for mean, target in zip(self._mean, (reward, 1.0), strict=True):
+        for mean, target in zip(self._means, (reward, 1.0), strict=True):
             mean[:, later, arm] += gain * (target - mean[:, row, arm, None])
         covariance[:, later, later] -= gain[:, :, None] * row_covariance[:, None, :]
-        self._variance[:, later, arm] = np.maximum(covariance.diagonal(axis1=1, axis2=2)[:, later], 0.0)
+        self._variances[:, later, arm] = np.maximum(covariance.diagonal(axis1=1, axis2=2)[:, later], 0.0)

@@ -430,7 +430,7 @@ class NeuralLinUCB(Policy):
             inverses = None if inverses is None else head.noise_variance * inverses
         else:
             ridges = head.to_primal("no step can be taken")
-            theta, inverses = ridges.coefficients(moments.centre), ridges.inverse
+            theta, inverses = ridges.compute_coefficients(moments.centre), ridges.inverse
         theta, alpha = theta / moments.scale, self.alpha
         self.learner.set_head(theta, inverses, alpha=alpha, mean=moments.centre, deviation=moments.scale)
         return n_steps

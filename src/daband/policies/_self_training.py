@@ -185,7 +185,7 @@ class SelfTraining(LinUCB):
         # Without ``steps``, fit when the number of rounds has doubled, and after the last episode.
         must_fit = bool(steps) or (steps is None and (n_learned >= 2 * self._rounds_at_fit or self._episodes_left == 0))
         if self._label_weight and self._target_features and must_fit and n_learned > self._rounds_at_fit:
-            new_thetas, linucb_theta = {}, self._head.statistics.coefficients()
+            new_thetas, linucb_theta = {}, self._head.statistics.compute_coefficients()
             for domain, features in self._target_features.items():
                 fitted_theta = fit_self_training(self._gram, self._arm_sums, self._label_weight, features)
                 fitted_std, linucb_std = np.std(features @ fitted_theta.T), np.std(features @ linucb_theta.T)
