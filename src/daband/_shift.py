@@ -132,8 +132,8 @@ def as_shift(
         indices = None if value.get("units") is None else tuple(value["units"])
         shift = Shift(tuple(value["kinds"]), indices, bool(value.get("stated", True)))
     elif value is None:
-        is_table = bool(feature_names)
-        shift = get_default_shift(context_shape, is_table=is_table) if units is None else Shift.of("units")
+        default = get_default_shift(context_shape, is_table=bool(feature_names))
+        shift = default if units is None else Shift.of("units")
     elif isinstance(value, str):
         shift = Shift.of(*(kind.strip() for kind in value.replace("+", ",").split(",")))
     elif isinstance(value, Sequence) and all(isinstance(kind, str) for kind in value):

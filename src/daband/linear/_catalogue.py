@@ -125,9 +125,8 @@ class Catalogue:
         duplicate_name = next((name for name in names if name in self.index), None)
         if duplicate_name is not None:
             raise InvalidInput(f"name must be new, but {duplicate_name!r} is already an arm")
-        new_offered = np.ones((2, len(names)), np.bool_)
         vectors = np.concatenate([self.vectors, self.compute_arm_vectors(features)])
-        offered = np.concatenate([self.offered, new_offered], axis=1)
+        offered = np.concatenate([self.offered, np.ones((2, len(names)), np.bool_)], axis=1)
         return replace(self, names=(*self.names, *names), vectors=vectors, offered=offered)
 
     def look_up(self, arms: Sequence[Any]) -> tuple[list[str], list[int], FloatArray | None]:

@@ -183,8 +183,7 @@ class RewardModel:
     def predict(self, features: FloatArray) -> FloatArray:
         """Return rewards (n, K) for features (n, d), or (n, K, d) with a context per arm."""
         rows = self._standardise(features.reshape(math.prod(features.shape[:-1]), features.shape[-1]))
-        predictions = rows @ self._coefficients[:, 1:].T + self._coefficients[:, 0]
-        predictions = predictions.reshape(len(features), -1)
+        predictions = (rows @ self._coefficients[:, 1:].T + self._coefficients[:, 0]).reshape(len(features), -1)
         return np.clip(predictions, *self._bounds, out=predictions)
 
 

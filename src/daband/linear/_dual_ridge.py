@@ -292,11 +292,11 @@ class DualRidge:
         """Return the predictions for an episode with these contexts (B, d)."""
         products = compute_inner_products(contexts, contexts)
         stored_products = self.store.compute_inner_products(contexts).T
-        head_vs = [factor.apply(stored_products[factor.round_indices]) for factor in self._factors]
-        self._last_episode = (contexts, products, head_vs)
+        v_by_head = [factor.apply(stored_products[factor.round_indices]) for factor in self._factors]
+        self._last_episode = (contexts, products, v_by_head)
         covariance = np.empty((self.n_heads, len(contexts), len(contexts)))
         mean = np.empty((2, len(contexts), self.n_heads))
-        for head, (factor, v) in enumerate(zip(self._factors, head_vs, strict=True)):
+        for head, (factor, v) in enumerate(zip(self._factors, v_by_head, strict=True)):
             covariance[head] = (products - v.T @ v) / self.ridge
             mean[:, :, head] = factor.projected_targets.T @ v
         variance = np.maximum(np.ascontiguousarray(np.einsum("hbb->bh", covariance)), 0.0)
@@ -309,15 +309,15 @@ class DualRidge:
         n_before, n_by_head = len(self.store), [factor.n_rounds for factor in self._factors]
         try:
             if last_episode is not None and last_episode[0] is contexts:
-                _, products, head_vs = last_episode
-                self._update_block(contexts, heads, targets, products, head_vs)
+                _, products, v_by_head = last_episode
+                self._update_block(contexts, heads, targets, products, v_by_head)
                 return
             for start in range(0, len(contexts), _BLOCK_ROWS):
                 block = slice(start, start + _BLOCK_ROWS)
                 products = compute_inner_products(contexts[block], contexts[block])
                 stored_products = self.store.compute_inner_products(contexts[block]).T
-                head_vs = [factor.apply(stored_products[factor.round_indices]) for factor in self._factors]
-                self._update_block(contexts[block], heads[block], targets[block], products, head_vs)
+                v_by_head = [factor.apply(stored_products[factor.round_indices]) for factor in self._factors]
+                self._update_block(contexts[block], heads[block], targets[block], products, v_by_head)
         except np.linalg.LinAlgError:
             self._truncate(n_before, n_by_head)
             raise InvalidInput(
@@ -374,7 +374,7 @@ class DualRidge:
         self.store, self._factors = store, factors
 
     def _update_block(
-        self, contexts: AnyArray, heads: IntArray, targets: FloatArray, products: FloatArray, head_vs: list[FloatArray]
+        self, contexts: AnyArray, heads: IntArray, targets: FloatArray, products: FloatArray, v_by_head: list[AnyArray]
     ) -> None:
         """Learn a block of rounds, given the inner products (B, B) of its contexts, and v (n, B) of each head."""
         first_round = len(self.store)
@@ -383,7 +383,7 @@ class DualRidge:
             rows = np.flatnonzero(heads == head)
             factor = self._factors[head]
             gram = products[np.ix_(rows, rows)] + self.ridge * np.eye(len(rows))
-            extension = factor.compute_extension(head_vs[head][:, rows], gram, targets[rows])
+            extension = factor.compute_extension(v_by_head[head][:, rows], gram, targets[rows])
             extensions.append((factor, extension, first_round + rows))
         for factor, extension, round_indices in extensions:
             factor.extend(*extension, round_indices)

@@ -307,32 +307,32 @@ def play_episode(episode, is_shared, exploration, rewards, weights, reward_momen
         arm, probability = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
         arms[i], probabilities[i] = arm, probability
         head = 0 if is_shared else arm
-        context = i * contexts_per_round + arm if is_shared else i
-        next_context = (i + 1) * contexts_per_round
-        covariance, product = covariances[i], products[head, context]
+        row = i * contexts_per_round + arm if is_shared else i
+        next_row = (i + 1) * contexts_per_round
+        covariance, product = covariances[i], products[head, row]
         if has_covariances:
-            for j in range(next_context, n_contexts):
+            for j in range(next_row, n_contexts):
                 covariance[j] = product[j]
         else:
-            for j in range(next_context, n_contexts):
+            for j in range(next_row, n_contexts):
                 covariance[j] = _dot(product, contexts[j])
         for r in range(i):
             if is_shared or arms[r] == arm:
                 earlier_covariance = covariances[r]
-                factor = earlier_covariance[context] * gains[r]
-                for j in range(next_context, n_contexts):
+                factor = earlier_covariance[row] * gains[r]
+                for j in range(next_row, n_contexts):
                     covariance[j] -= factor * earlier_covariance[j]
         gain = weights[i] / (1.0 + weights[i] * max(variances[i, arm], 0.0))
         gains[i] = gain
         reward = rewards[i, arm]
         residual, residual_of_ones = (reward - mean[i, arm]) * gain, (1.0 - ones[i, arm]) * gain
         if is_shared:
-            for j in range(next_context, n_contexts):
+            for j in range(next_row, n_contexts):
                 flat_mean[j] += covariance[j] * residual
                 flat_ones[j] += covariance[j] * residual_of_ones
                 flat_variances[j] = max(flat_variances[j] - covariance[j] * covariance[j] * gain, 0.0)
         else:
-            for j in range(next_context, n):
+            for j in range(next_row, n):
                 mean[j, arm] += covariance[j] * residual
                 ones[j, arm] += covariance[j] * residual_of_ones
                 variances[j, arm] = max(variances[j, arm] - covariance[j] * covariance[j] * gain, 0.0)

@@ -164,18 +164,18 @@ def play_episode(episode, is_shared, exploration, rewards, weights, reward_momen
         scores += bonus_factors[i] * np.sqrt(np.maximum(variances[i], 0.0))
         arm, probabilities[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
         arms[i] = arm
-        head, context = (0, i * n_arms + arm) if is_shared else (arm, i)
+        head, row = (0, i * n_arms + arm) if is_shared else (arm, i)
         later = slice((i + 1) * contexts_per_round, n * contexts_per_round)
-        covariance = products[head, context, later] if has_covariances else contexts[later] @ products[head, context]
+        covariance = products[head, row, later] if has_covariances else contexts[later] @ products[head, row]
         earlier = np.arange(i) if is_shared else np.flatnonzero(arms[:i] == arm)  # rounds learned by this head
-        covariance = covariance - (covariances[earlier, context] * gains[earlier]) @ covariances[earlier, later]
+        covariance = covariance - (covariances[earlier, row] * gains[earlier]) @ covariances[earlier, later]
         covariances[i, later] = covariance
         gain = gains[i] = weights[i] / (1.0 + weights[i] * max(variances[i, arm], 0.0))
         # The predictions that this head makes: a vector for rewards, one for ones, and one with variances.
         head_arrays = [array.reshape(-1) if is_shared else array[:, arm] for array in (*means, variances)]
         *head_means, head_variances = head_arrays
         for mean, target in zip(head_means, (rewards[i, arm], 1.0), strict=True):
-            mean[later] += covariance * ((target - mean[context]) * gain)
+            mean[later] += covariance * ((target - mean[row]) * gain)
         head_variances[later] = np.maximum(head_variances[later] - covariance**2 * gain, 0.0)
         if weights[i] > 0.0:
             add_reward(reward_moments, rewards[i, arm], weights[i])

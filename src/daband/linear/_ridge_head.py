@@ -82,10 +82,9 @@ class RidgeHead:
         self.form = form
         self._all_arms: BoolArray = np.ones((1, n_arms), np.bool_)
         n_heads = n_arms if arms == "disjoint" else 1
-        self.statistics: PrimalRidge | DualRidge
         is_large = dim >= _MIN_DUAL_DIM or not self._primal_fits(n_heads, _SMALL_PRIMAL_BYTES)
         is_dual = form == "dual" or (form == "auto" and is_large)
-        self.statistics = (DualRidge if is_dual else PrimalRidge)(n_heads, dim, ridge)
+        self.statistics: PrimalRidge | DualRidge = (DualRidge if is_dual else PrimalRidge)(n_heads, dim, ridge)
 
     def score(
         self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, with_bonuses: bool = True
@@ -115,17 +114,16 @@ class RidgeHead:
         ``scaling`` is (centre, scale) as in ``score``. ``key`` and ``round_number`` determine the random draws.
         """
         statistics = self.statistics
-        is_primal = not self._is_shared and isinstance(statistics, PrimalRidge)
-        if not (is_primal and exploration.rule != "thompson" and kernels_are_compiled()):
+        has_kernel = not self._is_shared and exploration.rule != "thompson" and kernels_are_compiled()
+        if not (has_kernel and isinstance(statistics, PrimalRidge)):
             return None
         row = features if features.dtype == np.float64 and features.flags.c_contiguous else to_floats(features)
-        n_arms = len(statistics.theta)  # type: ignore[union-attr]
+        inverse, theta, n_arms = statistics.inverse, statistics.theta, len(statistics.theta)
         predictions, arms, propensities = np.empty((2, 1, n_arms)), np.empty(1, np.int64), np.empty(1)
         if self._all_arms.shape[1] != n_arms:
             self._all_arms = np.ones((1, n_arms), np.bool_)
         mask = self._all_arms if available is None else available
         settings, results = (exploration.bonus_factor, exploration.epsilon, key), (predictions, arms, propensities)
-        inverse, theta = statistics.inverse, statistics.theta  # type: ignore[union-attr]
         kernels.decide_one(inverse, theta, row, mask, scaling, settings, round_number, results)
         return Decision(arms, propensities, predictions[0], predictions[1])
 
