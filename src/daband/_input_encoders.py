@@ -154,7 +154,8 @@ class InputEncoder:
             raise ValueError("an encoder needs either pixels (for images) or a tokenizer (for texts)")
         self.name, self.program, self.image_reader, self.tokenizer = name, program, image_reader, tokenizer
         self.input_kind = "image" if tokenizer is None else "text"
-        example_input = "" if image_reader is None else np.zeros((3, *2 * (image_reader.crop,)), np.float32)
+        side = 1 if image_reader is None else image_reader.crop
+        example_input = "" if image_reader is None else np.zeros((3, side, side), np.float32)
         self.n_features = self._encode_inputs([example_input]).shape[1]
 
     def encode_one(self, value: Any) -> FloatArray:

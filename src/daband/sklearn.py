@@ -80,8 +80,10 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
             "source": {number: make_log(np.flatnonzero(row_domains == number)) for number in numbers if number >= 0},
             "target": {number: ArrayContexts(contexts[row_domains == number]) for number in numbers if number < 0},
         }
-        names = {n: role if len(data) == 1 else str(n) for role, data in data_by_role.items() for n in data}
-        sources, targets = ({names[n]: domain for n, domain in data.items()} for data in data_by_role.values())
+        names = {
+            number: role if len(data) == 1 else str(number) for role, data in data_by_role.items() for number in data
+        }
+        sources, targets = ({names[number]: data[number] for number in data} for data in data_by_role.values())
         pair = Pair(
             name=type(self).__name__,
             context_shape=contexts.shape[1:],

@@ -200,11 +200,11 @@ class _InverseFactor:
         n_before = self.n_rounds
         self.n_rounds += len(rows)
         for offset in range(len(rows)):
-            block, row = divmod(n_before + offset, _BLOCK_ROWS)
-            if block == len(self.blocks):
-                self.blocks.append(np.zeros((_BLOCK_ROWS, (block + 1) * _BLOCK_ROWS)))
-            n_columns = min(rows.shape[1], (block + 1) * _BLOCK_ROWS)
-            self.blocks[block][row, :n_columns] = rows[offset, :n_columns]
+            index, row = divmod(n_before + offset, _BLOCK_ROWS)
+            if index == len(self.blocks):
+                self.blocks.append(np.zeros((_BLOCK_ROWS, (index + 1) * _BLOCK_ROWS)))
+            n_columns = min(rows.shape[1], (index + 1) * _BLOCK_ROWS)
+            self.blocks[index][row, :n_columns] = rows[offset, :n_columns]
 
     def truncate(self, n: int) -> None:
         """Drop all rounds but the first ``n``."""

@@ -155,14 +155,14 @@ class Piecewise:
         n_available = n_features - int((~has_many_values).sum())
         max_pieces = max(1, min(_MAX_PIECES, n_available // max(1, int(has_many_values.sum()))))
         pieces = [_fit_pieces(rows[:, column], max_pieces if has_many_values[column] else 1) for column in range(dim)]
-        column = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
-        start, width, centre, scale = np.concatenate(pieces, axis=1)
-        n_unused = n_features - len(column)  # features without a ramp are 0
-        column, start, centre, scale = (np.pad(array, (0, n_unused)) for array in (column, start, centre, scale))
-        width, scale = np.pad(width, (0, n_unused), constant_values=1.0), scale * get_feature_scale(dim)
+        columns = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
+        starts, widths, centres, scales = np.concatenate(pieces, axis=1)
+        padding = (0, n_features - len(columns))  # features without a ramp are 0
+        columns, starts, centres, scales = (np.pad(array, padding) for array in (columns, starts, centres, scales))
+        widths, scales = np.pad(widths, padding, constant_values=1.0), scales * get_feature_scale(dim)
         self._steps = [
-            PiecewiseStep(column, mean + start * deviation, width * deviation, centre, scale, dim)
-            for mean, deviation in ((step.mean[column], step.deviation[column]) for step in steps)
+            PiecewiseStep(columns, means + starts * deviations, widths * deviations, centres, scales, dim)
+            for means, deviations in ((step.mean[columns], step.deviation[columns]) for step in steps)
         ]
         return self
 
@@ -195,11 +195,11 @@ class Piecewise:
         if state:
             n_inputs = int(read_array(state, "inputs", np.zeros(1, np.int64))[0])
             shape = (len(state["column"]), self.n_features((n_inputs,)) - 1)
-            column = read_array(state, "column", np.zeros(shape, np.int64))
+            columns = read_array(state, "column", np.zeros(shape, np.int64))
             arrays = {name: read_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAY_NAMES[1:]}
             self._steps = [
                 PiecewiseStep(column=row, n_inputs=n_inputs, **{name: rows[domain] for name, rows in arrays.items()})
-                for domain, row in enumerate(column)
+                for domain, row in enumerate(columns)
             ]
 
 
@@ -220,19 +220,19 @@ def fit_ramps(rows: FloatArray, max_pieces: int, *, clip_quantile: float = 0.0) 
     max_pieces = max(1, min(max_pieces, n_available // max(1, int(has_many_values.sum()))))
     pieces = [_fit_pieces(z_scores[:, column], max_pieces if has_many_values[column] else 1) for column in range(dim)]
     columns = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
-    start, width, centre, scale = np.concatenate(pieces, axis=1)
+    starts, widths, centres, scales = np.concatenate(pieces, axis=1)
     return PiecewiseStep(
-        columns, mean[columns] + start * deviation[columns], width * deviation[columns], centre, scale, dim
+        columns, mean[columns] + starts * deviation[columns], widths * deviation[columns], centres, scales, dim
     )
 
 
 def _fit_pieces(values: FloatArray, max_pieces: int) -> FloatArray:
-    """Return start, width, centre and scale (4, m) of the ramps of a column (n,). Their total variance is 1."""
+    """Return starts, widths, centres and scales (4, m) of the ramps of a column (n,). Their total variance is 1."""
     quantiles = np.quantile(values, np.linspace(0.0, 1.0, max_pieces + 1))
     knots = np.unique(np.round(_GRID_POINTS_PER_DEVIATION * quantiles) / _GRID_POINTS_PER_DEVIATION)
-    start, width = knots[:-1], np.diff(knots)
-    ramps = np.clip((values[:, None] - start) / width, 0.0, 1.0)
+    starts, widths = knots[:-1], np.diff(knots)
+    ramps = np.clip((values[:, None] - starts) / widths, 0.0, 1.0)
     variance = float(ramps.var(axis=0).sum())
     if not variance > 0.0:
         return np.zeros((4, 0))
-    return np.stack([start, width, ramps.mean(axis=0), np.full(len(start), 1.0 / math.sqrt(variance))])
+    return np.stack([starts, widths, ramps.mean(axis=0), np.full(len(starts), 1.0 / math.sqrt(variance))])
