@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=80, help="maximum number of episodes")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--commit", default="")
     args = parser.parse_args()
     values: dict[str, dict[str, list[float]]] = {}
@@ -126,8 +126,7 @@ def main() -> None:
         "commit": args.commit, "recipe_hash": sorted(hashes), "seeds": args.seeds, "episodes": args.episodes,
         "values": values, "machine": f"{platform.machine()}, Python {platform.python_version()}",
     }  # fmt: skip
-    if args.json is not None:
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class Measured:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the record goes")
+    parser.add_argument("--json", type=Path, help="where the record goes", required=True)
     parser.add_argument("--commit", default="", help="the commit that is measured")
     parser.add_argument("--calls", type=int, default=2000, help="calls of each kind")
     parser.add_argument("--quick", action="store_true", help="a smoke run")
@@ -98,8 +98,7 @@ def main() -> None:
         "machine": machine(), "calls": calls, "dimensions": DIMENSIONS, "arms": ARMS, "image": list(IMAGE),
         "cases": [asdict(one) for one in measured], "loading": loading,
     }  # fmt: skip
-    if args.json is not None:
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def cases(folder: Path) -> list[Case]:

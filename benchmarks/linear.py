@@ -13,15 +13,13 @@ Each repeat measures all libraries before the next repeat starts, so that noise 
 table has the median of the repeats, and the JSON file has all of them. Seconds are CPU seconds of the process.
 """
 
-import one_thread
+import one_thread  # noqa: F401
 
 # isort: split
 import argparse
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 import warnings
@@ -32,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import commit, machine
 from peers import ADAPTERS, Adapter, FloatArray, missing, version
 
 N_ARMS = 10
@@ -186,20 +185,6 @@ def measure_reward(adapters: list[type[Adapter]], n_dimensions: int, effort: Eff
     return measured
 
 
-def machine() -> dict[str, Any]:
-    """Describe the machine and the process."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {
-        "cpu": model, "architecture": platform.machine(), "cores": os.cpu_count(), "system": platform.system(),
-        "python": platform.python_version(), "threads": {name: os.environ[name] for name in one_thread.VARIABLES},
-        "load_average_at_start": os.getloadavg(), "date": time.strftime("%Y-%m-%d"),
-    }  # fmt: skip
-
-
 def aligned(rows: list[list[str]]) -> str:
     """Return rows of equal length as columns, the first one aligned to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -266,7 +251,7 @@ def main() -> int:
         facts["load_average_at_end"] = os.getloadavg()
         facts["wall_seconds"], facts["cpu_seconds"] = time.perf_counter() - began[0], time.process_time() - began[1]
         document = {
-            "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
+            "commit": commit(),
             "machine": facts,
             "settings": asdict(effort) | {"n_arms": N_ARMS, "alpha": ALPHA, "ridge": 1.0, "quick": arguments.quick},
             "libraries": {

@@ -251,7 +251,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5, help="0: only the soak")
     parser.add_argument("--soak", type=float, default=0.0, help="minutes")
     parser.add_argument("--soak-rate", type=float, default=300.0, help="requests a second")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--commit", default="")
     parser.add_argument("--clients", type=int, help="only the clients, on this port")
     parser.add_argument("--pause", type=float, default=0.0)
@@ -266,8 +266,7 @@ def main() -> None:
     if arguments.soak:
         found["soak"] = {**soak(arguments.soak, arguments.soak_rate), "commit": arguments.commit}
     print(json.dumps({name: value for name, value in found.items() if name != "turns"}, indent=2))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+    arguments.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

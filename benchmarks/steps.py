@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--digit", action="store_true", help="also whole runs on DIGIT")
     parser.add_argument("--table", type=int, default=0, help="also daband bench digit, with this many processes")
     parser.add_argument("--commit", default="")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     name = torch.cuda.get_device_name() if args.device == "cuda" else platform.machine()
@@ -105,8 +105,7 @@ def main() -> None:
     if args.table:
         record["table"] = measure_table(args.table)
     print(json.dumps(record, indent=1))
-    if args.json is not None:
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
