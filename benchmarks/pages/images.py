@@ -190,6 +190,7 @@ def members(runs: Sequence[Record]) -> str:
     for run in runs:
         for kind, value in ((run["kind"], run["accuracy"]), ("student", run.get("student"))):
             accuracies.setdefault(run["pair"], {}).setdefault(kind, []).extend([value] if value else [])
+    entropy = {f"{run['pair']} {run['kind']}": run["entropy"] for run in runs if "entropy" in run}
     gaps = [float(np.median(of["members"])) - min(of["members"]) for of in accuracies.values()]
     gains = {kind: np.mean([np.mean(of["members"]) - np.mean(of[kind]) for of in accuracies.values()])
              for kind in ("single", "neural")}  # fmt: skip
@@ -199,9 +200,14 @@ def members(runs: Sequence[Record]) -> str:
         for (pair, of), gap in zip(accuracies.items(), gaps, strict=True)
     ]
     kinds = ("thinned", "thinned-labels", "thinned-neural")
-    thinned = [[pair, *(mean_and_deviation(of[k]) for k in kinds)] for pair, of in accuracies.items() if kinds[0] in of]
+    thinned = [
+        [pair, *(mean_and_deviation(of[kind]) if kind in of else "" for kind in kinds),
+         number(entropy[f"{pair} thinned"] / entropy[f"{pair} thinned-labels"], 1)]
+        for pair, of in accuracies.items() if "thinned" in of
+    ]  # fmt: skip
     near = sum(gap <= 0.03 for gap in gaps)
-    return fill("members", rows=rows, near=near, thinned=thinned, gains=gains, commits=commits(runs))
+    usual = sorted(entropy[f"{pair} members"] / entropy[f"{pair} labels"] for pair in accuracies)
+    return fill("members", rows=rows, near=near, thinned=thinned, gains=gains, usual=usual, commits=commits(runs))
 
 
 def pretrained(runs: Sequence[Record]) -> str:
