@@ -543,7 +543,7 @@ class TableTransform:
         tables = frame if isinstance(frame, Mapping) else {"": frame}
         classes: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
         classes |= dict.fromkeys(dates, DateColumn) | dict.fromkeys(words, WordsColumn)
-        encoded = make_encoded_columns(encoders or {})
+        encoded = wrap_encoders(encoders or {})
         columns = [encoded.get(name) or classes.get(name, NumericColumn).fit(name, tables) for name in context]
         return cls(tuple(columns), tuple(ids))
 
@@ -627,9 +627,7 @@ class TableTransform:
             raise DataError(f"this is not the state of a table transform ({error})") from None
 
 
-def make_encoded_columns(
-    encoders: Mapping[str, Any], framing: tuple[int, int] | None = None
-) -> dict[str, EncodedColumn]:
+def wrap_encoders(encoders: Mapping[str, Any], framing: tuple[int, int] | None = None) -> dict[str, EncodedColumn]:
     """Return the column transform for each of these encoders, by column name.
 
     Encoders and ``framing`` are arguments of ``daband._input_encoders.as_input_encoder``, called once per encoder,

@@ -22,7 +22,7 @@ from daband._files import check_path
 from daband._image_layout import convert_image_errors, read_pixels
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
-from daband._table_transform import TableTransform, make_encoded_columns
+from daband._table_transform import TableTransform, wrap_encoders
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import RewardEvaluation, hold_out, require_classes, split_half
@@ -248,7 +248,7 @@ def _build_encoded_pair(
             if len(image_list.labels):
                 columns["class"] = [class_names[image_list.labels[row]] for row in order]
             frames[field] = pl.DataFrame(columns)
-    transform = TableTransform(tuple(make_encoded_columns({IMAGE_COLUMN: encoder}, framing).values()))
+    transform = TableTransform(tuple(wrap_encoders({IMAGE_COLUMN: encoder}, framing).values()))
     table_columns = Columns(context=(IMAGE_COLUMN,), label="class")
     pair = from_table(**frames, columns=table_columns, transform=transform, class_names=class_names, **options)
     return replace(pair, about=About(summary="folders of images given by the user", licence="the user's own"))
