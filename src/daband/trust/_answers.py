@@ -1,6 +1,6 @@
 """Ask people or programs for target rewards, and store the answers in memory or in a folder.
 
-A folder survives a crash. ``plan.npz`` has the data that the questions were drawn from, ``plan.json`` the settings.
+In a folder, ``plan.npz`` has the data that the questions were drawn from, and ``plan.json`` the settings.
 ``questions.csv`` is for the people who answer. ``answers.jsonl`` gets a line per answer, flushed to disk before the
 next question is asked. A choice or an audit that was killed continues from there.
 """
@@ -51,7 +51,8 @@ class Survey:
         folder: folder of questions and answers; None keeps them in memory.
         settings: settings that JSON can hold. It is an error if the folder has other settings.
         arm_names: names of arms for the CSV, (K,) or empty.
-        row_names: columns of N values, such as ids, by which people recognise the target contexts.
+        row_names: columns such as ids, by which people recognise contexts. Each has a value per context of the target
+            domain.
     """
 
     def __init__(
@@ -103,13 +104,13 @@ class Survey:
         """Return the evidence from the answers so far."""
         return self.questions.compute_evidence(self.answers)
 
-    def ask(self, ask: Ask, target: Contexts, should_stop: Callable[[], bool] | None = None) -> None:
+    def ask(self, ask_function: Ask, target: Contexts, should_stop: Callable[[], bool] | None = None) -> None:
         """Ask the unanswered questions one by one, until ``should_stop`` returns True."""
         for row, arm in self.unanswered_questions:
             if should_stop is not None and self.answers and should_stop():
                 return
             contexts = target.read_raw(self.indices[[row]])
-            reward = as_numpy(ask(contexts, np.array([arm])), "the result of ask")
+            reward = as_numpy(ask_function(contexts, np.array([arm])), "the result of ask")
             if reward.size != 1:
                 raise InvalidInput(f"ask must return one reward for one context, got an array of shape {reward.shape}")
             self.add_answers({(row, arm): float(reward.reshape(()))})
@@ -220,12 +221,13 @@ class Survey:
         write_text(path, buffer.getvalue())
 
 
-def read_answers(path: str | Path, planned_questions: Sequence[tuple[int, int]]) -> dict[int, float]:
+def read_answers(path: str | Path, index_arm_pairs: Sequence[tuple[int, int]]) -> dict[int, float]:
     """Return rewards by question id from a CSV with the columns ``id`` and ``reward``. Empty rewards are skipped.
 
     Args:
         path: the file. Columns ``arm`` and ``context``, if there are any, must agree with the questions.
-        planned_questions: index in the target domain and arm of each question; the id is the index in this list.
+        index_arm_pairs: the index in the target domain and the arm of each question. The question id is the position
+            in this list.
     """
     path = check_path(path, "answers")
     try:
@@ -250,12 +252,12 @@ def read_answers(path: str | Path, planned_questions: Sequence[tuple[int, int]])
     for line_number, row in rows:
         place = f"{path}, line {line_number}"
         question_id = _parse_integer(row["id"], f"{place}: id")
-        if not 0 <= question_id < len(planned_questions):
+        if not 0 <= question_id < len(index_arm_pairs):
             raise InvalidInput(f"{place}: id {question_id} was not asked; answer the ids of {QUESTIONS_FILE}")
         if question_id in line_by_id:
             raise InvalidInput(f"{place}: id {question_id} is answered in line {line_by_id[question_id]} already")
         line_by_id[question_id] = line_number
-        for column, expected in zip(("context", "arm"), planned_questions[question_id], strict=True):
+        for column, expected in zip(("context", "arm"), index_arm_pairs[question_id], strict=True):
             if row.get(column) and _parse_integer(row[column], f"{place}: {column}") != expected:
                 question = f"a question about {column} {expected}"
                 raise InvalidInput(f"{place}: id {question_id} is {question}, not {row[column]}")

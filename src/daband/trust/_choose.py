@@ -58,9 +58,10 @@ _MAX_REGRESSION_VALUES = 1 << 28
 #: Gradient steps per episode on wide vectors.
 _WIDE_STEPS = 8
 #: Name of the candidate for images that does not assume that arms are equally frequent in the target.
-_OTHER_FREQUENCIES = "daband, other frequencies"
-#: That candidate is chosen if the mean entropy of the default's target predictions is more than this factor higher. On
-#: nine pairs of image domains the factor was 0.7 to 1.6; with rare arms in the target, on five of them, 2.5 to 7.3.
+_UNEQUAL_FREQUENCIES_NAME = "daband, other frequencies"
+#: That candidate is chosen if the mean entropy of the default's target predictions is more than this factor times its
+#: own. On nine pairs of image domains the ratio was 0.7 to 1.6; with rare arms in the target, on five of them, 2.5 to
+#: 7.3.
 _MAX_ENTROPY_RATIO = 2.0
 #: Number of dimensions of an image: channels, height and width.
 _N_IMAGE_DIMENSIONS = 3
@@ -146,7 +147,7 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         network_settings = {"recipe": recipe, "members": "auto"}
         alternative = Candidate("nlinucb", "nlinucb", {"recipe": recipe})
         if not pair.shift.stated and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
-            alternative = Candidate(_OTHER_FREQUENCIES, "daband", {**network_settings, "shift": "style,labels"})
+            alternative = Candidate(_UNEQUAL_FREQUENCIES_NAME, "daband", {**network_settings, "shift": "style,labels"})
         default = Candidate("daband", "daband", network_settings, preferred=True)
         return [*candidates, Candidate("linucb-p", "linucb-p"), alternative, default]
     candidates.append(Candidate("linucb", "linucb"))
@@ -248,9 +249,9 @@ def choose(
     **Without target rewards** the data cannot show which candidate's assumption holds, so the ``preferred`` candidate
     is chosen. ``assessment`` estimates its advantage over the incumbent. The exception is the frequency of arms in
     labelled images: DABand that does not assume equal frequencies is chosen if its target predictions are clearly more
-    certain, by their mean entropy. For a log the preferred candidate is
-    ``LogPolicy``. It chooses by context if this has significantly higher rewards in the log, and otherwise always the
-    best arm; ``choice.rule`` reports the gain in the unit of the rewards.
+    certain, by their mean entropy. For a log the preferred candidate is ``LogPolicy``. It chooses by context if this
+    has significantly higher rewards in the log, and otherwise always the best arm; ``choice.rule`` reports the gain in
+    the unit of the rewards.
 
     **With target rewards** (``budget``) every reward is used to evaluate all candidates and the incumbent. The
     candidate with the largest expected advantage is chosen, and learns from the same rewards.
@@ -319,7 +320,7 @@ def choose(
         rule = f"the largest expected advantage by {evidence.n_answered} target rewards"
     policy = comparison.policies[chosen_index]
     if not (evidence and evidence.n_answered):
-        rule = _describe_rule(policy, comparison.new_arm_evidence, pair, unit) or comparison.frequency_rule or rule
+        rule = _describe_rule(policy, comparison.new_arm_evidence, pair, unit) or comparison.frequency_reason or rule
     assessment = comparison.assess(chosen_index, unit)
     if survey is not None and evidence is not None and evidence.n_answered:
         advantage = evidence.compute_intervals(len(candidates), budget=budget)[chosen_index]
@@ -355,10 +356,10 @@ class _Comparison:
     incumbent: Incumbent
     #: Index of the candidate to choose without target rewards.
     preferred_index: int
-    #: Estimated gain of choosing arms without rewards by their features; None if there is no such arm or estimate.
+    #: Estimated gain of using arm features to choose among arms without rewards; None without such arms or an estimate.
     new_arm_evidence: LogEvidence | None = None
-    #: The reason for another assumption about arm frequencies than the default's; "" if the default is preferred.
-    frequency_rule: str = ""
+    #: The reason to choose the candidate that does not assume equal arm frequencies; "" if there is none.
+    frequency_reason: str = ""
 
     @classmethod
     def compare(
@@ -399,14 +400,14 @@ class _Comparison:
             contextual_indices = [index for index in indices if candidates[index].uses_contexts]
             preferred_index = max(contextual_indices or indices, key=source_values.__getitem__)
         preferred_index, new_arm_evidence = _find_preferred_index(pair, trained_policies, preferred_index, seed)
-        names, frequency_rule = [candidate.name for candidate in candidates], ""
-        if _OTHER_FREQUENCIES in names and candidates[preferred_index].preferred:
-            other_index = names.index(_OTHER_FREQUENCIES)
-            frequency_rule = _compare_entropies(policy_choices[preferred_index], policy_choices[other_index])
-            preferred_index = other_index if frequency_rule else preferred_index
+        names, frequency_reason = [candidate.name for candidate in candidates], ""
+        if _UNEQUAL_FREQUENCIES_NAME in names and candidates[preferred_index].preferred:
+            other_index = names.index(_UNEQUAL_FREQUENCIES_NAME)
+            frequency_reason = _compare_entropies(policy_choices[preferred_index], policy_choices[other_index])
+            preferred_index = other_index if frequency_reason else preferred_index
         return cls(
             pair, trained_policies, rounds, sample, policy_choices, incumbent, preferred_index, new_arm_evidence,
-            frequency_rule,
+            frequency_reason,
         )  # fmt: skip
 
     def build_survey(self, budget: int, folder: Path | None, seed: int) -> Survey | None:
@@ -522,9 +523,9 @@ def _find_preferred_index(
     all_rewarded = (rewarded_arms == catalogue.offered[1]).all()
     rounds = None if all_rewarded else SourceRounds.read(pair.source, _MAX_CONTEXTS, seed=seed)
     for index in reversed(range(len(trained_policies))):
-        evidence = None if rounds is None else estimate_new_arm_gain(trained_policies[index], rounds)
-        if evidence is not None:
-            return (index if evidence.personalises or not rewarded_arms.any() else preferred_index), evidence
+        log_evidence = None if rounds is None else estimate_new_arm_gain(trained_policies[index], rounds)
+        if log_evidence is not None:
+            return (index if log_evidence.personalises or not rewarded_arms.any() else preferred_index), log_evidence
     return preferred_index, None
 
 
@@ -539,7 +540,7 @@ def compute_mean_entropy(predictions: AnyArray) -> float:
 
 
 def _compare_entropies(default: Choices, other: Choices) -> str:
-    """Return a reason to choose the candidate for other arm frequencies instead of the default; "" if there is none.
+    """Return the reason to choose the candidate that does not assume equal arm frequencies; "" if there is none.
 
     If an assumption about frequencies is wrong, it forces the network to divide similar contexts between arms, and the
     predictions are uncertain.
@@ -572,22 +573,22 @@ def _describe_rule(policy: Policy, new_arm_evidence: LogEvidence | None, pair: P
     )
 
 
-def _describe_gain(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
+def _describe_gain(log_evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
     """Return a gain with its standard error, in the unit of the rewards, as text."""
-    digits = max(0, 1 - math.floor(math.log10(evidence.error))) if evidence.error > 0 else 0
-    gain = f"{evidence.gain:+,.{digits}f} +- {evidence.error:,.{digits}f} {unit}".rstrip()
-    return f"{gain} over {make_constant_incumbent(evidence.arm, arm_names).name}"
+    digits = max(0, 1 - math.floor(math.log10(log_evidence.error))) if log_evidence.error > 0 else 0
+    gain = f"{log_evidence.gain:+,.{digits}f} +- {log_evidence.error:,.{digits}f} {unit}".rstrip()
+    return f"{gain} over {make_constant_incumbent(log_evidence.arm, arm_names).name}"
 
 
-def _describe_log_evidence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
+def _describe_log_evidence(log_evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
     """Return a sentence with the gain of choosing by context in a log, in the unit of the rewards."""
-    best_arm_name = make_constant_incumbent(evidence.arm, arm_names).name
-    if not math.isfinite(evidence.error):
+    best_arm_name = make_constant_incumbent(log_evidence.arm, arm_names).name
+    if not math.isfinite(log_evidence.error):
         return f"the log has too few rounds to choose by context: {best_arm_name} is chosen"
-    if evidence.error == 0.0:
+    if log_evidence.error == 0.0:
         return f"choosing by context always gives the same arm: {best_arm_name} is chosen"
-    conclusion = "arms are chosen by context" if evidence.personalises else f"{best_arm_name} is chosen"
-    return f"personalising gains {_describe_gain(evidence, arm_names, unit)}: {conclusion}"
+    conclusion = "arms are chosen by context" if log_evidence.personalises else f"{best_arm_name} is chosen"
+    return f"personalising gains {_describe_gain(log_evidence, arm_names, unit)}: {conclusion}"
 
 
 def _learn_answers(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:

@@ -77,8 +77,8 @@ class Questions:
     """A random sequence of questions about L target contexts, which compare C candidates.
 
     Args:
-        arms: the arm that each candidate chooses for each context, (C, L). The incumbent is a candidate.
-        predicted: predicted reward of every arm for each context, (L, K), in the unit of the rewards.
+        candidate_arms: the arm that each candidate chooses for each context, (C, L). The incumbent is a candidate.
+        predicted_rewards: predicted reward of every arm for each context, (L, K), in the unit of the rewards.
         deviation: standard deviation of source rewards, in the same unit.
         seed: determines the questions and their order.
     """
