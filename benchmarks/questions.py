@@ -65,7 +65,7 @@ class StoredChoices(NamedTuple):
 
     def ask(self, rewards: Any, budget: int, draw: int) -> tuple[int, Interval]:
         """Return the candidate that is chosen after some rewards, and the interval of its advantage."""
-        questions = Questions(self.arms, self.means.mean(axis=0), deviation=self.deviation, seed=draw)
+        questions = Questions(self.arms, self.means.mean(axis=0), reward_deviation=self.deviation, seed=draw)
         evidence = questions.compute_evidence({asked: rewards[asked] for asked in questions.draw_first(budget)})
         chosen = evidence.choose_candidate(self.default, self.source_values)
         return chosen, evidence.compute_intervals(len(self.means), budget=budget)[chosen]

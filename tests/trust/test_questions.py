@@ -30,7 +30,7 @@ def answered(questions, rewards, n):
 
 def test_questions_are_about_proposed_arms_and_do_not_depend_on_how_many_are_asked():
     arms, predicted, _ = problem()
-    few, many = (Questions(arms, predicted, deviation=0.5, seed=3).draw_first(n) for n in (20, 300))
+    few, many = (Questions(arms, predicted, reward_deviation=0.5, seed=3).draw_first(n) for n in (20, 300))
     assert many[:20] == few
     assert len(set(many)) == 300
     assert all(arm in arms[:, context] for context, arm in many)
@@ -38,7 +38,7 @@ def test_questions_are_about_proposed_arms_and_do_not_depend_on_how_many_are_ask
 
 def test_probabilities_are_those_of_the_draws():
     arms, predicted, _ = problem(n_contexts=6)
-    questions = Questions(arms, predicted, deviation=0.5)
+    questions = Questions(arms, predicted, reward_deviation=0.5)
     assert (questions.probabilities * [len(set(column)) for column in arms.T]).sum() == pytest.approx(1.0)
     for _ in range(200):
         questions._draw_chunk()
@@ -53,7 +53,7 @@ def test_estimates_have_the_right_mean_whatever_the_predictions_are(shift):
     values = values_of(arms, rewards)
     estimates = []
     for seed in range(300):
-        evidence = answered(Questions(arms, predicted + shift, deviation=0.5, seed=seed), rewards, 60)
+        evidence = answered(Questions(arms, predicted + shift, reward_deviation=0.5, seed=seed), rewards, 60)
         estimates.append([evidence.estimate_advantages(1)[0], evidence.estimate_advantages(None)[0]])
     advantage, value = np.mean(estimates, axis=0)
     assert advantage == pytest.approx(values - values[1], abs=0.02)
@@ -65,14 +65,16 @@ def test_intervals_hold_for_all_candidates_at_once():
     values = values_of(arms, rewards)
     held = []
     for seed in range(200):
-        intervals = answered(Questions(arms, predicted, deviation=0.5, seed=seed), rewards, 50).compute_intervals(1)
+        intervals = answered(
+            Questions(arms, predicted, reward_deviation=0.5, seed=seed), rewards, 50
+        ).compute_intervals(1)
         held.append(all(one.low <= v - values[1] <= one.high for one, v in zip(intervals, values, strict=True)))
     assert np.mean(held) >= 0.93
 
 
 def test_an_early_look_is_wider_and_more_answers_are_narrower():
     arms, predicted, rewards = problem()
-    questions = Questions(arms, predicted, deviation=0.5)
+    questions = Questions(arms, predicted, reward_deviation=0.5)
     early, final, planned = (
         answered(questions, rewards, n).compute_intervals(1, budget=budget)[0]
         for n, budget in ((50, 200), (200, 200), (50, None))
@@ -85,13 +87,13 @@ def test_a_candidate_that_equals_the_incumbent_has_no_advantage():
     arms, predicted, rewards = problem()
     arms = np.concatenate([arms, arms[[1]]])
     for n in (0, 30):
-        twin = answered(Questions(arms, predicted, deviation=0.5), rewards, n).compute_intervals(1)[-1]
+        twin = answered(Questions(arms, predicted, reward_deviation=0.5), rewards, n).compute_intervals(1)[-1]
         assert (twin.value, twin.low, twin.high) == (0.0, 0.0, 0.0)
 
 
 def test_values_are_exact_once_every_question_is_answered():
     arms, predicted, rewards = problem(n_contexts=15)
-    evidence = answered(Questions(arms, predicted, deviation=0.5), rewards, 1000)
+    evidence = answered(Questions(arms, predicted, reward_deviation=0.5), rewards, 1000)
     assert evidence.is_complete
     values = values_of(arms, rewards)
     for one, value in zip(evidence.compute_intervals(1), values - values[1], strict=True):
@@ -101,7 +103,7 @@ def test_values_are_exact_once_every_question_is_answered():
 
 def test_answers_count_up_to_the_first_open_question():
     arms, predicted, rewards = problem()
-    questions = Questions(arms, predicted, deviation=0.5)
+    questions = Questions(arms, predicted, reward_deviation=0.5)
     asked = questions.draw_first(40)
     answers = {question: rewards[question] for question in asked if question != asked[25]}
     assert questions.compute_evidence(answers).n_answered == 25
@@ -109,8 +111,8 @@ def test_answers_count_up_to_the_first_open_question():
 
 def test_units_change_nothing():
     arms, predicted, rewards = problem()
-    plain = answered(Questions(arms, predicted, deviation=0.5), rewards, 50)
-    scaled = answered(Questions(arms, 1000 * predicted + 7, deviation=500.0), 1000 * rewards + 7, 50)
+    plain = answered(Questions(arms, predicted, reward_deviation=0.5), rewards, 50)
+    scaled = answered(Questions(arms, 1000 * predicted + 7, reward_deviation=500.0), 1000 * rewards + 7, 50)
     for one, other in zip(plain.compute_intervals(1), scaled.compute_intervals(1), strict=True):
         assert (other.value, other.low, other.high) == pytest.approx((1e3 * one.value, 1e3 * one.low, 1e3 * one.high))
     source = np.array([0.8, 0.4, 0.6, 0.7])
@@ -120,7 +122,7 @@ def test_units_change_nothing():
 def test_rewards_that_are_all_alike_do_not_make_an_interval_of_no_width():
     arms, predicted, rewards = problem()
     interval = answered(
-        Questions(arms, np.zeros_like(predicted), deviation=0.1), np.zeros_like(rewards), 30
+        Questions(arms, np.zeros_like(predicted), reward_deviation=0.1), np.zeros_like(rewards), 30
     ).compute_intervals(1)[0]
     assert interval.high - interval.low > 0.01
 
@@ -130,10 +132,10 @@ def test_few_answers_leave_the_default_and_many_replace_a_bad_one():
     source = np.full(4, 0.7)
     chosen = {n: [] for n in (5, 200)}
     for seed in range(40):
-        questions = Questions(arms, predicted, deviation=0.5, seed=seed)
+        questions = Questions(arms, predicted, reward_deviation=0.5, seed=seed)
         for n, counted in chosen.items():
             counted.append(answered(questions, rewards, n).choose_candidate(3, source))
     values = values_of(arms, rewards)
     assert np.mean(values[chosen[200]]) > values[3] + 0.02
     assert np.mean(values[chosen[5]]) > values[3] - 0.05
-    assert answered(Questions(arms, predicted, deviation=0.5), rewards, 0).choose_candidate(3, source) == 3
+    assert answered(Questions(arms, predicted, reward_deviation=0.5), rewards, 0).choose_candidate(3, source) == 3

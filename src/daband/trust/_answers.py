@@ -46,10 +46,10 @@ class Survey:
 
     Args:
         questions: the questions.
-        indices: index in the target domain of each context that the questions are about, (L,).
+        target_indices: index in the target domain of each context that the questions are about, (L,).
         budget: number of answers to ask for.
         folder: folder of questions and answers; None keeps them in memory.
-        settings: settings that JSON can hold. It is an error if the folder has other settings.
+        settings: settings that JSON can hold. An error is raised if the folder was started with other settings.
         arm_names: names of arms for the CSV, (K,) or empty.
         row_names: columns such as ids, by which people recognise contexts. Each has a value per context of the target
             domain.
@@ -58,7 +58,7 @@ class Survey:
     def __init__(
         self,
         questions: Questions,
-        indices: IntArray,
+        target_indices: IntArray,
         *,
         budget: int,
         folder: Path | None = None,
@@ -66,9 +66,9 @@ class Survey:
         arm_names: Sequence[str] = (),
         row_names: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
-        self.questions, self.indices, self.budget = questions, indices, budget
+        self.questions, self.target_indices, self.budget = questions, target_indices, budget
         self.folder = None if folder is None else make_folder(folder)
-        #: Questions in the order of asking, as (row of ``indices``, arm).
+        #: Questions in the order of asking, as (row of ``target_indices``, arm).
         self.planned_questions = questions.draw_first(budget)
         #: Reward by question.
         self.answers: dict[tuple[int, int], float] = {}
@@ -85,7 +85,8 @@ class Survey:
             raise InvalidInput(f"{folder} holds no questions; start with daband.audit(..., directory=...)")
         plan, arrays = read_json(folder / _PLAN_FILE), read_npz(folder / _ARRAYS_FILE)
         try:
-            questions = Questions(arrays["arms"], arrays["predicted"], deviation=plan["scale"], seed=plan["seed"])
+            arms, predictions = arrays["arms"], arrays["predicted"]
+            questions = Questions(arms, predictions, reward_deviation=plan["scale"], seed=plan["seed"])
             return cls(questions, arrays["indices"], budget=plan["budget"], folder=folder, settings=plan["settings"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder / _PLAN_FILE} is damaged: {error}") from None
@@ -105,11 +106,11 @@ class Survey:
         return self.questions.compute_evidence(self.answers)
 
     def ask(self, ask_function: Ask, target: Contexts, should_stop: Callable[[], bool] | None = None) -> None:
-        """Ask the unanswered questions one by one, until ``should_stop`` returns True."""
+        """Ask the unanswered questions about ``target`` one by one, until ``should_stop`` returns True."""
         for row, arm in self.unanswered_questions:
             if should_stop is not None and self.answers and should_stop():
                 return
-            contexts = target.read_raw(self.indices[[row]])
+            contexts = target.read_raw(self.target_indices[[row]])
             reward = as_numpy(ask_function(contexts, np.array([arm])), "the result of ask")
             if reward.size != 1:
                 raise InvalidInput(f"ask must return one reward for one context, got an array of shape {reward.shape}")
@@ -123,7 +124,7 @@ class Survey:
                 raise InvalidInput(f"a target reward is {reward}, which is not a finite number{remark}")
         if self.folder is not None and answers:
             lines = "".join(
-                json.dumps({"context": int(self.indices[row]), "arm": arm, "reward": reward}) + "\n"
+                json.dumps({"context": int(self.target_indices[row]), "arm": arm, "reward": reward}) + "\n"
                 for (row, arm), reward in answers.items()
             )
             path = self.folder / _ANSWERS_FILE
@@ -141,7 +142,7 @@ class Survey:
 
         ``replace`` allows answers that differ from stored ones; otherwise they are an error.
         """
-        rewards = read_answers(path, [(int(self.indices[row]), arm) for row, arm in self.planned_questions])
+        rewards = read_answers(path, [(int(self.target_indices[row]), arm) for row, arm in self.planned_questions])
         new_answers = {}
         for question_id, reward in rewards.items():
             question = self.planned_questions[question_id]
@@ -157,8 +158,8 @@ class Survey:
 
     def _open_folder(self, folder: Path) -> None:
         """Read the answers in the folder if it has this survey, else write its questions there."""
-        settings, questions = as_json(self.settings), self.questions
-        plan = {"settings": settings, "scale": questions.deviation, "seed": questions.seed, "budget": self.budget}
+        settings, questions, budget = as_json(self.settings), self.questions, self.budget
+        plan = {"settings": settings, "scale": questions.reward_deviation, "seed": questions.seed, "budget": budget}
         stored_plan = read_json(folder / _PLAN_FILE) if (folder / _PLAN_FILE).is_file() else {}
         if stored_plan and (difference := describe_difference(stored_plan.get("settings"), settings)):
             raise InvalidInput(f"{folder} was started with other settings ({difference}); choose another directory")
@@ -168,16 +169,17 @@ class Survey:
                 "directory"
             )
         self._restore_answers(folder / _ANSWERS_FILE)
-        if stored_plan and stored_plan.get("budget") == self.budget:
+        if stored_plan and stored_plan.get("budget") == budget:
             return
-        arrays = {"arms": questions.candidate_arms, "predicted": questions.predicted_rewards, "indices": self.indices}
+        arms, predictions = questions.candidate_arms, questions.predicted_rewards
+        arrays = {"arms": arms, "predicted": predictions, "indices": self.target_indices}
         write_npz(folder / _ARRAYS_FILE, arrays, compressed=True)
         self._write_csv(folder / QUESTIONS_FILE)
         write_json(folder / _PLAN_FILE, plan)  # last: a folder with a plan is complete
 
     def _has_same_questions(self, arrays: Mapping[str, AnyArray]) -> bool:
         """Return True if the stored arrays have the arms and indices of this survey."""
-        own_arrays = {"arms": self.questions.candidate_arms, "indices": self.indices}
+        own_arrays = {"arms": self.questions.candidate_arms, "indices": self.target_indices}
         return all(np.array_equal(array, arrays[name]) for name, array in own_arrays.items())
 
     def _restore_answers(self, path: Path) -> None:
@@ -192,7 +194,7 @@ class Survey:
                     file.truncate(len(complete_lines))
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
-        row_by_index = {int(index): row for row, index in enumerate(self.indices)}
+        row_by_index = {int(index): row for row, index in enumerate(self.target_indices)}
         for line_number, line in enumerate(complete_lines.splitlines(), 1):
             try:
                 answer = json.loads(line)
@@ -205,7 +207,7 @@ class Survey:
         """Write the questions with a column of rewards to fill in. Rewards that are already filled in are kept."""
         if path.exists():
             self.add_csv(path)
-        indices = [int(self.indices[row]) for row, _ in self.planned_questions]
+        indices = [int(self.target_indices[row]) for row, _ in self.planned_questions]
         columns: dict[str, Sequence[Any]] = {"id": range(len(self.planned_questions)), "context": indices}
         for name, cells in self._row_names.items():
             is_reserved = name in ("id", "context", "arm", "arm_name", "reward")

@@ -43,16 +43,16 @@ _MAX_LOGGED_ROUNDS = 20_000
 _MAX_SUPPORT_CONTEXTS = 300
 #: Largest fraction of target contexts outside the source's support at which a policy is deployed without rewards.
 _MAX_OUTSIDE_FRACTION = 0.5
-#: The distance of a context to the source is its distance to the nearest source context of this rank.
+#: The distance of a context to the source is its distance to the k-th nearest source context, with this k.
 _NEIGHBOUR_RANK = 5
 #: A target context is outside the support if it is farther from the source than this fraction of source contexts.
 _SUPPORT_QUANTILE = 0.99
 #: A policy collapsed if it chooses one arm for this fraction of target contexts, and for less in the source.
-_MAX_TOP_ARM_FRACTION = 0.95
+_COLLAPSED_TOP_ARM_FRACTION = 0.95
 #: A policy collapsed if the standard deviation of its predictions is below this fraction of the one in the source.
-_MIN_DEVIATION_RATIO = 0.1
+_COLLAPSED_DEVIATION_RATIO = 0.1
 #: A policy collapsed if it no longer uses this fraction of the arms that it uses in the source.
-_MAX_UNUSED_FRACTION = 0.5
+_COLLAPSED_UNUSED_FRACTION = 0.5
 #: Largest fraction of target contexts for which arms without rewards may be chosen, unless such choices are proven
 #: to gain.
 _MAX_NEW_ARM_FRACTION = 0.05
@@ -88,9 +88,9 @@ def assess(
         target: target contexts, ``pair.target`` or an array (N, *C). A domain with rewards is rejected.
         incumbent: today's decisions: an arm's name or index, a column of the target's table, an array with
             today's arm for each target context (N,), or another policy. Default: the source's best arm, which a
-            ``LogPolicy`` takes from the log that it learned. The source has no choices of a column or an array. Its
-            advantage is then measured over the logged arms or over arms drawn as often as today's choices, whichever
-            have the larger mean reward; if the source is not a log, over the best arm.
+            ``LogPolicy`` takes from the log that it learned. A column or an array has no choices in the source. The
+            policy is compared there with the better of two substitutes: the logged arms, and arms drawn with the
+            frequencies of today's choices. If the source is not a log, it is compared with the best arm.
         rule: "greedy", or "ucb" to keep the exploration bonus.
         contexts: maximum number of contexts of each domain. For a source that is a log, the maximum is 20,000 rounds if
             that is more.
@@ -117,16 +117,13 @@ def assess(
     if isinstance(policy, LogPolicy) and policy.evidence.personalises and has_learned_all(policy, source):
         warnings.warn("the policy has learned these source rounds, so its source advantage is too high", stacklevel=2)
     rounds = SourceRounds.read(source, contexts, seed=check_int("seed", seed, minimum=0))
-    sample = TargetContexts.read(target_contexts, contexts, seed=seed)
+    target_sample = TargetContexts.read(target_contexts, contexts, seed=seed)
     incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=target_contexts)
-    arms, means = rounds.decide(policy, rule)
     if incumbent is None:
         best_arm = policy.evidence.arm if isinstance(policy, LogPolicy) else rounds.find_best_arm(policy.catalogue)
         incumbent = make_constant_incumbent(best_arm, names)
-    target_arms, target_means = decide(policy, sample.contexts, "target", rule)
-    return build_assessment(
-        policy, rounds, sample, Choices(arms, means, target_arms, target_means), incumbent, arm_names=names, unit=unit
-    )
+    choices = Choices(*rounds.decide(policy, rule), *decide(policy, target_sample.contexts, "target", rule))
+    return build_assessment(policy, rounds, target_sample, choices, incumbent, arm_names=names, unit=unit)
 
 
 def estimate_new_arm_gain(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
@@ -245,17 +242,17 @@ class Choices:
     #: Arms on source rounds, (N,).
     source_arms: IntArray
     #: Predicted rewards on source rounds, (N, K).
-    source_means: FloatArray
+    source_predictions: FloatArray
     #: Arms on target contexts, (L,).
     target_arms: IntArray
     #: Predicted rewards on target contexts, (L, K).
-    target_means: FloatArray
+    target_predictions: FloatArray
 
 
 def build_assessment(
     policy: Policy,
     rounds: SourceRounds,
-    sample: TargetContexts,
+    target_sample: TargetContexts,
     choices: Choices,
     incumbent: Incumbent,
     *,
@@ -274,10 +271,12 @@ def build_assessment(
     standard_error = estimate_gain_error(gains, reward_deviation)
     kind, source_advantage = infer_kind(policy.context_shape), float(gains.mean())
     forecast = load_reference_class().select_kind(kind).forecast(source_advantage, standard_error, reward_deviation)
-    incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
+    incumbent_arms = incumbent.choose_target_arms(target_sample.contexts, target_sample.indices)
     disagreement = float((choices.target_arms != incumbent_arms).mean())
-    classifier_accuracy, outside_fraction = _compare_domains(policy, rounds, sample)
-    doubts = find_collapse_signs(choices.source_arms, choices.target_arms, choices.source_means, choices.target_means)
+    classifier_accuracy, outside_fraction = _compare_domains(policy, rounds, target_sample)
+    doubts = find_collapse_signs(
+        choices.source_arms, choices.target_arms, choices.source_predictions, choices.target_predictions
+    )
     if outside_fraction > _MAX_OUTSIDE_FRACTION:
         doubts.append(f"{outside_fraction:.0%} of target contexts are far from every source context")
     target_fractions, new_arms = compute_arm_fractions(choices.target_arms, policy.n_arms), _find_new_arms(policy)
@@ -300,12 +299,12 @@ def build_assessment(
         advantage=forecast.advantage if disagreement else 0.0, low=forecast.low if disagreement else 0.0, high=None,
         verdict="", incumbent=incumbent.name, incumbent_arm=incumbent.arm, incumbent_column=incumbent.column, rewards=0,
         source_advantage=source_advantage, source_error=standard_error, source_value=float(rewards.mean()),
-        source_rounds=len(gains), target_contexts=len(sample.contexts), disagreement=disagreement, kind=kind,
+        source_rounds=len(gains), target_contexts=len(target_sample.contexts), disagreement=disagreement, kind=kind,
         shifts=forecast.n_data_sets, median_kept=forecast.median_kept,
         tenth_percentile_kept=forecast.tenth_percentile_kept, lost_fraction=forecast.lost_fraction,
         classifier_accuracy=classifier_accuracy, outside_support=outside_fraction, doubts=doubts,
         source_arms=compute_arm_fractions(choices.source_arms, policy.n_arms), target_arms=target_fractions,
-        rewards_needed=count_rewards_needed(forecast.advantage, reward_deviation, disagreement, len(sample.contexts)),
+        rewards_needed=count_rewards_needed(forecast.advantage, reward_deviation, disagreement, len(incumbent_arms)),
         unit=unit, arm_names=list(arm_names), new_arms=new_arms,
     )  # fmt: skip
     return assessment.with_verdict()
@@ -342,7 +341,7 @@ def estimate_gain_error(gains: FloatArray, reward_deviation: float) -> float:
     return math.sqrt((float(gains.var()) * n + reward_deviation**2) / (n + 1) / max(n - 1, 1)) if gains.any() else 0.0
 
 
-def _compare_domains(policy: Policy, rounds: SourceRounds, sample: TargetContexts) -> tuple[float, float]:
+def _compare_domains(policy: Policy, rounds: SourceRounds, target_sample: TargetContexts) -> tuple[float, float]:
     """Return the accuracy of a domain classifier, and the fraction of target contexts outside the source's support.
 
     Contexts are compared after the policy's preprocessing. They are features of its network, or are standardised per
@@ -361,7 +360,7 @@ def _compare_domains(policy: Policy, rounds: SourceRounds, sample: TargetContext
 
     origins = None if rounds.origins is None else rounds.origins[:MAX_DIAGNOSTIC_CONTEXTS]
     (source,) = apply_by_source(encode_flat, rounds.contexts[:MAX_DIAGNOSTIC_CONTEXTS], origins)
-    (target,) = encode_flat(sample.contexts[:MAX_DIAGNOSTIC_CONTEXTS], "target")
+    (target,) = encode_flat(target_sample.contexts[:MAX_DIAGNOSTIC_CONTEXTS], "target")
     source, target = project_contexts(source), project_contexts(target)
     outside_fraction = measure_outside_support(source[:_MAX_SUPPORT_CONTEXTS], target[:_MAX_SUPPORT_CONTEXTS])
     return measure_classifier_accuracy(source, target), outside_fraction
@@ -470,31 +469,33 @@ def _measure_distances(rows: FloatArray, reference_rows: FloatArray) -> FloatArr
 
 
 def find_collapse_signs(
-    source_arms: IntArray, target_arms: IntArray, source_means: FloatArray, target_means: FloatArray
+    source_arms: IntArray, target_arms: IntArray, source_predictions: FloatArray, target_predictions: FloatArray
 ) -> list[str]:
     """Return a phrase for each sign that a policy collapsed in the target.
 
     Args:
         source_arms: choices on source contexts, (N,).
         target_arms: choices on target contexts, (L,).
-        source_means: predicted rewards of source contexts, (N, K).
-        target_means: predicted rewards of target contexts, (L, K).
+        source_predictions: predicted rewards of source contexts, (N, K).
+        target_predictions: predicted rewards of target contexts, (L, K).
     """
     signs = []
-    n_arms = source_means.shape[1]
+    n_arms = source_predictions.shape[1]
     source_fractions = np.bincount(source_arms, minlength=n_arms) / len(source_arms)
     target_fractions = np.bincount(target_arms, minlength=n_arms) / len(target_arms)
     arm = int(target_fractions.argmax())
-    if target_fractions[arm] >= _MAX_TOP_ARM_FRACTION and source_fractions.max() < _MAX_TOP_ARM_FRACTION:
+    if target_fractions[arm] >= _COLLAPSED_TOP_ARM_FRACTION and source_fractions.max() < _COLLAPSED_TOP_ARM_FRACTION:
         in_source = f"in the source {source_fractions[arm]:.0%}"
         signs.append(f"{target_fractions[arm]:.0%} of target contexts go to arm {arm}, {in_source}")
     is_used = source_fractions > 0.5 / n_arms
     is_lost = is_used & (target_fractions < 0.02 * source_fractions)
     n_used, n_lost = int(is_used.sum()), int(is_lost.sum())
-    if n_used > 2 and n_lost >= _MAX_UNUSED_FRACTION * n_used:
+    if n_used > 2 and n_lost >= _COLLAPSED_UNUSED_FRACTION * n_used:
         signs.append(f"{n_lost} of the {n_used} arms used in the source are not used in the target")
-    source_deviation, target_deviation = (float(means.std(axis=0).mean()) for means in (source_means, target_means))
-    if source_deviation > 0 and target_deviation < _MIN_DEVIATION_RATIO * source_deviation:
+    source_deviation, target_deviation = (
+        float(predictions.std(axis=0).mean()) for predictions in (source_predictions, target_predictions)
+    )
+    if source_deviation > 0 and target_deviation < _COLLAPSED_DEVIATION_RATIO * source_deviation:
         ratio = target_deviation / source_deviation
         signs.append(f"predictions vary {ratio:.0%} as much between target contexts as in the source")
     return signs

@@ -179,7 +179,7 @@ def audit(
     settings = {"incumbent": incumbent.name, "confidence": confidence, "rule": rule, "unit": unit}
     incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
     all_arms, reward_deviation = np.stack([arms, incumbent_arms]), _compute_reward_deviation(policy)
-    questions = Questions(all_arms, predicted_rewards.astype(np.float64), deviation=reward_deviation, seed=seed)
+    questions = Questions(all_arms, predicted_rewards.astype(np.float64), reward_deviation=reward_deviation, seed=seed)
     if not len(questions.disputed_contexts):
         unknown_value = (math.nan, -math.inf, math.inf)
         return Audit(0.0, 0.0, 0.0, *unknown_value, incumbent.name, confidence, 0, 0, len(arms), unit)
@@ -234,7 +234,7 @@ def _build_audit(survey: Survey) -> Audit:
         advantage=advantage.value, low=advantage.low, high=advantage.high,
         value=value.value, value_low=value.low, value_high=value.high, incumbent=settings["incumbent"],
         confidence=confidence, budget=len(survey.planned_questions), answered=evidence.n_answered,
-        contexts=len(survey.indices), unit=settings["unit"], questions=survey.questions_file,
+        contexts=len(survey.target_indices), unit=settings["unit"], questions=survey.questions_file,
     )  # fmt: skip
 
 

@@ -415,8 +415,8 @@ class _Comparison:
         incumbent_arms = self.incumbent.choose_target_arms(self.sample.contexts, self.sample.indices)
         questions = Questions(
             np.stack([*(choices.target_arms for choices in self.policy_choices), incumbent_arms]),
-            np.mean([choices.target_means for choices in self.policy_choices], axis=0, dtype=np.float64),
-            deviation=max(estimate_reward_deviation(self.rounds, choices) for choices in self.policy_choices),
+            np.mean([choices.target_predictions for choices in self.policy_choices], axis=0, dtype=np.float64),
+            reward_deviation=max(estimate_reward_deviation(self.rounds, choices) for choices in self.policy_choices),
             seed=seed,
         )
         if not len(questions.disputed_contexts):
@@ -545,7 +545,7 @@ def _compare_entropies(default: Choices, other: Choices) -> str:
     If an assumption about frequencies is wrong, it forces the network to divide similar contexts between arms, and the
     predictions are uncertain.
     """
-    entropy, other_entropy = (compute_mean_entropy(choices.target_means) for choices in (default, other))
+    entropy, other_entropy = (compute_mean_entropy(choices.target_predictions) for choices in (default, other))
     if entropy <= _MAX_ENTROPY_RATIO * other_entropy:
         return ""
     return (

@@ -11,16 +11,18 @@ the arm of the baseline, and L the number of contexts. The advantage of c over b
     mean over contexts of g(x, c(x)) - g(x, b(x))
     + mean over draws of (1{arm = c(x)} - 1{arm = b(x)}) (reward - g(x, arm)) / (L p).
 
-The estimate is unbiased for any predictions. Contexts on which c and b agree cancel. The weights of both candidates
-have known means, so they serve as control variates, with coefficients that are shrunk towards 0. Questions are drawn
-with replacement. A question that is drawn again reuses its answer.
+The estimate is unbiased for any predictions. Contexts on which c and b agree cancel. On the other contexts, the means
+of 1{arm = c(x)} / (L p) and of 1{arm = b(x)} / (L p) over draws are known. Both factors therefore serve as control
+variates, with coefficients that are shrunk towards 0. Questions are drawn with replacement. A question that is drawn
+again reuses its answer.
 
-Intervals are calibrated, not exact. They use Student quantiles of the largest of all candidates' errors. Their variance
-is a weighted mean of the sample variance and the variance that the sampling design predicts from the pooled residuals.
-The predicted variance has the weight of ``_DESIGN_VARIANCE_ANSWERS`` answers. The intervals hold for all candidates at
+Intervals are calibrated, not exact. Half the width of an interval is the standard error of the estimate times a
+quantile of the largest of all candidates' errors, which have a Student distribution. The variance of an estimate is a
+weighted mean of the sample variance and the variance that the sampling design predicts from the pooled residuals. The
+predicted variance has the weight of ``_DESIGN_VARIANCE_ANSWERS`` answers. The intervals hold for all candidates at
 once, and so for the candidate that is chosen from the answers. They also hold after any number of answers of a planned
 budget, because an interval from fewer answers is wider by the square root of budget / answers (O'Brien and Fleming,
-1979). ``benchmarks/questions.py`` measures their coverage.
+1979). ``benchmarks/questions.py`` measures the coverage of the intervals.
 
 ``Evidence.choose_candidate`` is Bayesian. The prior mean of a candidate's advantage over the default is a fraction of
 its advantage on held-out source rounds. The prior variance grows with that advantage, and with the fraction of contexts
@@ -54,7 +56,7 @@ _PRIOR_DEVIATION = 0.25
 #: Number of posterior standard deviations subtracted from the advantage of every candidate except the default.
 _N_CAUTION_DEVIATIONS = 0.25
 #: Number of random draws from which the quantile of the largest error is estimated.
-_N_NORMAL_DRAWS = 4000
+_N_ERROR_DRAWS = 4000
 #: Number of questions that are drawn at a time.
 _QUESTIONS_PER_CHUNK = 256
 #: Maximum number of draws per distinct question, as a mean over the questions.
@@ -79,15 +81,15 @@ class Questions:
     Args:
         candidate_arms: the arm that each candidate chooses for each context, (C, L). The incumbent is a candidate.
         predicted_rewards: predicted reward of every arm for each context, (L, K), in the unit of the rewards.
-        deviation: standard deviation of source rewards, in the same unit.
+        reward_deviation: standard deviation of source rewards, in the same unit.
         seed: determines the questions and their order.
     """
 
     def __init__(
-        self, candidate_arms: IntArray, predicted_rewards: FloatArray, *, deviation: float, seed: int = 0
+        self, candidate_arms: IntArray, predicted_rewards: FloatArray, *, reward_deviation: float, seed: int = 0
     ) -> None:
         self.candidate_arms, self.predicted_rewards = candidate_arms, predicted_rewards
-        self.deviation, self.seed = deviation, seed
+        self.reward_deviation, self.seed = reward_deviation, seed
         n_contexts = candidate_arms.shape[1]
         sorted_arms = np.sort(candidate_arms, axis=0)
         is_distinct = np.concatenate([np.ones((1, n_contexts), np.bool_), sorted_arms[1:] != sorted_arms[:-1]])
@@ -100,7 +102,7 @@ class Questions:
         if len(self.disputed_contexts):
             context_probabilities /= 2.0
             context_probabilities[self.disputed_contexts] += 0.5 / len(self.disputed_contexts)
-        #: Probability of a question about each context, for any of its proposed arms, (L,).
+        #: Probability of each question about a context, equal for all its proposed arms, (L,).
         self.probabilities = context_probabilities / self._n_proposed_arms
         #: Number of distinct questions.
         self.n_questions = int(self._n_proposed_arms.sum())
@@ -202,7 +204,7 @@ class Evidence:
         covariance that the sampling design predicts.
         """
         n_draws, questions = len(residuals), self.questions
-        sum_of_squares = np.square(residuals).sum() + _SOURCE_VARIANCE_ANSWERS * questions.deviation**2
+        sum_of_squares = np.square(residuals).sum() + _SOURCE_VARIANCE_ANSWERS * questions.reward_deviation**2
         moments = _compute_weight_moments(questions.candidate_arms, questions.probabilities, baseline)
         design_covariance = sum_of_squares / (n_draws + _SOURCE_VARIANCE_ANSWERS) * moments
         sample_size = n_draws if n_draws > 3 else 0  # the corrections depend on two fitted coefficients and a mean
@@ -253,22 +255,22 @@ class Evidence:
             source_values: mean reward of each of the first M candidates on held-out source rounds, (M,). Only these
                 candidates can be chosen; the incumbent comes after them.
         """
-        n_candidates = len(source_values)
-        candidate_arms = self.questions.candidate_arms[:n_candidates]
+        n_eligible = len(source_values)
+        candidate_arms = self.questions.candidate_arms[:n_eligible]
         if not len(self.rewards):
             return default
         if self.is_complete:
-            return int(self._compute_exact_values(None)[:n_candidates].argmax())
-        all_estimates, all_covariances = self.estimate_advantages(default)
-        estimates, error_covariance = all_estimates[:n_candidates], all_covariances[:n_candidates, :n_candidates]
+            return int(self._compute_exact_values(None)[:n_eligible].argmax())
+        all_estimates, full_covariance = self.estimate_advantages(default)
+        estimates, error_covariance = all_estimates[:n_eligible], full_covariance[:n_eligible, :n_eligible]
         disagreement = (candidate_arms[:, None] != candidate_arms[None]).mean(axis=2)
         # This matrix is positive semidefinite, because a Hamming distance is of negative type.
         prior_covariance = (disagreement[:, [default]] + disagreement[[default]] - disagreement) / 2.0
-        prior_covariance *= np.square(_PRIOR_DEVIATION * self.questions.deviation)
+        prior_covariance *= np.square(_PRIOR_DEVIATION * self.questions.reward_deviation)
         source_gains = source_values - source_values[default]
         expected_gains = _KEPT_FRACTION * source_gains
         prior_covariance += np.square(_KEPT_FRACTION_DEVIATION) * np.outer(source_gains, source_gains)
-        jitter = 1e-9 * max(float(error_covariance.diagonal().max()), 1e-300) * np.eye(n_candidates)
+        jitter = 1e-9 * max(float(error_covariance.diagonal().max()), 1e-300) * np.eye(n_eligible)
         kalman_gain = np.linalg.solve(prior_covariance + error_covariance + jitter, prior_covariance).T
         posterior_means = expected_gains + kalman_gain @ (estimates - expected_gains)
         posterior_deviations = np.sqrt(np.maximum((prior_covariance - kalman_gain @ prior_covariance).diagonal(), 0.0))
@@ -302,7 +304,7 @@ def _find_error_quantile(covariance: FloatArray, degrees_of_freedom: float, conf
     correlation = covariance[np.ix_(is_uncertain, is_uncertain)] / np.outer(errors[is_uncertain], errors[is_uncertain])
     eigenvalues, eigenvectors = np.linalg.eigh(correlation)
     rng = np.random.default_rng(0)
-    normal_draws = rng.standard_normal((_N_NORMAL_DRAWS, len(eigenvalues)))
+    normal_draws = rng.standard_normal((_N_ERROR_DRAWS, len(eigenvalues)))
     largest_errors = np.abs(normal_draws @ (eigenvectors * np.sqrt(np.maximum(eigenvalues, 0.0))).T).max(axis=1)
-    scales = np.sqrt(rng.chisquare(degrees_of_freedom, _N_NORMAL_DRAWS) / degrees_of_freedom)
+    scales = np.sqrt(rng.chisquare(degrees_of_freedom, _N_ERROR_DRAWS) / degrees_of_freedom)
     return float(np.quantile(largest_errors / scales, confidence))
