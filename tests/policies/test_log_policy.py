@@ -5,6 +5,7 @@ import pytest
 
 import daband
 from daband.errors import NotFitted
+from daband.linear._catalogue import Catalogue
 
 K, D = 3, 4
 
@@ -107,6 +108,31 @@ def test_no_rounds_and_long_contexts():
         _ = policy.evidence
     with pytest.raises(daband.InvalidInput, match=r"transform=daband\.PCA"):
         daband.LogPolicy(context_shape=(40, 40), n_arms=K)
+
+
+@pytest.mark.parametrize("n", [60, 2_000])
+def test_an_arm_without_rewards_is_chosen_only_if_no_other_arm_is_offered(n, tmp_path):
+    x, arms, rewards, _ = rounds(n)
+    policy = daband.LogPolicy(context_shape=(D,), n_arms=5)
+    policy.catalogue = Catalogue.fit(list("abcde"), np.eye(5))
+    policy.update(x, arms, rewards)
+    policy.update(x[:3], [3] * 3, [9.0] * 3)  # too few to be chosen by context
+    assert n == 60 or policy.evidence.personalises
+    contexts = np.concatenate([x[:40], 20.0 * x[:40]])
+    for offered, chosen in (([1, 4], {1}), ([2, 4], {2}), ([3, 4], {3}), ([4], {4}), ([1, 2, 4], {1, 2})):
+        mask = np.isin(np.arange(5), offered)
+        assert set(policy.decide(contexts, available=np.tile(mask, (80, 1))).arm) <= chosen
+    with pytest.warns(daband.serving.ExportWarning, match="1 arms have no reward"):
+        daband.export(policy, tmp_path / "p", arm_names=list("abcde"))
+    deployed = daband.load_deployed(tmp_path / "p")
+    new = {"id": "new", "features": [9.0] * 5}
+    for row in contexts:
+        assert deployed.decide(row, arms=["c", "e"]).arm_name == "c"
+        assert deployed.decide(row, arms=["d", "e", new]).arm_name == "d"
+        assert deployed.decide(row, arms=["e", new]).arm_name in ("e", "new")
+        assert deployed.with_arms(["c", "e", new]).decide(row).arm_name == "c"
+    policy.add_arm("new", [9.0] * 5)
+    assert set(policy.decide(contexts, available=np.tile([False, False, True, False, False, True], (80, 1))).arm) == {2}
 
 
 def test_rare_arms_keep_their_propensities():

@@ -49,7 +49,8 @@ _N_NORMAL_DRAWS = 20_000
 _CLIP_QUANTILE = 0.005
 #: Maximum number of pieces per column in the piecewise regression.
 _MAX_PIECES = 8
-#: The predicted reward of an unsupported arm is this much below the best arm's, in standard deviations of rewards.
+#: The predicted reward of an unsupported arm is this much below a lower limit of the predictions of all supported arms,
+#: in standard deviations of rewards.
 _UNSUPPORTED_GAP = 1e-6
 
 
@@ -146,9 +147,28 @@ def learn_advantages(
     if not evidence.personalises:
         contrasts = _fit_constants(scores, contrasts.shape[1])
     theta = contrasts + _fit_mean_score(designs[best_index], scores)
-    theta[~is_supported] = theta[best_arm]
-    theta[~is_supported, 0] -= _UNSUPPORTED_GAP * (float(rewards.std()) or 1.0)
+    deviation = float(rewards.std()) or 1.0
+    # Unsupported arms are ranked by their mean scores. Arms without rounds are last.
+    losses = -np.where(counts > 0, scores.mean(axis=0), -np.inf)[~is_supported]
+    theta[~is_supported] = compute_lower_theta(steps[best_index], theta[is_supported], deviation)
+    theta[~is_supported, 0] -= _UNSUPPORTED_GAP * deviation * np.searchsorted(np.sort(losses), losses)
     return AdvantageModel(steps[best_index], theta, evidence)
+
+
+def compute_lower_theta(step: PiecewiseStep, theta: FloatArray, deviation: float) -> FloatArray:
+    """Return coefficients (features,) of a prediction that is lower than those of all arms, for every context.
+
+    Args:
+        step: the transform of contexts to features.
+        theta: the coefficients of the arms, (k, features).
+        deviation: the standard deviation of rewards.
+    """
+    _, lower, upper = step.to_clipped_linear()
+    lower_theta = theta.mean(axis=0)
+    differences = theta - lower_theta
+    lower_theta[0] += np.minimum(differences * lower, differences * upper).sum(axis=1).min()
+    lower_theta[0] -= _UNSUPPORTED_GAP * deviation
+    return lower_theta
 
 
 def assess_choices(scores: FloatArray, chosen_arms: IntArray, best_arm: int) -> LogEvidence:
@@ -193,6 +213,7 @@ def _fit_mean_rewards(
     reward_sums = np.bincount(arms, weights * rewards, minlength=n_arms)
     means = (reward_sums + prior_weight * overall_mean) / (arm_weights + prior_weight)
     best_arm = int(np.where(is_allowed & (arm_weights > 0), means, -np.inf).argmax())
+    means[arm_weights == 0] = means[arm_weights > 0].min() - _UNSUPPORTED_GAP * (float(rewards.std()) or 1.0)
     no_ramps = np.zeros(0)
     step = PiecewiseStep(np.zeros(0, np.int64), no_ramps, no_ramps, no_ramps, no_ramps, dim)
     evidence = LogEvidence(best_arm, float(means[best_arm]), 0.0, math.inf, -math.inf, len(arms), 0.0)

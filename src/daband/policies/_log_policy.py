@@ -17,7 +17,7 @@ from daband._arrays import AnyArray, FloatArray, IntArray, Weights, check_number
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput, NotFitted
-from daband.linear._advantages import AdvantageModel, LogEvidence, learn_advantages
+from daband.linear._advantages import AdvantageModel, LogEvidence, compute_lower_theta, learn_advantages
 from daband.linear._exploration import Exploration
 from daband.linear._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
 from daband.linear._propensities import estimate_propensities
@@ -139,11 +139,12 @@ class LogPolicy(Policy):
     def _freeze(self, domain: int) -> FrozenParts:
         feature_step, theta = self._get_step_and_theta()
         moments, n_features = self.reward_moments, theta.shape[1]
-        centred_theta = theta.copy()
+        centred_theta = np.vstack([theta, self._compute_new_theta(feature_step, theta)])
         centred_theta[:, 0] -= moments.centre
+        centred_theta /= moments.scale
         inverse = np.zeros((self.n_arms, n_features, n_features))
         inverse[:, 0, 0] = 1.0 / (1.0 + self._round_counts)
-        member = Member(centred_theta / moments.scale, inverse, transform=feature_step)
+        member = Member(centred_theta[:-1], inverse, transform=feature_step, new_theta=centred_theta[-1])
         return FrozenParts((member,), self._round_counts.copy())
 
     def _get_step_and_theta(self) -> tuple[PiecewiseStep, FloatArray]:
@@ -193,13 +194,16 @@ class LogPolicy(Policy):
         return self._advantages
 
     def _grow(self) -> None:
+        if self._advantages is not None:
+            step, theta = self._advantages.step, self._advantages.theta
+            new_theta = self._compute_new_theta(step, theta)
+            self._advantages = AdvantageModel(step, np.vstack([theta, new_theta]), self._advantages.evidence)
         self._round_counts = np.append(self._round_counts, 0)
-        if self._advantages is not None:  # an arm without rounds gets the worst prediction
-            theta = self._advantages.theta
-            worst_theta = theta[[int(theta[:, 0].argmin())]]
-            self._advantages = AdvantageModel(
-                self._advantages.step, np.concatenate([theta, worst_theta]), self._advantages.evidence
-            )
+
+    def _compute_new_theta(self, step: PiecewiseStep, theta: FloatArray) -> FloatArray:
+        """Return the coefficients (d,) of an arm without rounds. Its prediction is below those of arms with rounds."""
+        has_rounds = self._round_counts > 0
+        return compute_lower_theta(step, theta[has_rounds] if has_rounds.any() else theta, self.reward_moments.scale)
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         advantages = self._fit()

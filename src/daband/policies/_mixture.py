@@ -580,7 +580,7 @@ def _check_weights(name: str, weights_by_name: Mapping[str, float] | None, membe
 def _scale_arms(member: Member, arm_weights: FloatArray) -> Member:
     """Return a frozen member whose predictions and bonuses for each arm are multiplied by ``arm_weights``, (K,)."""
     inverse = member.inverse * arm_weights[:, None, None] ** 2
-    return dataclasses.replace(member, theta=member.theta * arm_weights[:, None], inverse=inverse)
+    return dataclasses.replace(member, theta=member.theta * arm_weights[:, None], inverse=inverse, new_theta=None)
 
 
 def _with_weights(member: Member, weight: float, bonus_weight: float, transform: Any) -> Member:

@@ -78,6 +78,8 @@ class Member:
     arm_factors: FloatArray | None = None
     #: The prior variance of the effect of an arm without rounds.
     new_variance: float = 0.0
+    #: The coefficients of an arm without rounds, (d,); None if its prediction is 0. It is not used with arm vectors.
+    new_theta: FloatArray | None = None
 
     def __post_init__(self) -> None:
         shape = (*self.theta.shape, self.dimension) if self.has_bonuses else (len(self.theta), 0, 0)
@@ -85,8 +87,11 @@ class Member:
             raise ValueError(f"theta has shape {self.theta.shape}, inverse {self.inverse.shape}")
         if self.theta.dtype != np.float64 or self.inverse.dtype != np.float64:
             raise ValueError(f"theta is {self.theta.dtype}, inverse {self.inverse.dtype}; both must be float64")
-        if not (np.isfinite(self.theta).all() and np.isfinite(self.inverse).all()):
-            raise ValueError("theta or inverse has a NaN or infinite value")
+        new_theta = self.theta[0] if self.new_theta is None else self.new_theta
+        if new_theta.shape != self.theta.shape[1:]:
+            raise ValueError(f"theta has shape {self.theta.shape}, new_theta {new_theta.shape}")
+        if not all(np.isfinite(array).all() for array in (self.theta, self.inverse, new_theta)):
+            raise ValueError("theta, inverse or new_theta has a NaN or infinite value")
         if not all(0.0 <= weight < math.inf for weight in (self.weight, self.bonus_weight)):
             raise ValueError(f"weight and bonus_weight must be >= 0, got {self.weight} and {self.bonus_weight}")
         object.__setattr__(self, "inverse", np.ascontiguousarray(self.inverse))
@@ -186,13 +191,15 @@ class Member:
     def with_arms(self, vectors: FloatArray) -> Member:
         """Return the member for K arms with these vectors (K, m). The present arms come first; others have no rounds.
 
-        A member without vectors predicts 0 for arms without rounds.
+        A member without vectors uses ``new_theta`` for arms without rounds, or predicts 0.
         """
         if self.vectors is None:
             n_new = len(vectors) - len(self.theta)
             theta, inverse = (
                 np.pad(array, ((0, n_new), *[(0, 0)] * (array.ndim - 1))) for array in (self.theta, self.inverse)
             )
+            if self.new_theta is not None:
+                theta[len(self.theta) :] = self.new_theta
             return replace(self, theta=theta, inverse=inverse)
         n_new = len(vectors) - len(self.vectors)
         n_new_effects = count_effects(len(vectors)) - count_effects(len(self.vectors))
@@ -212,9 +219,10 @@ class Member:
 
         ``indices`` (k,) are the indices of the arms, -1 for new arms, and ``vectors`` (k, m) their vectors.
         """
-        if self.vectors is None:  # a regression per arm, which predicts 0 for a new arm
+        if self.vectors is None:  # a regression per arm
             mean, bonus = self.score(rows)
-            return np.where(indices < 0, 0.0, mean[:, indices]), np.where(indices < 0, 0.0, bonus[:, indices])
+            new_mean = 0.0 if self.new_theta is None else self.compute_features(rows) @ self.new_theta[:, None]
+            return np.where(indices < 0, new_mean, mean[:, indices]), np.where(indices < 0, 0.0, bonus[:, indices])
         inverse = self.inverse[0] if self.inverse.size else None
         scores = [
             score_one(self.theta[0], inverse, row, vectors, indices, self.new_variance)
@@ -739,8 +747,9 @@ class FrozenPolicy:
             member_arrays: dict[str, AnyArray] = {"theta": member.theta, "inverse": inverse}
             if member.transform is not None:
                 member_arrays |= {f"transform/{name}": array for name, array in member.transform.arrays().items()}
-            if member.arm_factors is not None:
-                member_arrays["arm_factors"] = member.arm_factors
+            for name in ("arm_factors", "new_theta"):
+                if getattr(member, name) is not None:
+                    member_arrays[name] = getattr(member, name)
             if member.network is not None:
                 member_arrays |= {f"network/{name}": array for name, array in member.network.arrays.items()}
             arrays.update({f"member/{index}/{name}": array for name, array in member_arrays.items()})
@@ -765,7 +774,7 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
             network=None if network is None else load_network(network, drop_prefix("network/", member_arrays)),
             is_constant=bool(fields["constant"]), arm_factors=member_arrays.get("arm_factors"),
             vectors=catalogue.vectors if catalogue is not None and fields.get("joint") else None,
-            new_variance=float(fields.get("new_variance", 0.0)),
+            new_variance=float(fields.get("new_variance", 0.0)), new_theta=member_arrays.get("new_theta"),
         )  # fmt: skip
         members.append(member)
     centre, scale = header["reward_unit"]
