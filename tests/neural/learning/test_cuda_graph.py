@@ -100,7 +100,8 @@ def test_runs_together_equal_runs_alone_on_the_device():
         source=(images, labels), source_test=None, target=255 - images, target_test=(images, labels)
     )
     recipe = recipe_for("default", context_shape=(3, 20, 20))
-    recipe = replace(recipe, learning=replace(recipe.learning, steps=16, batch=32))
+    # At the recipe's learning rate of 1e-3, 48 steps can turn rounding errors into half of the loss.
+    recipe = replace(recipe, learning=replace(recipe.learning, steps=16, batch=32, learning_rate=1e-5))
 
     def fresh(seed):
         return DABand(context_shape=(3, 20, 20), n_arms=4, recipe=recipe, feedback="one_hot", device="cuda", seed=seed)
