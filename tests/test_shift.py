@@ -28,14 +28,14 @@ def test_several_kinds_are_read_alike_in_any_order(given):
 
 
 def test_own_statistics_by_kind_and_column():
-    assert as_shift("covariate", context_shape=(3,)).mark_separate(3) == (False, False, False)
-    assert as_shift("labels", context_shape=(3,)).mark_separate(3) == (False, False, False)
-    assert as_shift("style", context_shape=(3,)).mark_separate(3) == (True, True, True)
-    assert as_shift("units", context_shape=(3,)).mark_separate(3) == (True, True, True)
+    assert as_shift("covariate", context_shape=(3,)).mask_separate_columns(3) == (False, False, False)
+    assert as_shift("labels", context_shape=(3,)).mask_separate_columns(3) == (False, False, False)
+    assert as_shift("style", context_shape=(3,)).mask_separate_columns(3) == (True, True, True)
+    assert as_shift("units", context_shape=(3,)).mask_separate_columns(3) == (True, True, True)
     some = as_shift("covariate", context_shape=(3,), units=["price"], feature_names=["age", "price", "sex"])
     assert some == Shift(("covariate", "units"), (1,), stated=True)
-    assert some.mark_separate(3) == (False, True, False)
-    assert as_shift(None, context_shape=(3,), units=[2, 0]).mark_separate(3) == (True, False, True)
+    assert some.mask_separate_columns(3) == (False, True, False)
+    assert as_shift(None, context_shape=(3,), units=[2, 0]).mask_separate_columns(3) == (True, False, True)
 
 
 def test_a_shift_survives_json():

@@ -12,7 +12,7 @@ from daband.linear._catalogue import Catalogue
 from daband.neural._daband import DABand
 from daband.neural._neural_linucb import NeuralLinUCB, adapt_stacked, can_stack
 from daband.neural._recipes import list_recipe_names, recipe_for
-from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
+from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings, parse_recipe
 from daband.neural.objectives._objective import Weight
 from daband.policies._checkpoints import load_policy
 
@@ -197,7 +197,7 @@ def test_recipes_survive_json_and_name_themselves():
     for name in list_recipe_names():
         for shape in ((3, 28, 28), (7,)):
             recipe = recipe_for(name, context_shape=shape)
-            assert recipe_from(recipe.settings()) == recipe
+            assert parse_recipe(recipe.settings()) == recipe
     rpd = recipe_for("default-rpd", context_shape=(3, 28, 28)).weights
     assert all(rpd[name] for name in ("regression_error", "predicted_reward", "adversarial"))
 

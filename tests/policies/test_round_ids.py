@@ -13,7 +13,7 @@ def test_the_window_forgets_the_oldest():
     ids = RoundIds(window=3)
     ids.add([1, "b", 3, 4])
     assert len(ids) == 3
-    assert ids.find_new([1, "b", 3, 4, 1]).tolist() == [True, False, False, False, False]
+    assert ids.mask_new([1, "b", 3, 4, 1]).tolist() == [True, False, False, False, False]
 
 
 def test_the_order_survives_saving():
@@ -23,7 +23,7 @@ def test_the_order_survives_saving():
         restored.restore(ids.state())
         restored.add(["new"])
         expected = [*names, "new"][-3:]
-        assert restored.find_new([*names, "new"]).tolist() == [name not in expected for name in [*names, "new"]]
+        assert restored.mask_new([*names, "new"]).tolist() == [name not in expected for name in [*names, "new"]]
 
 
 def test_a_long_lived_policy_keeps_a_bounded_number(monkeypatch):

@@ -1,6 +1,6 @@
 """Build methods from their command-line names.
 
-A method has the name of its policy, such as "linucb". With the ending "-p", the policy uses principal components
+A method has the name of its policy, such as "linucb". With the suffix "-p", the policy uses principal components
 ("linucb-p").
 """
 
@@ -21,11 +21,11 @@ _PCA_SUFFIX = "-p"
 #: Methods whose policies ignore contexts, so that PCA has no effect on them.
 CONTEXT_FREE_METHODS = ("constant", "random")
 #: Policy arguments that are set by the pair, the method's name and the run's seed.
-_RUN_ARGUMENTS = ("context_shape", "n_arms", "arms", "transform", "seed")
+_NON_SETTING_ARGUMENTS = ("context_shape", "n_arms", "arms", "transform", "seed")
 
 
 def list_methods() -> list[str]:
-    """Return the names of all methods, sorted: every policy, and with "-p" every policy that uses contexts."""
+    """Return the sorted names of all methods: each policy, and with the suffix "-p" each policy that uses contexts."""
     names = policies.names()
     pca_names = [f"{name}{_PCA_SUFFIX}" for name in names if name not in CONTEXT_FREE_METHODS]
     return sorted([*names, *pca_names])
@@ -96,4 +96,4 @@ def get_policy_class(method: str) -> type[Policy]:
 
 def list_settings(method: str) -> list[str]:
     """Return the names of the policy arguments that a user may set: all that the run does not set itself."""
-    return [name for name in get_setting_defaults(get_policy_class(method)) if name not in _RUN_ARGUMENTS]
+    return [name for name in get_setting_defaults(get_policy_class(method)) if name not in _NON_SETTING_ARGUMENTS]

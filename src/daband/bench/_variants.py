@@ -81,7 +81,7 @@ def compute_ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
         summary_by_letters = {row.variant.partition(":")[2]: row for row in summaries.summarise(base_records)}
         run_letters = [letters for letters in ABLATION_LETTERS if letters in summary_by_letters]
         scores = {
-            letters: summaries.score_by_seed(base_records, summary_by_letters[letters].key, metric)
+            letters: summaries.compute_scores_by_seed(base_records, summary_by_letters[letters].key, metric)
             for letters in run_letters
         }
         full_scores = scores.get(all_letters, {})

@@ -39,9 +39,9 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
     if not learned_ranges and not learned_ids:
         return 0
     n_learned = 0
-    for part, entry in compute_digests(log.parts()).items():
+    for part, part_entry in compute_digests(log.parts()).items():
         is_learned = np.zeros(len(part), np.bool_)
-        for start, stop in learned_ranges.get(entry.partition(":")[0], ()):
+        for start, stop in learned_ranges.get(part_entry.partition(":")[0], ()):
             is_learned[max(0, start - part.start) : max(0, stop - part.start)] = True
         if id_column is not None:
             is_learned |= np.array([round_id in learned_ids for round_id in log.read_values(part, id_column)], np.bool_)
@@ -67,17 +67,17 @@ def list_log_entries(log: LoggedDomain) -> frozenset[str]:
     A log in memory has one entry, with a digest of its arms and rewards.
     """
     entries: set[str] = set()
-    for source_log in log.by_name.values():
-        if isinstance(source_log, ParquetLog):
-            entries |= source_log.log_parts
-        elif isinstance(source_log, LoggedDomain):
-            arms, rewards, _ = source_log.read_log(np.arange(len(source_log)))
-            entries.add(f"{hashlib.sha256(arms.tobytes() + rewards.tobytes()).hexdigest()[:32]}:0-{len(source_log)}")
+    for named_log in log.by_name.values():
+        if isinstance(named_log, ParquetLog):
+            entries |= named_log.log_parts
+        elif isinstance(named_log, LoggedDomain):
+            arms, rewards, _ = named_log.read_log(np.arange(len(named_log)))
+            entries.add(f"{hashlib.sha256(arms.tobytes() + rewards.tobytes()).hexdigest()[:32]}:0-{len(named_log)}")
     return frozenset(entries)
 
 
 def has_learned_all(policy: Any, log: Any) -> bool:
-    """Return True if a policy has learned all rounds of a log that ``choose`` held out."""
+    """Return True if a policy has learned all rounds of a log. ``choose`` makes a policy learn its held-out log."""
     log_parts: frozenset[str] = getattr(policy, "log_parts", frozenset())
     entries = list_log_entries(log) if log_parts and isinstance(log, LoggedDomain) else frozenset()
     return bool(entries) and entries <= log_parts

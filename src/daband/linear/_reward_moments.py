@@ -1,4 +1,4 @@
-"""Compute the running mean and standard deviation of rewards. They are the prior mean and the unit of predictions.
+"""Compute the running mean and standard deviation of rewards, the prior mean and the unit of predicted rewards.
 
 A ridge penalty pulls predictions towards a prior mean, and a confidence bonus has the unit of a reward. Here the prior
 mean is the mean of the rewards, and the unit is their standard deviation. Rewards ``a r + b`` with a > 0 therefore lead

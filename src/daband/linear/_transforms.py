@@ -62,9 +62,9 @@ def adapt_transform(transform: Any, shift: Shift, n_features: int) -> Any:
     """Return a transform for domains with this shift.
 
     It is an unfitted copy of ``transform`` with separate statistics of each domain, for the columns that need them
-    (``shift.mark_separate``). A transform that is fitted or already has ``by_domain`` is returned unchanged.
+    (``shift.mask_separate_columns``). A transform that is fitted or already has ``by_domain`` is returned unchanged.
     """
-    separate_columns = shift.mark_separate(n_features)
+    separate_columns = shift.mask_separate_columns(n_features)
     if transform is None or not any(separate_columns) or transform.fitted or transform.by_domain:
         return transform
     if isinstance(transform, PCA):

@@ -3,7 +3,7 @@
 The method is from Xu, Wen, Zhao, Gu: "Neural contextual bandits with deep representation and shallow exploration"
 (2020). The head, ridge regressions on the encoder's features (``linear/_ridge_head.py``), predicts rewards and
 explores. After an episode, ``adapt`` takes gradient steps on stored rounds. As in the paper, the head is not fitted
-again after these steps: its sums contain the features of earlier encoders.
+again after these steps, so its sums contain features that earlier encoders computed.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ class NeuralLinUCB(Policy):
         A custom module as ``encoder`` gets contexts as the pair has them, unless a ``transform`` is given.
 
         With ``members=5``, return a ``Mixture`` of five policies that differ only in their seed (``seed``,
-        ``seed + 1``, ...). All of them learn the same rounds. The mean of their predictions decides and gives the
-        pseudo-labels of each member, so that the result depends less on the seed. ``members="auto"`` is 5 on a GPU and
+        ``seed + 1``, ...). All of them learn the same rounds. Arms and pseudo-labels are chosen by the mean of their
+        predictions, so that the result depends less on the seed. ``members="auto"`` is 5 on a GPU and
         1 on a CPU. ``Mixture.student`` returns one network that decides nearly like the mixture.
         """
         if isinstance(settings.get("encoder"), nn.Module):
@@ -268,7 +268,7 @@ class NeuralLinUCB(Policy):
         self._check_pixels(contexts)
         features, predictions = self._encoder.encode(contexts, domain), None
         with self._locks.state:
-            if self._updates_skill(domain):
+            if self._updates_skill_gate(domain):
                 predictions, _ = self._head.score(features, centre=self.reward_moments.centre, with_bonuses=False)
             self._head.learn(features, arms, rewards, weights)
         if predictions is not None:
@@ -292,12 +292,12 @@ class NeuralLinUCB(Policy):
                 weights=weights,
             )
         received_rewards = rewards[np.arange(len(contexts)), decision.arm]
-        if self._updates_skill(domain):
+        if self._updates_skill_gate(domain):
             self.learner.skill_gate.add(decision.mean, decision.arm, received_rewards)
         self.buffers.rounds[domain].add_rounds(contexts, decision.arm, received_rewards, weights)
         return decision
 
-    def _updates_skill(self, domain: int) -> bool:
+    def _updates_skill_gate(self, domain: int) -> bool:
         """Return True if rounds of this domain update the ``SkillGate``, which scales the weights of target terms."""
         return self.learner.uses_gate and domain < self._first_target
 
@@ -440,10 +440,10 @@ class NeuralLinUCB(Policy):
 
         Raise ``TrainingDiverged`` if three or more steps in a row were skipped.
         """
-        worst_streak = measurements.pop("worst_streak", 0.0)
-        if worst_streak >= _MAX_SKIPPED_STEPS:
+        longest_streak = measurements.pop("longest_streak", 0.0)
+        if longest_streak >= _MAX_SKIPPED_STEPS:
             raise TrainingDiverged(
-                f"{int(worst_streak)} gradient steps in a row had a loss or gradient that is not finite; they were "
+                f"{int(longest_streak)} gradient steps in a row had a loss or gradient that is not finite; they were "
                 f"skipped, and training stops here. The last saved state is not affected; try a learning rate below "
                 f"{self.recipe.learning.learning_rate:g}, or smaller weights"
             )
@@ -501,7 +501,7 @@ def adapt_stacked(
         for index, policy in enumerate(members):
             assert isinstance(policy, NeuralLinUCB)
             # A stack needs equal kinds of buffers: policies without target contexts or rewards form another group.
-            buffer_keys = tuple(buffer.stack_key for buffer in policy.buffers.by_segment().values())
+            buffer_keys = tuple(buffer.stacking_key for buffer in policy.buffers.get_buffers_by_segment().values())
             if n_steps := policy.prepare_steps(steps):
                 groups.setdefault((n_steps, buffer_keys), []).append((index, policy))
         for (n_steps, _), group in groups.items():

@@ -131,7 +131,7 @@ class RoundIds:
                 raise InvalidInput(f"ids must be integers or strings, got {round_id!r}")
         return checked_ids
 
-    def find_new(self, ids: Iterable[int | str]) -> BoolArray:
+    def mask_new(self, ids: Iterable[int | str]) -> BoolArray:
         """Return a mask (B,) of the ids that are neither stored nor earlier in ``ids``."""
         earlier_ids: set[int | str] = set()
         is_new = []
@@ -163,7 +163,8 @@ def weigh_logged_rounds(policy: Any, propensities: ArrayLike, offered: Mask = No
     """Return the importance weights (B,) with which a policy learns logged rounds.
 
     The weights depend on the number of arms that were ``offered`` (B, K) in each round. A policy that computes
-    propensities from its weights (``weights_are_importance``) gets weights as if all arms had been offered.
+    propensities from its weights (``weights_are_importance``) inverts the formula with the number of all arms, so
+    its weights are computed as if all arms had been offered.
     """
     n_offered = policy.n_arms if offered is None or policy.weights_are_importance else offered.sum(axis=1)
     return importance(propensities, n_offered, power=policy.propensity_power, max_weight=policy.max_weight)

@@ -146,6 +146,6 @@ def choose_transform(policy_class: type, pair: Any, *, components: int | None = 
     if standardises and not are_images:
         own_columns: list[int] = []
         if assumed_shift is not None:
-            own_columns = np.flatnonzero(assumed_shift.mark_separate(math.prod(pair.context_shape))).tolist()
+            own_columns = np.flatnonzero(assumed_shift.mask_separate_columns(math.prod(pair.context_shape))).tolist()
         return Standardise(components=n_components, by_domain=own_columns)
     return None if n_components is None else PCA(n_components)

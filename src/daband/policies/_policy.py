@@ -494,7 +494,7 @@ class Policy(ABC):
                 learn_transformed(self, features, arms, rewards, domain_index, checked_weights)
                 return []
             checked_ids = self._round_ids.check(ids, n_rounds)
-            is_new = self._round_ids.find_new(checked_ids)
+            is_new = self._round_ids.mask_new(checked_ids)
             duplicates = [round_id for round_id, is_new_id in zip(checked_ids, is_new, strict=True) if not is_new_id]
             if duplicates and on_duplicate == "raise":
                 raise InvalidInput(

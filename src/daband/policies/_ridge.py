@@ -195,7 +195,8 @@ class LinUCB(RidgePolicy):
             append a 1 yourself and choose ``alpha`` and ``ridge`` for the scale of the contexts.
         n_arms: the number of arms; more can be added later.
         alpha: the factor of the bonus that is added to the predicted reward.
-        ridge: the weight of the penalty on the regression's coefficients; A starts as ``ridge * I``.
+        ridge: the weight of the penalty on the regression's coefficients. The regression's matrix starts as
+            ``ridge * I``.
         arms: "disjoint" (one context per round and one regression per arm) or "shared" (one context per arm and one
             regression for all arms).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).

@@ -348,7 +348,9 @@ def _compare_domains(policy: Policy, rounds: SourceRounds, target_sample: Target
     domain if the user states that units differ.
     """
     encode = getattr(policy, "encode", None)
-    has_own_units = policy.transform is not None and any(policy.shift.mark_separate(math.prod(policy.context_shape)))
+    has_own_units = policy.transform is not None and any(
+        policy.shift.mask_separate_columns(math.prod(policy.context_shape))
+    )
 
     def encode_flat(contexts: AnyArray, domain: str) -> list[AnyArray]:
         """Return the preprocessed contexts as vectors, in a list of one array."""

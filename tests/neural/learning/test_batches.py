@@ -32,7 +32,7 @@ def policy(place, device="cpu", seed=1, replay="all", **learning):
 
 def put(some, place):
     """Let the buffers store contexts on the host, as they do if a GPU has too little memory."""
-    for part in some.buffers.by_segment().values() if place == "host" else ():
+    for part in some.buffers.get_buffers_by_segment().values() if place == "host" else ():
         part.is_on_host = True
         part._choose_device = lambda dtype, part=part: part.columns.update(contexts=part.contexts.cpu().to(dtype))
     return some
@@ -215,7 +215,7 @@ def test_batches_of_several_domains_come_domain_by_domain():
     restored = ReplayBuffers.empty((1,), ReplaySettings(), seed=0, device=torch.device("cpu"), domains=domains)
     restored.restore(buffers.state())
     assert {name.partition(".")[0] for name in buffers.state()} == {"a", "b", "c", "d", "c_rounds", "d_rounds"}
-    assert [len(part) for part in restored.by_segment().values()] == [5, 5, 5, 0, 5, 5]
+    assert [len(part) for part in restored.get_buffers_by_segment().values()] == [5, 5, 5, 0, 5, 5]
 
 
 def test_a_learner_of_several_domains_steps_and_keeps_their_statistics_apart():

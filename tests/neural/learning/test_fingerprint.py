@@ -1,14 +1,14 @@
 """The hash of a recipe, by which records say what ran: every setting counts, and nothing else does."""
 
 import daband
-from daband.neural.learning._settings import recipe_from
+from daband.neural.learning._settings import parse_recipe
 
 IMAGES = (3, 28, 28)
 
 
 def test_equal_recipes_have_one_fingerprint_and_others_another():
     recipe = daband.recipe_for("default", context_shape=IMAGES)
-    again = recipe_from(recipe.settings())
+    again = parse_recipe(recipe.settings())
     assert recipe.fingerprint() == again.fingerprint()
     for changes in (
         {"weights": {"adversarial": 1.0}},
@@ -24,4 +24,4 @@ def test_a_term_of_weight_zero_is_none():
     recipe = daband.recipe_for("default", context_shape=IMAGES)
     rest = recipe.with_weights(adversarial=0.0)
     without = {name: weight for name, weight in recipe.settings()["weights"].items() if name != "adversarial"}
-    assert rest.fingerprint() == recipe_from({**recipe.settings(), "weights": without}).fingerprint()
+    assert rest.fingerprint() == parse_recipe({**recipe.settings(), "weights": without}).fingerprint()

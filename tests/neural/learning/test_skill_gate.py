@@ -115,7 +115,7 @@ def test_the_shift_decides_what_is_aligned():
         recipe = resolve_recipe("default", context_shape=(4,), shift=shift)
         settings = {"feature_shape": (4,), "n_arms": K, "has_shared_arms": False, "feedback": "one_hot", "seed": 0}
         made = Learner(recipe=recipe, device=torch.device("cpu"), **settings)
-        assert made.objective.gated_names == terms
+        assert made.objective.gated_term_names == terms
         assert {norm.statistics for norm in made.norms} == {statistics}
         assert made.uses_target == ("covariate" not in shift.kinds)
 

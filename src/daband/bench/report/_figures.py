@@ -18,7 +18,7 @@ from daband.bench.report._method_summaries import MethodKey, get_label
 from daband.bench.report._run_files import RunCurves
 
 #: Matplotlib's settings for every figure of a report.
-MPLSTYLE = Path(__file__).with_name("figures.mplstyle")
+STYLE_FILE = Path(__file__).with_name("figures.mplstyle")
 #: Width of a figure in inches, which is readable on a phone and is one column of a printed page.
 _WIDTH_INCHES = 4.5
 #: Okabe and Ito's palette, which is distinct for all kinds of colour vision, and further colours.
@@ -26,7 +26,7 @@ COLOURS = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b3a100", "#7b5cc4", "#8c510a", "#7a7f87",
 )  # fmt: skip
 #: Colour of dots and of the outlines of diamonds.
-_INK = "#1b1f24"
+_DARK_COLOUR = "#1b1f24"
 #: Colour and line style by method.
 _STYLE_BY_METHOD = {
     "daband": ("#d55e00", "-"), "mixture": ("#e69f00", "-"), "nlinucb": ("#0072b2", "-"), "linucb": ("#009e73", "-"),
@@ -72,9 +72,9 @@ def draw_scores(rows: Sequence[ScoreRow], metric: Metric) -> Figure:
         mean, (colour, _) = float(row.scores.mean()), get_style(*row.key)
         axes.barh(y, mean, height=0.62, color=colour, alpha=0.45, linewidth=0)
         dot_heights = y + np.linspace(-0.25, 0.25, len(row.scores) + 2)[1:-1]
-        axes.plot(row.scores, dot_heights, "o", color=_INK, markersize=2.6, markeredgewidth=0)
+        axes.plot(row.scores, dot_heights, "o", color=_DARK_COLOUR, markersize=2.6, markeredgewidth=0)
         if row.paper_accuracy is not None:
-            colours = {"markerfacecolor": "white", "markeredgecolor": _INK}
+            colours = {"markerfacecolor": "white", "markeredgecolor": _DARK_COLOUR}
             axes.plot(row.paper_accuracy, y, "D", markersize=5.5, zorder=4, **colours)
         mean_text, right_edge = f"{mean:,.{metric.count_decimals(mean)}f}", axes.get_yaxis_transform()
         axes.text(1.01, y, mean_text, transform=right_edge, va="center", fontweight="bold", color=colour)
@@ -118,6 +118,6 @@ def draw_regret(curves_by_method: Mapping[MethodKey, RunCurves], *, domain: str)
 
 
 def _create_figure(height: float) -> tuple[Figure, Any]:
-    """Return an empty figure with its axes."""
+    """Return an empty figure and its axes. ``height`` is in inches."""
     figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
     return figure, figure.subplots()

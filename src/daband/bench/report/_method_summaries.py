@@ -82,7 +82,7 @@ class Mean:
 class MethodSummary:
     """The results of one method on one pair, over its seeds.
 
-    Fields without a prefix are results in the target. They are unknown if the target has no labels.
+    Results without the prefix ``source_`` are from the target. They are unknown if the target has no labels.
     """
 
     #: Name of the pair.
@@ -214,7 +214,7 @@ class MethodComparison:
     paired_test: PairedTest | None
 
 
-def score_by_seed(records: Sequence[Record], key: MethodKey, metric: Metric) -> dict[int, float]:
+def compute_scores_by_seed(records: Sequence[Record], key: MethodKey, metric: Metric) -> dict[int, float]:
     """Return the mean score of a method over its pairs, by seed. Seeds that lack one of its pairs are dropped."""
     method_records = [record for record in records if get_key(record) == key]
     pairs = {record["pair"] for record in method_records}
@@ -232,7 +232,7 @@ def find_best_method(records: Sequence[Record]) -> MethodComparison | None:
     metric = choose_metric(records)
     scores_by_method: dict[MethodKey, dict[int, float]] = {}
     for key, method_records in group_by(records, get_key).items():
-        scores_by_seed = score_by_seed(method_records, key, metric)
+        scores_by_seed = compute_scores_by_seed(method_records, key, metric)
         if scores_by_seed and {record["pair"] for record in method_records} == pairs:
             scores_by_method[key] = scores_by_seed
     if not scores_by_method:

@@ -23,7 +23,7 @@ from daband._files import write_bytes
 from daband.bench._records import Record, group_by
 from daband.bench.report import _method_summaries as summaries
 from daband.bench.report import _sections as sections
-from daband.bench.report._figures import MPLSTYLE
+from daband.bench.report._figures import STYLE_FILE
 from daband.bench.report._method_summaries import MethodComparison, get_label
 from daband.bench.report._run_files import RunFiles, load_runs
 from daband.bench.report._sections import Section, Table, render_caption
@@ -48,7 +48,7 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
     """
     folder = Path(folder)
     figures_folder = folder / "report" / "figures"
-    with matplotlib.rc_context(fname=MPLSTYLE):
+    with matplotlib.rc_context(fname=STYLE_FILE):
         content = build_content(folder, pair=pair)
         shutil.rmtree(figures_folder, ignore_errors=True)
         figures_folder.mkdir(parents=True)

@@ -145,7 +145,7 @@ def _build_comparison_sections(pair: str, records: Records, *, with_classes: boo
     score_rows = []
     for row in rows:
         paper_row = paper_accuracies.get(row.method) if row.variant == "default" else None
-        scores = np.array(list(summaries.score_by_seed(records, row.key, metric).values()))
+        scores = np.array(list(summaries.compute_scores_by_seed(records, row.key, metric).values()))
         score_rows.append(figures.ScoreRow(row.key, scores, None if paper_row is None else paper_row.average))
     score_texts = [row.score.format(metric.count_decimals(row.score.value)) for row in rows]
     scores_text = "; ".join(f"{row.label} {text}" for row, text in zip(rows, score_texts, strict=True))
@@ -216,9 +216,9 @@ def _compute_gain(records: Records, key: MethodKey, metric: Metric) -> PairedTes
 
     For the accuracy, it is the gain over Neural-LinUCB, and for the value the gain over the best constant arm.
     """
-    scores = summaries.score_by_seed(records, key, metric)
+    scores = summaries.compute_scores_by_seed(records, key, metric)
     if metric is TARGET_ACCURACY:
-        reference_scores = {} if key == BASELINE else summaries.score_by_seed(records, BASELINE, metric)
+        reference_scores = {} if key == BASELINE else summaries.compute_scores_by_seed(records, BASELINE, metric)
     else:
         field = "target_constant_value"
         method_records = [
@@ -294,7 +294,7 @@ def build_pairs_tables(data_set: str, records: Records) -> list[Table]:
     means_by_method: dict[MethodKey, list[Mean]] = {}
     for key in dict.fromkeys(row.key for row in rows):
         score_by_pair = {row.pair: row.score for row in rows if row.key == key}
-        scores = summaries.score_by_seed(records, key, metric) if len(score_by_pair) == len(pairs) else {}
+        scores = summaries.compute_scores_by_seed(records, key, metric) if len(score_by_pair) == len(pairs) else {}
         pair_scores = [score_by_pair.get(pair, Mean.of([])) for pair in pairs]
         means_by_method[key] = [*pair_scores, Mean.of(list(scores.values()))]
     n_decimals = metric.count_decimals(*(row.score.value for row in rows), significant=4)

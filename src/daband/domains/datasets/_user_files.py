@@ -1,7 +1,7 @@
 """Register the pair ``files``, which reads a user's tables (CSV, Parquet, ...) or folders of images from their paths.
 
-Its options can be written in a TOML file, which commands accept in place of a preset. ``daband choose --source old.csv
---target new.csv ...`` writes such a file.
+Its options can be written in a TOML file, which commands accept instead of the name of a preset (``daband presets``).
+``daband choose --source old.csv --target new.csv ...`` writes such a file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class UserTables:
 def read_user_tables(source: str, target: str, stated_roles: StatedRoles, *, domain: str = "") -> UserTables:
     """Read the tables at these paths, and infer the roles of their columns.
 
-    Source rows without a reward or label are dropped. The reason for the role of that column states their number.
+    Source rows without a reward or label are dropped. Their number is in the ``reason`` of that column's role.
 
     Args:
         source: the path of the source table.
@@ -193,7 +193,7 @@ def _load_files(
                 user_tables.source, user_tables.target, user_tables.column_roles, units=units or (), domain=domain
             ):
                 warnings.warn(str(notice), stacklevel=4)
-        columns = user_tables.columns if transform is None else _use_transform_columns(transform, user_tables.columns)
+        columns = user_tables.columns if transform is None else _with_transform_columns(transform, user_tables.columns)
         tables: dict[str, Any] = {"source": user_tables.source, "target": user_tables.target}
         if domain:
             all_rows = pl.concat([user_tables.source, user_tables.target])
@@ -221,8 +221,8 @@ def read_arm_tables(arms: Any) -> Any:
     return None if not tables else tables[0] if len(tables) == 1 else {"source": tables[0], "target": tables[1]}
 
 
-def _use_transform_columns(transform: TableTransform, columns: Columns) -> Columns:
-    """Return the columns by role, with the context columns of a fitted transform in place of theirs."""
+def _with_transform_columns(transform: TableTransform, columns: Columns) -> Columns:
+    """Return ``columns`` with the context columns of a fitted transform instead of its own."""
     type_by_name = {column.name: type(column) for column in transform.columns}
     return replace(
         columns,

@@ -95,7 +95,7 @@ _ID_NAME_REGEX = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed
 _PROPENSITY_REGEX = re.compile(
     r"(logged[_ ]?)?(propensity([_ ]?score)?|propensities|p_?score|action[_ ]?prob(ability)?)", re.IGNORECASE
 )
-#: A text column with at most this many categories is used, also if the table has few rows.
+#: A text column with at most this many distinct values is read as categories, unless it may be an id.
 _MAX_CATEGORIES = 50
 #: Minimum mean number of rows per category of a text column with more categories.
 _MIN_ROWS_PER_CATEGORY = 20
@@ -110,7 +110,7 @@ _MAX_STD_RATIO = 4.0
 #: A larger fraction of target rows with new categories is reported.
 _MAX_NEW_FRACTION = 0.01
 #: A number farther from the median, in interquartile ranges, is reported.
-_MAX_OUTLIER_RANGES = 1e4
+_MAX_OUTLIER_IQRS = 1e4
 #: Numbers that many tables contain in place of missing values.
 _MISSING_CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
 
@@ -193,7 +193,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles
             f"arm {roles.arm!r} needs a reward: the column with the reward of the chosen arm (--reward COLUMN)"
         )
     # The stated role of each column, and the reason for it.
-    role_by_name = {
+    role_and_reason = {
         **dict.fromkeys(roles.drop, ("ignored", "dropped, as stated")),
         **({roles.domain: ("ignored", "it names the domain, as stated")} if roles.domain else {}),
         **dict.fromkeys(roles.id, ("ignored", "an id, as stated")),
@@ -203,14 +203,15 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles
         **dict.fromkeys(roles.text, ("text", f"read by {roles.encoder}")),
     }
     feedback_columns = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity", "offered")}
-    role_by_name |= {name: (role, "as stated") for role, name in feedback_columns.items() if name is not None}
+    role_and_reason |= {name: (role, "as stated") for role, name in feedback_columns.items() if name is not None}
     if roles.arm is not None and roles.propensity is None:
-        candidates = [name for name in source.columns if _PROPENSITY_REGEX.fullmatch(name) and name not in role_by_name]
+        other_columns = [name for name in source.columns if name not in role_and_reason]
+        candidates = [name for name in other_columns if _PROPENSITY_REGEX.fullmatch(name)]
         if len(candidates) == 1 and source[candidates[0]].dtype.is_numeric():
             feedback_columns["propensity"] = candidates[0]
             reason = f"by its name; --number {candidates[0]} makes it a context, --drop ignores it"
-            role_by_name[candidates[0]] = ("propensity", reason)
-    for name in role_by_name:
+            role_and_reason[candidates[0]] = ("propensity", reason)
+    for name in role_and_reason:
         if name not in source.columns and not (name in roles.id and name in target.columns):
             hint = did_you_mean(name, source.columns)
             raise InvalidInput(f"the source has no column {name!r}{hint} (its columns: {', '.join(source.columns)})")
@@ -222,8 +223,8 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles
     column_roles = []
     for name in (name for name in source.columns if name != ROW_COLUMN):
         column = _infer_role(name, source, target)
-        if name in role_by_name:
-            column = ColumnRole(name, *role_by_name[name], is_id=name in roles.id)
+        if name in role_and_reason:
+            column = ColumnRole(name, *role_and_reason[name], is_id=name in roles.id)
         elif roles.id:
             column = replace(column, is_id=False)
         if column.role in ("number", "category", "date", "text") and name not in target.columns:
@@ -450,7 +451,7 @@ def _find_outlier(name: str, numbers: FloatArray) -> list[Notice]:
     """Return a notice for the number that is farthest from the median, if it is extremely far."""
     low, median, high = np.nanquantile(numbers, (0.25, 0.5, 0.75)) if not np.isnan(numbers).all() else (0.0, 0.0, 0.0)
     distances = np.nan_to_num(np.abs(numbers - median))
-    if high == low or distances.max() <= _MAX_OUTLIER_RANGES * (high - low):
+    if high == low or distances.max() <= _MAX_OUTLIER_IQRS * (high - low):
         return []
     problem = f"{numbers[distances.argmax()]:g} is extremely far from its median, {median:g}; in training it is clipped"
     return [Notice(name, f"{problem}. Leave the cell empty if it is a mistake", needs_decision=True)]

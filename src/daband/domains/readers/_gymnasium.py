@@ -34,7 +34,7 @@ def from_gymnasium(
             ``rounds`` times without taking actions.
         rounds: the number of source contexts.
         feedback: "all_arms" for problems of one step. The environment is reset once per context and arm with the
-            same seed, so that the reward of every arm is known. "log" for any environment. Arms are then drawn
+            same seed, so that the reward of every arm is known. With "log", for any environment, arms are drawn
             uniformly, and every step is a round of a log.
         target_test: target contexts with labels or rewards (t, K) for the evaluator; or an environment, in which every
             arm is tried ``rounds`` times.
@@ -48,7 +48,7 @@ def from_gymnasium(
     """
     n_rounds, seed = check_int("rounds", rounds, minimum=2), check_int("seed", seed, minimum=0)
     check_one_of("feedback", feedback, ("all_arms", "log"))
-    simulator, n_arms = _open_environment(env, "env")
+    source_env, n_arms = _open_environment(env, "env")
     if hasattr(target_contexts, "reset") or isinstance(target_contexts, str):
         target_env, _ = _open_environment(target_contexts, "target_contexts")
         target_seeds = range(seed + n_rounds, seed + 2 * n_rounds)
@@ -60,8 +60,8 @@ def from_gymnasium(
         target_test = _try_every_arm(test_env, n_arms, range(seed + 2 * n_rounds, seed + 3 * n_rounds))
     arguments = {"target": target_contexts, "target_test": target_test, "n_arms": n_arms, "name": name, **options}
     if feedback == "log":
-        return from_log(source=_record_log(simulator, n_arms, n_rounds, seed), **arguments)
-    return from_arrays(source=_try_every_arm(simulator, n_arms, range(seed, seed + n_rounds)), **arguments)
+        return from_log(source=_record_log(source_env, n_arms, n_rounds, seed), **arguments)
+    return from_arrays(source=_try_every_arm(source_env, n_arms, range(seed, seed + n_rounds)), **arguments)
 
 
 def _open_environment(env: Any, argument: str) -> tuple[Any, int]:

@@ -31,8 +31,8 @@ from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
     LogPart,
     convert_polars_errors,
-    find_arm_indices,
     list_log_files,
+    map_arm_values,
     read_offered_arms,
     scan_log_file,
 )
@@ -163,7 +163,7 @@ class ParquetLog(LoggedDomain):
             query = query.with_row_index(ROW_COLUMN).filter(pl.col(reward_column).is_not_null())
         if self._arm_names is not None or query.collect_schema()[arm_column] == pl.String:
             distinct_arms = query.select(pl.col(arm_column).unique()).collect()[arm_column]
-            index_by_name = find_arm_indices(distinct_arms, path, self._arm_names)
+            index_by_name = map_arm_values(distinct_arms, path, self._arm_names)
             if index_by_name is not None:
                 query = query.with_columns(pl.col(arm_column).replace_strict(index_by_name, return_dtype=pl.Int64))
         return LogFile(str(path), int(query.select(pl.len()).collect().item()), query)

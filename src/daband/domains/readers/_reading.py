@@ -112,43 +112,43 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
     Amounts such as 3,854 or 12% stay text, because they are ambiguous. With decimal commas 3.854,17 is a number.
     """
     separator, has_decimal_commas, n_skipped_lines = _infer_csv_format(path)
-    query = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped_lines, separator=separator)
-    names = [name.strip() for name in query.collect_schema()]
+    rows = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped_lines, separator=separator)
+    names = [name.strip() for name in rows.collect_schema()]
     _check_unique_names([name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name])
-    query = query.rename(dict(zip(query.collect_schema(), names, strict=True)))
-    query = tidy_columns(query, has_decimal_commas=has_decimal_commas)
-    return query.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else query  # drop blank lines
+    rows = rows.rename(dict(zip(rows.collect_schema(), names, strict=True)))
+    rows = tidy_columns(rows, has_decimal_commas=has_decimal_commas)
+    return rows.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else rows  # drop blank lines
 
 
-def tidy_columns(query: pl.LazyFrame, *, has_decimal_commas: bool = False) -> pl.LazyFrame:
+def tidy_columns(rows: pl.LazyFrame, *, has_decimal_commas: bool = False) -> pl.LazyFrame:
     """Return rows with stripped texts, None for texts that mean a missing value, and converted text columns.
 
     A text column becomes a column of integers, floats or booleans if all its texts can be converted. A column with
     leading zeros stays text. With ``has_decimal_commas``, numbers are written as 3.854,17.
     """
-    text_columns = [name for name, dtype in query.collect_schema().items() if dtype == pl.String]
+    text_columns = [name for name, dtype in rows.collect_schema().items() if dtype == pl.String]
     if not text_columns:
-        return query
+        return rows
     texts = pl.col(text_columns).str.strip_chars()
-    query = query.with_columns(pl.when(texts.is_in(MISSING_TEXTS)).then(None).otherwise(texts).name.keep())
+    rows = rows.with_columns(pl.when(texts.is_in(MISSING_TEXTS)).then(None).otherwise(texts).name.keep())
     patterns = (_INTEGER_PATTERN, _COMMA_NUMBER_PATTERN if has_decimal_commas else NUMBER_PATTERN, "(?i:true|false)")
     for pattern, dtype in zip(patterns, (pl.Int64, pl.Float64, pl.Boolean), strict=True):
         texts = pl.col(text_columns)
-        is_convertible = query.select(texts.str.contains(f"^(?:{pattern})$").all() & (texts.count() > 0)).collect()
+        is_convertible = rows.select(texts.str.contains(f"^(?:{pattern})$").all() & (texts.count() > 0)).collect()
         converted_columns = [name for name in text_columns if is_convertible[name].item()]
         text_columns = [name for name in text_columns if name not in converted_columns]
         converted_texts = pl.col(converted_columns)
         if dtype == pl.Boolean:
-            query = query.with_columns(converted_texts.str.to_lowercase() == "true")
+            rows = rows.with_columns(converted_texts.str.to_lowercase() == "true")
             continue
         if has_decimal_commas:
             converted_texts = converted_texts.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-        query = query.with_columns(converted_texts.cast(dtype))
+        rows = rows.with_columns(converted_texts.cast(dtype))
     if has_decimal_commas:  # numbers in text columns get a decimal point, as in other files
         texts = pl.col(text_columns)
         is_number = texts.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
-        query = query.with_columns(pl.when(is_number).then(texts.str.replace(",", ".")).otherwise(texts).name.keep())
-    return query
+        rows = rows.with_columns(pl.when(is_number).then(texts.str.replace(",", ".")).otherwise(texts).name.keep())
+    return rows
 
 
 def _infer_csv_format(path: Path) -> tuple[str, bool, int]:
@@ -295,18 +295,18 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
         with convert_polars_errors(f"{path} cannot be read as CSV", path):
             return scan_table_file(path).collect().lazy()
     with convert_polars_errors(f"{path} cannot be read as Parquet"):
-        query = pl.scan_parquet(path)
-        query.collect_schema()
-    return query
+        rows = pl.scan_parquet(path)
+        rows.collect_schema()
+    return rows
 
 
-def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
+def map_arm_values(column: pl.Series, path: Path, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
     """Return the arm index of each distinct value in the arm column of a log, or None if the values are indices.
 
-    ``path`` is the file, for error messages.
+    Numbers are treated as indices if one of them is not an arm name. ``path`` is the file, for error messages.
     """
-    index_by_arm = {arm: index for index, arm in enumerate(arm_names or ())}
-    index_by_value = {value: find_arm_index(value, index_by_arm) for value in column.drop_nulls().to_list()}
+    index_by_name = {arm: index for index, arm in enumerate(arm_names or ())}
+    index_by_value = {value: find_arm_index(value, index_by_name) for value in column.drop_nulls().to_list()}
     unknown_arm = next((format_value(value) for value, index in index_by_value.items() if index is None), None)
     if unknown_arm is None:
         return None if all(value == index for value, index in index_by_value.items()) else index_by_value
@@ -318,16 +318,16 @@ def find_arm_indices(column: pl.Series, path: Path, arm_names: Sequence[str] | N
     raise DataError(f"{problem}, which is not an arm{did_you_mean(unknown_arm, arm_names)} ({', '.join(arm_names)})")
 
 
-def find_arm_index(value: Any, index_by_arm: Mapping[str, int]) -> int | None:
+def find_arm_index(value: Any, index_by_name: Mapping[str, int]) -> int | None:
     """Return the index of the arm with this name, or None. True also matches "true", and 1.0 also matches "1"."""
     name = value.strip() if isinstance(value, str) else format_value(value)
     integer_match = re.fullmatch(r"(-?\d+)(\.0)?", name) if isinstance(value, int | float | str) else None
     spellings = (name, str(value), *((integer_match[1], f"{integer_match[1]}.0") if integer_match else ()))
-    matches = list(dict.fromkeys(spelling for spelling in spellings if spelling in index_by_arm))
+    matches = list(dict.fromkeys(spelling for spelling in spellings if spelling in index_by_name))
     # Two arm names that differ as texts may be equal as numbers or booleans.
     if len(matches) > 1 and isinstance(value, bool | float):
         raise DataError(f"{value!r} may be {matches[0]!r} or {matches[1]!r}, which are two arms; rename one")
-    return index_by_arm[matches[0]] if matches else None
+    return index_by_name[matches[0]] if matches else None
 
 
 def read_offered_arms(
@@ -347,25 +347,26 @@ def read_offered_arms(
     """
     if column not in frame.columns:
         raise InvalidInput(f"{table_name} has no column {column!r} (its columns: {', '.join(frame.columns)})")
-    index_by_arm, code_by_value = {arm: index for index, arm in enumerate(arm_names)}, dict[Any, int]()
+    index_by_name, mask_row_by_value = {arm: index for index, arm in enumerate(arm_names)}, dict[Any, int]()
     values = [tuple(value) if isinstance(value, list) else value for value in frame[column].to_list()]
-    codes = [code_by_value.setdefault(value, len(code_by_value)) for value in values]
-    masks = np.zeros((len(code_by_value), len(arm_names)), np.bool_)
-    for value, code in code_by_value.items():
+    mask_rows = [mask_row_by_value.setdefault(value, len(mask_row_by_value)) for value in values]
+    masks = np.zeros((len(mask_row_by_value), len(arm_names)), np.bool_)
+    for value, mask_row in mask_row_by_value.items():
         if value is None and not isinstance(frame[column].dtype, pl.List):
-            row = row_number(frame, codes.index(code))
+            row = row_number(frame, mask_rows.index(mask_row))
             raise DataError(f"{table_name}: column {column!r} has no value in row {row}; drop such rows first")
-        masks[code] = value is None
+        masks[mask_row] = value is None
         listed_arms = value if isinstance(value, tuple) else format_value(value).split("|") if value is not None else ()
         for arm in listed_arms:
-            index = find_arm_index(arm, index_by_arm)
+            index = find_arm_index(arm, index_by_name)
             if index is None and isinstance(arm, int) and 0 <= arm < len(arm_names):
                 index = arm
             if index is None:
-                problem = f"{table_name} has {arm!r} in column {column!r}, row {row_number(frame, codes.index(code))}"
-                raise DataError(f"{problem}, which is not an arm ({', '.join(index_by_arm)})")
-            masks[code, index] = True
-    offered = masks[codes]
+                row = row_number(frame, mask_rows.index(mask_row))
+                problem = f"{table_name} has {arm!r} in column {column!r}, row {row}"
+                raise DataError(f"{problem}, which is not an arm ({', '.join(index_by_name)})")
+            masks[mask_row, index] = True
+    offered = masks[mask_rows]
     invalid_rows = np.flatnonzero(~offered[np.arange(len(arms)), arms])
     if len(invalid_rows):
         row, arm = row_number(frame, int(invalid_rows[0])), arm_names[arms[invalid_rows[0]]]

@@ -126,9 +126,9 @@ def from_table(
     else:
         held_out_frame = read_table(source_test)
     frames = {"source": source_frame, "target": target_frame, "target_test": test_frame, "source_test": held_out_frame}
-    for field, frame in frames.items():
+    for table_name, frame in frames.items():
         if frame is not None and not len(frame):
-            raise DataError(f"the {field} table has no rows")
+            raise DataError(f"the {table_name} table has no rows")
     if all(column in target_frame and not target_frame[column].count() for column in columns.context):
         raise DataError("the target table has no value in any context column")
     if transform is None:
@@ -143,9 +143,9 @@ def from_table(
     feature_names = transform.feature_names
     assumed_shift = as_shift(shift, context_shape=(len(feature_names),), units=units, feature_names=feature_names)
     # If the unit of a column differs between domains, its missing values are also filled with each domain's median.
-    has_own_unit = assumed_shift.mark_separate(len(feature_names))
-    source_transform = transform.with_medians(source_frame, has_own_unit)
-    target_transform = transform.with_medians(target_frame, has_own_unit)
+    is_separate = assumed_shift.mask_separate_columns(len(feature_names))
+    source_transform = transform.with_medians(source_frame, is_separate)
+    target_transform = transform.with_medians(target_frame, is_separate)
     _warn_disjoint_categories(source_frame, target_frame, columns)
     target_contexts = target_transform.apply(target_frame)
     test_data = None
@@ -225,11 +225,11 @@ def from_texts(
     ``from_table`` with ``Columns(encoders={"review": encoder})``.
     """
     tables = {"source": source, "target": target, "target_test": target_test, "source_test": source_test}
-    for field, texts in tables.items():
+    for table_name, texts in tables.items():
         if isinstance(texts, tuple) and len(texts) == 2 and not isinstance(texts[1], str):
-            tables[field] = pl.DataFrame({text: list(texts[0]), label: list(texts[1])}, strict=False)
+            tables[table_name] = pl.DataFrame({text: list(texts[0]), label: list(texts[1])}, strict=False)
         elif isinstance(texts, list | tuple):
-            tables[field] = pl.DataFrame({text: list(texts)})
+            tables[table_name] = pl.DataFrame({text: list(texts)})
     columns = Columns(context=(text,), label=label, encoders={text: encoder})
     return from_table(**tables, columns=columns, **{"name": "texts", **options})
 
@@ -320,7 +320,7 @@ def _get_strata(frame: pl.DataFrame, columns: Columns, table_name: str, arm_colu
 
 
 def _has_labels(target: pl.DataFrame, columns: Columns, remedy: str) -> bool:
-    """Return False if target rows lack a label, else True. Warn if only some lack it, with ``remedy`` at the end."""
+    """Return True if all target rows have a label. Warn if only some have one; the warning ends with ``remedy``."""
     n_missing = 0 if columns.label is None else target[columns.label].null_count()
     if 0 < n_missing < len(target):
         warnings.warn(
@@ -371,15 +371,15 @@ def _require_numbers(frame: pl.DataFrame, name: str, table_name: str) -> FloatAr
     return values
 
 
-def _add_propensities(rounds_by_field: dict[str, Any], n_arms: int) -> None:
+def _add_propensities(rounds_by_table: dict[str, Any], n_arms: int) -> None:
     """Add propensities to logs. They are estimated from all rounds, training and held-out."""
-    logs = {field: log for field, log in rounds_by_field.items() if log is not None}
+    logs = {table_name: log for table_name, log in rounds_by_table.items() if log is not None}
     contexts, arms = (np.concatenate([log[position] for log in logs.values()]) for position in (0, 1))
     masks = [log[4] for log in logs.values() if len(log) > 4]
     propensities, method = estimate_propensities(contexts, arms, n_arms, np.concatenate(masks) if masks else None)
     warn_estimated_propensities(method, stacklevel=4)
-    for field, log in logs.items():
-        rounds_by_field[field] = (*log[:3], propensities[: len(log[1])], *log[4:])
+    for table_name, log in logs.items():
+        rounds_by_table[table_name] = (*log[:3], propensities[: len(log[1])], *log[4:])
         propensities = propensities[len(log[1]) :]
 
 

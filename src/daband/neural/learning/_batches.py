@@ -95,7 +95,7 @@ class Batches:
         #: The segments of every batch, sorted by domain. Empty buffers have no segment.
         self.segments = [
             segment
-            for segment, buffer in buffers[0].by_segment().items()
+            for segment, buffer in buffers[0].get_buffers_by_segment().items()
             if len(buffer) and (settings.uses_target or segment.is_labelled)
         ]
         #: For each run, a list with the buffer from which each segment is drawn.
@@ -103,7 +103,7 @@ class Batches:
         for replay_buffers in buffers:
             target_buffers = buffers[0] if settings.is_committee else replay_buffers
             pairs = [(segment, replay_buffers if segment.is_labelled else target_buffers) for segment in self.segments]
-            self._buffers.append([run_buffers.by_segment()[segment] for segment, run_buffers in pairs])
+            self._buffers.append([run_buffers.get_buffers_by_segment()[segment] for segment, run_buffers in pairs])
         indices = range(len(self.segments))
         #: The indices of segments with rewards, in ``segments``.
         self.labelled_indices = [index for index in indices if self.segments[index].is_labelled]

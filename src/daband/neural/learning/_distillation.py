@@ -46,7 +46,7 @@ def distil(
     student = copy.deepcopy(initial_encoder).requires_grad_(True).train()
     for module in student.modules():
         if isinstance(module, DomainNorm):
-            module.frozen_affine = None
+            module.frozen_affine = None  # values that inference has cached, which training would make wrong
     device, generator = theta.device, torch.Generator(theta.device).manual_seed(seed)
     optimiser = torch.optim.Adam(student.parameters(), lr=learning_rate)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, n_steps))
@@ -54,9 +54,10 @@ def distil(
     with torch.enable_grad(), use_tf32_matmul():
         for _ in range(n_steps):
             rows = torch.randint(len(contexts), (batch_size,), generator=generator, device=device)
-            draws = torch.rand(batch_size, n_augmentation_draws, generator=generator, device=device)
-            images = augment(contexts[rows.to(contexts.device)].to(device), augmentation, draws)
-            features = student(images, rows_per_domain=make_rows_per_domain(domain, batch_size)).features
+            augmentation_draws = torch.rand(batch_size, n_augmentation_draws, generator=generator, device=device)
+            batch = contexts[rows.to(contexts.device)].to(device)
+            augmented_contexts = augment(batch, augmentation, augmentation_draws)
+            features = student(augmented_contexts, rows_per_domain=make_rows_per_domain(domain, batch_size)).features
             loss = nn.functional.cross_entropy(predict_rewards(features, theta), soft_labels[rows])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

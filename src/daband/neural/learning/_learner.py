@@ -133,7 +133,7 @@ class Learner:
         }
         self.skill_gate = SkillGate(n_arms=n_arms, feedback=feedback)
         #: True if the weights of some terms depend on the policy's skill.
-        self.uses_gate = bool(self.objective.gated_names) and recipe.learning.gate_exponent > 0
+        self.uses_gate = bool(self.objective.gated_term_names) and recipe.learning.gate_exponent > 0
         #: The factor of the weights of gated terms, in [0, 1].
         self.gate = 0.0
         #: The number of gradient steps so far.

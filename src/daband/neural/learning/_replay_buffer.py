@@ -29,8 +29,8 @@ from daband.neural.learning._settings import ReplaySettings
 
 #: The minimum number of contexts for which memory is allocated.
 _MIN_ALLOCATED_ROWS = 1024
-#: The minimum number of bytes that are allocated on a GPU. Growth moves all contexts, and steps must then be recorded
-#: again.
+#: The minimum number of bytes that are allocated on a GPU. Growth moves all contexts, and CUDA graphs of
+#: steps must then be recorded again.
 _MIN_GPU_BYTES = 1 << 26
 #: The maximum fraction of a GPU's memory for the contexts of one buffer; there are two large buffers.
 _MAX_GPU_FRACTION = 0.25
@@ -84,7 +84,7 @@ class ReplayBuffer:
         return min(self.n_seen, self.capacity)
 
     @property
-    def stack_key(self) -> tuple[bool, torch.dtype, bool]:
+    def stacking_key(self) -> tuple[bool, torch.dtype, bool]:
         """A key that must be equal for buffers of stacked runs: not empty, dtype of contexts, and ``is_on_host``."""
         return len(self) > 0, self.contexts.dtype, self.is_on_host
 
@@ -225,7 +225,7 @@ class ReplayBuffers:
         unlabelled = tuple(make_buffer(domain, False) for domain in range(domains.first_target, len(domains)))
         return cls(domains, rounds, unlabelled)
 
-    def by_segment(self) -> dict[Segment, ReplayBuffer]:
+    def get_buffers_by_segment(self) -> dict[Segment, ReplayBuffer]:
         """Return all buffers in the order of a batch: sorted by domain, unlabelled contexts before rounds."""
         buffers: dict[Segment, ReplayBuffer] = {}
         for domain, round_buffer in enumerate(self.rounds):
@@ -237,7 +237,7 @@ class ReplayBuffers:
     def _get_named_buffers(self) -> dict[str, ReplayBuffer]:
         """Return all buffers by their names in files."""
         named_buffers = {}
-        for segment, buffer in self.by_segment().items():
+        for segment, buffer in self.get_buffers_by_segment().items():
             is_target_rounds = segment.is_labelled and self.domains.is_target(segment.domain)
             named_buffers[self.domains.names[segment.domain] + ("_rounds" if is_target_rounds else "")] = buffer
         return named_buffers

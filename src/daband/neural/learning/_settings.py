@@ -123,7 +123,7 @@ class Recipe:
     alpha: float = 1.0
 
     def settings(self) -> dict[str, Any]:
-        """Return the recipe as a mapping of JSON types, from which ``recipe_from`` builds it again."""
+        """Return the recipe as a mapping of JSON types, from which ``parse_recipe`` builds it again."""
         return asdict(self)
 
     def fingerprint(self) -> str:
@@ -169,7 +169,7 @@ class Recipe:
             old_fields = settings["weights"].get(name, asdict(Weight()))
             new_fields = new_weight if isinstance(new_weight, Mapping) else {"value": new_weight}
             settings["weights"][name] = _merge_changes(old_fields, new_fields, f"weights.{name}")
-        return recipe_from(_merge_changes(settings, changes, ""))
+        return parse_recipe(_merge_changes(settings, changes, ""))
 
 
 def _merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any], group: str) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any], grou
     return merged_settings
 
 
-def recipe_from(settings: Mapping[str, Any]) -> Recipe:
+def parse_recipe(settings: Mapping[str, Any]) -> Recipe:
     """Return the recipe with these settings, the result of ``Recipe.settings``. An unknown name raises an error."""
     for name in settings:
         if name not in {recipe_field.name for recipe_field in fields(Recipe)}:

@@ -36,8 +36,8 @@ _STEPS_PER_MEASUREMENT = 16
 class RecordableFunction:
     """A function that is called eagerly or replayed from CUDA graphs.
 
-    The function has one argument, ``measure``: a gradient step is measured if it is True. There is one graph for each
-    value of the argument.
+    Its argument ``measure`` is True if the call also computes measurements. There is one graph for each value of the
+    argument.
     """
 
     def __init__(self, function: Callable[[bool], None], recorder: CudaRecorder | None = None) -> None:
@@ -190,10 +190,10 @@ class StackTrainer:
         of a small network's step. Skipped steps are not in the means. The device is read once, at the end.
         """
         batches = self._refresh_batches(buffers)
-        # The number of skipped steps, and the longest streak of them; column 1 is the current streak, which continues.
-        call_counts = self.stack.skip_counts[:, ::2]
+        # Columns 0 and 2 (skipped steps, longest streak) restart with each call; column 1 (current streak) does not.
+        skip_totals = self.stack.skip_counts[:, ::2]
         self.gradient_step.totals.zero_()
-        call_counts.zero_()
+        skip_totals.zero_()
         needs_threads = self.stack.first_learner.needs_threads
         try:
             with use_tf32_matmul(), nullcontext() if needs_threads else use_one_thread():
@@ -206,7 +206,7 @@ class StackTrainer:
                 f"the device ran out of memory with batch={size}; try LearningSettings(batch={max(1, size // 2)})"
                 + ("" if n_runs == 1 else f", or fewer than {n_runs} stacked runs")
             ) from error
-        counts_and_totals = torch.cat([call_counts, self.gradient_step.totals], dim=1)
+        counts_and_totals = torch.cat([skip_totals, self.gradient_step.totals], dim=1)
         return [self._get_means(*row) for row in counts_and_totals.cpu().tolist()]
 
     def _take_block(self, batches: Batches, n_steps: int, *, n_left: int) -> None:
@@ -231,11 +231,11 @@ class StackTrainer:
 
         Recorded steps are then discarded.
         """
-        buffers_by_run = [replay_buffers.by_segment().values() for replay_buffers in buffers]
-        if len({tuple(buffer.stack_key for buffer in run_buffers) for run_buffers in buffers_by_run}) > 1:
+        buffers_by_run = [replay_buffers.get_buffers_by_segment().values() for replay_buffers in buffers]
+        if len({tuple(buffer.stacking_key for buffer in run_buffers) for run_buffers in buffers_by_run}) > 1:
             raise InvalidInput("buffers of stacked runs must hold the same kinds of contexts; train them separately")
         addresses = tuple(
-            (id(buffer), buffer.stack_key, None if buffer.is_on_host else buffer.contexts.data_ptr())
+            (id(buffer), buffer.stacking_key, None if buffer.is_on_host else buffer.contexts.data_ptr())
             for run_buffers in buffers_by_run
             for buffer in run_buffers
         )
@@ -248,8 +248,10 @@ class StackTrainer:
             self._buffer_addresses = addresses
         return self.gradient_step.batches
 
-    def _get_means(self, n_skipped: float, worst_streak: float, n_measured: float, *totals: float) -> dict[str, float]:
+    def _get_means(
+        self, n_skipped: float, longest_streak: float, n_measured: float, *totals: float
+    ) -> dict[str, float]:
         """Return the means of ``totals`` over ``n_measured`` steps by name, with the two counts of skipped steps."""
         named_totals = zip(self.gradient_step.measurement_names, totals, strict=False)
         means = {name: total / n_measured for name, total in named_totals if n_measured}
-        return {**means, "skipped_steps": n_skipped, "worst_streak": worst_streak}
+        return {**means, "skipped_steps": n_skipped, "longest_streak": longest_streak}

@@ -74,7 +74,7 @@ class Objective(nn.Module):
         self.weights = {name: weight for name, weight in sorted(weights.items()) if weight}
         self.terms = nn.ModuleDict({name: terms.get(name)(settings) for name in self.weights})
         #: The CUDA streams on which terms are computed concurrently; empty on a CPU. The first stream is for terms with
-        #: ``applies_weight``, the others are for terms whose ``concurrent_feedback`` includes the feedback.
+        #: ``applies_weight``, the others are for terms whose ``concurrent_feedback`` contains the policy's feedback.
         self.streams: Sequence[torch.cuda.Stream] = ()
         for name in weights:
             terms.get(name)  # a misspelt name is an error even at weight 0
@@ -95,12 +95,12 @@ class Objective(nn.Module):
 
     @property
     def teacher_term_indices(self) -> list[int]:
-        """The indices of the terms that need the EMA encoder's predictions."""
+        """The indices of the terms that use predictions of the teacher, which is the EMA encoder."""
         return [index for index, (_, term) in enumerate(self._list_terms()) if term.needs_teacher]
 
     @property
-    def gated_names(self) -> list[str]:
-        """The names of the terms whose weights are gated: target terms, and "regression_error" (R of the bound)."""
+    def gated_term_names(self) -> list[str]:
+        """The names of the terms whose weights the skill gate multiplies: target terms, and "regression_error"."""
         return [name for name, term in self._list_terms() if _is_gated(term)]
 
     def compute_weights(self, step_numbers: Sequence[int], *, run_steps: int, gate: float = 1.0) -> list[list[float]]:
@@ -109,15 +109,17 @@ class Objective(nn.Module):
         Args:
             step_numbers: the numbers of the steps, from 0.
             run_steps: the number of steps of the run.
-            gate: the factor of the gated weights.
+            gate: the factor of the gated weights, from the ``SkillGate``.
         """
         weights_by_term = []
         for weight, (_, term) in zip(self.weights.values(), self._list_terms(), strict=True):
             factor = gate if _is_gated(term) else 1.0
-            min_value, max_value = (weight.value_at(step, run_steps) for step in (min(step_numbers), max(step_numbers)))
+            first_value, last_value = (
+                weight.value_at(step, run_steps) for step in (min(step_numbers), max(step_numbers))
+            )
             # A weight never decreases: if its values at the first and last step agree, it is constant between them.
-            if min_value == max_value:
-                weights_by_term.append([min_value * factor] * len(step_numbers))
+            if first_value == last_value:
+                weights_by_term.append([first_value * factor] * len(step_numbers))
             else:
                 weights_by_term.append([weight.value_at(step, run_steps) * factor for step in step_numbers])
         return weights_by_term
@@ -168,5 +170,5 @@ class Objective(nn.Module):
 
 
 def _is_gated(term: Term) -> bool:
-    """Return True if the weight of a term is gated, by default if the term needs the target."""
+    """Return True if the skill gate scales the weight of a term, by default if the term needs the target."""
     return term.needs_target if term.is_gated is None else term.is_gated
