@@ -43,7 +43,7 @@ def _declare_file_options(
     source: Annotated[str | None, _option("The source data: a CSV or Parquet file, or a folder of images.")] = None,
     target: Annotated[str | None, _option("The target data, in the same format; training ignores its rewards.")] = None,
     domain: Annotated[
-        str | None, _option("The column of --source that names the domain of a row; --target is then its value.")
+        str | None, _option("The column of --source with the domain of each row; --target is then one of its values.")
     ] = None,
     label: Annotated[str | None, _option("The column with the right arm, instead of --arm and --reward.")] = None,
     arm: Annotated[str | None, _option("The column with the chosen arm of a log.")] = None,
@@ -66,7 +66,7 @@ def _declare_file_options(
     ] = None,
     arms: Annotated[
         list[str] | None,
-        _option("A table of arms with features; old.csv,new.csv if the target has other arms.", "FILES"),
+        _option("A table of arms with features; one per domain if they differ: old.csv,new.csv.", "FILES"),
     ] = None,
     side: Annotated[int, _option("Side of images in pixels; larger takes longer.")] = IMAGE_SIDE,
     shift: Annotated[str | None, _option("The assumed shift: covariate, units, style, labels, or several.")] = None,

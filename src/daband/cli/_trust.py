@@ -51,7 +51,7 @@ Incumbent = Annotated[
     str | None,
     typer.Option(help="Today's decisions: an arm, or a target column that --id names. Default: the source's best arm."),
 ]
-Unit = Annotated[str, typer.Option(help="Unit of the rewards in sentences, e.g. euros. Default: the reward column.")]
+Unit = Annotated[str, typer.Option(help="Unit of the rewards in messages, e.g. euros. Default: the reward column.")]
 
 
 def assess_command(
