@@ -1,6 +1,6 @@
 """Learn from a log which arm is best for which context, and choose by context only if the log proves the gain.
 
-In most randomised experiments one arm is best for nearly all contexts. A policy that chooses by context anyway loses to
+In most randomised experiments one arm is best for nearly all contexts. A policy that chooses by context may lose to
 that arm, and its own predictions do not show it. So choosing by context is a hypothesis that the log tests:
 
 1. The best arm is the arm with the largest mean of doubly robust scores (``_doubly_robust.py``).

@@ -60,8 +60,8 @@ _WIDE_STEPS = 8
 #: Name of the candidate for images that does not assume that arms are equally frequent in the target.
 _UNEQUAL_FREQUENCIES_NAME = "daband, other frequencies"
 #: That candidate is chosen if the mean entropy of the default's target predictions is more than this factor times its
-#: own. On nine pairs of image domains the ratio was 0.7 to 1.6; with rare arms in the target, on five of them, 2.5 to
-#: 7.3.
+#: own. On nine pairs of image domains the ratio was 0.7 to 1.5; with rare arms in the target, on five of them, 2.5 to
+#: 6.8.
 _MAX_ENTROPY_RATIO = 2.0
 #: Number of dimensions of an image: channels, height and width.
 _N_IMAGE_DIMENSIONS = 3
