@@ -237,7 +237,10 @@ def run_experiments(methods: list[str], seeds: int, **_: Any) -> list[dict[str, 
                 chosen = METHODS[method](log, there.contexts, seed)
                 gain = estimate_mean(scores[np.arange(len(chosen)), chosen] - scores[:, arm])
                 row = {"experiment": name, "from": source, "method": method, "seed": seed, "gain": gain.value}
-                row |= {"z": gain.value / gain.error if gain.error else 0.0, "other": float((chosen != arm).mean())}
+                row |= {
+                    "z": gain.value / gain.standard_error if gain.standard_error else 0.0,
+                    "other": float((chosen != arm).mean()),
+                }
                 row["seconds"] = round(time.perf_counter() - start, 2)
                 if method == "daband":
                     evidence = learn(log, seed).evidence

@@ -10,7 +10,7 @@ from daband.domains._contract import LoggedRounds
 from daband.evaluation._off_policy import ESTIMATORS
 from daband.evaluation._weighted_log import DensityRatio
 from daband.linear._doubly_robust import RewardSums, assign_folds, doubly_robust_scores, extract_features
-from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, estimate_mean, self_normalised_mean
+from daband.linear._mean_estimates import MeanEstimate, compute_effective_size, estimate_mean, estimate_weighted_mean
 
 K, D = 3, 4
 SLOPES = np.random.default_rng(5).normal(size=(K, D)) / 4
@@ -64,13 +64,13 @@ class TestEstimators:
     rewards = np.array([1.0, 0.0, 1.0, 0.5])
 
     def test_self_normalised(self):
-        found = self_normalised_mean(self.rewards, self.weights)
+        found = estimate_weighted_mean(self.rewards, self.weights)
         assert found.value == pytest.approx(1.0 / 3.5)
         terms = self.weights * (self.rewards - found.value) / self.weights.mean()
-        assert found.error == pytest.approx(terms.std(ddof=1) / 2)
-        nothing = self_normalised_mean(self.rewards, np.zeros(4))
+        assert found.standard_error == pytest.approx(terms.std(ddof=1) / 2)
+        nothing = estimate_weighted_mean(self.rewards, np.zeros(4))
         assert np.isnan(nothing.value)
-        assert nothing.error == np.inf
+        assert nothing.standard_error == np.inf
 
     def test_scores(self):
         predicted = np.array([[0.5, 0.2], [0.1, 0.4]])
@@ -105,39 +105,39 @@ class TestEstimators:
 
 class TestIntervals:
     def test_symmetric_terms_have_a_t_interval(self):
-        low, high = MeanEstimate(2.0, 0.5).interval(0.95)
+        low, high = MeanEstimate(2.0, 0.5).compute_interval(0.95)
         assert (low, high) == pytest.approx((2.0 - 0.979982, 2.0 + 0.979982), abs=1e-5)
-        low, high = estimate_mean(np.array([1.0, 2.0, 3.0])).interval(0.95)
+        low, high = estimate_mean(np.array([1.0, 2.0, 3.0])).compute_interval(0.95)
         assert high - 2.0 == pytest.approx(2.0 - low) == pytest.approx(4.302653 / np.sqrt(3), abs=1e-5)
 
     def test_skewed_terms_have_a_longer_side(self):
         estimate = estimate_mean(np.repeat([0.0, 1.0], [980, 20]))
-        low, high = estimate.interval(0.95)
+        low, high = estimate.compute_interval(0.95)
         assert 1.3 * (estimate.value - low) < high - estimate.value < 3.0 * (estimate.value - low)
-        mirrored = estimate_mean(-np.repeat([0.0, 1.0], [980, 20])).interval(0.95)
+        mirrored = estimate_mean(-np.repeat([0.0, 1.0], [980, 20])).compute_interval(0.95)
         assert mirrored == pytest.approx((-high, -low))
 
     def test_one_value_says_nothing_of_its_error(self):
-        assert estimate_mean(np.array([0.3])).error == np.inf
-        assert estimate_mean(np.array([0.3])).interval(0.9) == (-np.inf, np.inf)
+        assert estimate_mean(np.array([0.3])).standard_error == np.inf
+        assert estimate_mean(np.array([0.3])).compute_interval(0.9) == (-np.inf, np.inf)
 
     def test_a_sum_of_two_samples(self):
         first, second = np.array([1.0, 5.0, 2.0]), np.array([0.0, 0.0, 3.0, 1.0])
         found = estimate_mean(first).plus(estimate_mean(second))
         assert found.value == pytest.approx(first.mean() + second.mean())
-        assert found.error**2 == pytest.approx(first.var(ddof=1) / 3 + second.var(ddof=1) / 4)
+        assert found.standard_error**2 == pytest.approx(first.var(ddof=1) / 3 + second.var(ddof=1) / 4)
 
     def test_effective_sample_size(self):
-        assert effective_sample_size(np.full(7, 2.0)) == pytest.approx(7)
-        assert effective_sample_size(np.array([1.0, 0.0, 0.0])) == pytest.approx(1)
-        assert effective_sample_size(np.zeros(3)) == 0.0
+        assert compute_effective_size(np.full(7, 2.0)) == pytest.approx(7)
+        assert compute_effective_size(np.array([1.0, 0.0, 0.0])) == pytest.approx(1)
+        assert compute_effective_size(np.zeros(3)) == 0.0
 
     def test_skewed_rewards_are_covered(self):
         """One in 30 buys, for amounts that vary: a normal interval covers 0.89, and misses on the low side."""
         rng = np.random.default_rng(0)
         baskets = (rng.random((1000, 1000)) < 1 / 30) * rng.lognormal(0.0, 1.0, (1000, 1000))
         truth = np.exp(0.5) / 30
-        intervals = np.array([estimate_mean(terms).interval(0.95) for terms in baskets])
+        intervals = np.array([estimate_mean(terms).compute_interval(0.95) for terms in baskets])
         assert np.mean((intervals[:, 0] <= truth) & (truth <= intervals[:, 1])) > 0.93
         reach = 1.96 * baskets.std(axis=1) / np.sqrt(1000)
         assert np.mean(np.abs(baskets.mean(axis=1) - truth) <= reach) < 0.92

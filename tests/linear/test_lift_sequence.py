@@ -37,7 +37,7 @@ def test_an_equal_policy_is_seldom_called_better_or_worse_however_often_one_look
 def test_a_better_and_a_worse_policy_are_recognised(policy, verdict):
     for sequence in streams(10, 4000, policy=policy):
         assert (sequence.is_better, sequence.is_worse) == (verdict == "better", verdict == "worse")
-        value, low, high = sequence.interval()
+        value, low, high = sequence.compute_lift()
         assert low < policy - 0.5 < high
         assert value == pytest.approx(policy - 0.5, abs=0.1)
 
@@ -52,7 +52,7 @@ def test_the_mean_of_the_terms_is_the_lift_for_changing_fractions():
         reward = level + rng.normal(0.0 if kept else 0.2, 0.5)
         sequence.add(reward, control, in_control=kept)
         plain[kept].append(reward)
-    value, low, high = sequence.interval()
+    value, low, high = sequence.compute_lift()
     assert low < 0.2 < high
     assert value == pytest.approx(0.2, abs=0.05)
     assert abs(np.mean(plain[False]) - np.mean(plain[True]) - 0.2) > 0.2
@@ -66,14 +66,14 @@ def test_units_change_nothing():
         kept, reward = bool(rng.random() < 0.2), float(rng.normal())
         one.add(reward, 0.2, in_control=kept)
         other.add(5.0 + 100.0 * reward, 0.2, in_control=kept)
-    assert np.allclose(np.array(one.interval()) * 100.0, other.interval())
+    assert np.allclose(np.array(one.compute_lift()) * 100.0, other.compute_lift())
 
 
 def test_small_groups_have_no_interval():
     sequence = LiftSequence()
-    assert math.isnan(sequence.interval()[0])
+    assert math.isnan(sequence.compute_lift()[0])
     for at in range(200):
         sequence.add(float(at % 4 == 0), 0.1, in_control=at < 49)
-    assert sequence.interval()[1:] == (-math.inf, math.inf)
+    assert sequence.compute_lift()[1:] == (-math.inf, math.inf)
     sequence.add(0.0, 0.1, in_control=True)
-    assert np.isfinite(sequence.interval()).all()
+    assert np.isfinite(sequence.compute_lift()).all()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from daband.linear._mean_estimates import effective_sample_size, estimate_mean, self_normalised_mean
+from daband.linear._mean_estimates import compute_effective_size, estimate_mean, estimate_weighted_mean
 from daband.service._event_log import Event, LoggedReward
 from daband.service._log_readers import RewardSums, Statistics
 from daband.service._settings import Settings
@@ -22,13 +22,13 @@ def test_values_from_sums_are_those_of_all_rounds():
         sums.add(weight, reward)
     assert sums.n == 500
     assert sums.estimate_mean()[:2] == pytest.approx(estimate_mean(rewards)[:2])
-    assert sums.estimate_mean(1)[:2] == pytest.approx(self_normalised_mean(rewards, weights)[:2])
-    assert sums.effective_sample_size == pytest.approx(effective_sample_size(weights))
+    assert sums.estimate_mean(1)[:2] == pytest.approx(estimate_weighted_mean(rewards, weights)[:2])
+    assert sums.effective_sample_size == pytest.approx(compute_effective_size(weights))
     played, other = rewards.mean(), (weights @ rewards) / weights.sum()
     influence = (rewards - played) - weights * (rewards - other) / weights.mean()
     found = sums.estimate_difference()
     assert found.value == pytest.approx(played - other)
-    assert found.error == pytest.approx(estimate_mean(influence).error, rel=1e-3)
+    assert found.standard_error == pytest.approx(estimate_mean(influence).standard_error, rel=1e-3)
 
 
 def test_values_of_few_rounds_have_no_interval():
@@ -37,8 +37,8 @@ def test_values_of_few_rounds_have_no_interval():
     sums.add(0.0, 1.0)
     assert sums.estimate_mean()[:2] == (1.0, math.inf)
     sums.add(0.0, 1.0)
-    assert not math.isfinite(sums.estimate_mean(1).error)
-    assert not math.isfinite(sums.estimate_difference().error)
+    assert not math.isfinite(sums.estimate_mean(1).standard_error)
+    assert not math.isfinite(sums.estimate_difference().standard_error)
 
 
 def events(n, *, mode="online", shift=0.0, own=None, incumbent=None, seed=0, first=0):

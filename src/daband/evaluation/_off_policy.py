@@ -38,7 +38,7 @@ from daband.evaluation._weighted_log import (
     move_to_target,
     weigh_log,
 )
-from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, estimate_mean, self_normalised_mean
+from daband.linear._mean_estimates import MeanEstimate, compute_effective_size, estimate_mean, estimate_weighted_mean
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 
@@ -250,13 +250,13 @@ def _build_estimate(
 ) -> LogEstimate:
     """Return the estimate with its interval and its warnings, the first of which are ``notes``."""
     estimate, round_terms = _estimate_value(estimator, weighted_log)
-    low, high = estimate.interval(confidence)
+    low, high = estimate.compute_interval(confidence)
     return LogEstimate(
         value=estimate.value,
         low=low,
         high=high,
-        error=estimate.error,
-        effective_sample_size=effective_sample_size(weighted_log.weights),
+        error=estimate.standard_error,
+        effective_sample_size=compute_effective_size(weighted_log.weights),
         warnings=(*notes, *_check_support(weighted_log), *_check_sample(weighted_log, round_terms, estimate.skewness)),
         estimator=estimator,
         confidence=float(confidence),
@@ -271,7 +271,7 @@ def _estimate_value(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, 
         round_terms = log.weights * log.rewards
         return estimate_mean(round_terms), round_terms
     if estimator == "snips":
-        estimate = self_normalised_mean(log.rewards, log.weights)
+        estimate = estimate_weighted_mean(log.rewards, log.weights)
         return estimate, log.weights * (log.rewards - estimate.value)
     corrections = log.weights * (log.rewards - log.arm_predictions)
     if log.density_ratios is None:
@@ -293,14 +293,14 @@ def _check_support(log: WeightedRounds) -> list[str]:
             f"{unseen_probability:.1%} of rounds; its reward is unknown"
         )
     if log.density_ratios is not None:
-        effective_size = effective_sample_size(log.density_ratios)
+        effective_size = compute_effective_size(log.density_ratios)
         cause = "the log has few contexts like the target's: the ratio of densities"
         if effective_size < max(_MIN_EFFECTIVE_ROUNDS, _MAX_WEIGHT_FRACTION * len(log.density_ratios)):
             reasons.append(f"{cause} leaves {effective_size:.0f} of {len(log.density_ratios)} rounds")
         elif not _MIN_MEAN_RATIO < log.mean_ratio < 1.0 / _MIN_MEAN_RATIO:
             reasons.append(f"{cause} averages {log.mean_ratio:.2g} over the log instead of 1")
     mean_weight, expected_weight = estimate_mean(log.weights), 1.0 - unseen_probability
-    if abs(mean_weight.value - expected_weight) > _MAX_STANDARD_ERRORS * mean_weight.error:
+    if abs(mean_weight.value - expected_weight) > _MAX_STANDARD_ERRORS * mean_weight.standard_error:
         reasons.append(
             f"weights average {mean_weight.value:.3g} instead of {expected_weight:.3g}: propensities are not those of "
             "the log, or the policy chooses arms in contexts where the log never does"
@@ -316,7 +316,7 @@ def _check_sample(log: WeightedRounds, round_terms: FloatArray, skewness: float)
     reasons = []
     n_rounds, weights = len(log.rewards), log.weights
     total_weight, heaviest_row = float(weights.sum()), int(weights.argmax())
-    if (effective_size := effective_sample_size(weights)) < _MIN_EFFECTIVE_ROUNDS:
+    if (effective_size := compute_effective_size(weights)) < _MIN_EFFECTIVE_ROUNDS:
         reasons.append(
             f"the effective sample is small: {effective_size:.0f} of {n_rounds} rounds; the interval may be too short, "
             "and a policy closer to the log's would be estimated better"

@@ -303,9 +303,13 @@ def _estimate_maximum_quantile(gains: FloatArray) -> float:
 
 def _compute_lower_limit(gain: MeanEstimate, quantile: float) -> float:
     """Return the lower limit of a gain. The correction for skewness may lower the limit but not raise it."""
-    return min(gain.compute_limit(-quantile), gain.value - quantile * gain.error) if gain.error > 0 else 0.0
+    return (
+        min(gain.compute_limit(-quantile), gain.value - quantile * gain.standard_error)
+        if gain.standard_error > 0
+        else 0.0
+    )
 
 
 def _build_evidence(gain: MeanEstimate, low: float, scores: FloatArray, best_arm: int, fraction: float) -> LogEvidence:
     """Return the evidence from a gain, its lower limit, the best arm's scores (n,), and the fraction of other arms."""
-    return LogEvidence(best_arm, float(scores.mean()), gain.value, gain.error, low, len(scores), fraction)
+    return LogEvidence(best_arm, float(scores.mean()), gain.value, gain.standard_error, low, len(scores), fraction)

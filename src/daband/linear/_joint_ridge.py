@@ -4,9 +4,10 @@ Li, Chu, Langford, Schapire: "A contextual-bandit approach to personalized news 
 context x with d features becomes [x / sqrt(d), 1]; an arm's vector ends with a 1. The features of a context with an arm
 are all products of the two, followed by one column per arm: 0.3 for this arm and 0 for the others. The coefficient of
 an arm's column is its *effect*, an intercept. So the mean reward of an arm with many rounds is learned from these
-rounds, and the mean reward of a new arm is predicted from its features. Contexts, arm features and their products
-contribute equally to the prior variance of a prediction. Full products with this scale were better than low-rank and
-hashed products on the development half of the data sets (benchmarks/records/split.json).
+rounds, and the mean reward of a new arm is predicted from its features. Standardised contexts x / sqrt(d) and the
+arms' vectors have norms of about 1, so contexts, arm features and their products contribute equally to the prior
+variance of a prediction. Full products with this scale were better than low-rank and hashed products on the development
+half of the data sets (benchmarks/records/split.json).
 
 Penalties are first equal for all coefficients. ``fit_penalties`` then estimates a penalty for the coefficients of
 contexts, of arm features and products, and of effects, and the variance of the noise, by maximising the marginal
@@ -77,49 +78,50 @@ def compute_arm_heads(
         indices: the index of each arm in the joint regression, (K,); -1 for a new arm, which has no effect.
         dim: the number of context features, d.
     """
-    c, m, is_known = dim + 1, vectors.shape[1], indices >= 0
-    p = c * m  # the number of products of c context columns and m arm features
-    arm_theta = vectors @ theta[:p].reshape(c, m).T
-    effects = _get_effect_indices(indices[is_known], p)
+    n_columns, n_arm_features, is_known = dim + 1, vectors.shape[1], indices >= 0
+    shape, n_products = (n_columns, n_arm_features), n_columns * n_arm_features
+    arm_theta = vectors @ theta[:n_products].reshape(shape).T
+    effects = _get_effect_indices(indices[is_known], n_products)
     arm_theta[is_known, -1] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return arm_theta, None
-    inverse_blocks = inverse[:p, :p].reshape(c, m, c, m).transpose(0, 2, 1, 3).reshape(c * c, -1)
+    inverse_blocks = inverse[:n_products, :n_products].reshape(*shape, *shape).transpose(0, 2, 1, 3)
     vector_products = (vectors[:, :, None] * vectors[:, None, :]).reshape(len(vectors), -1)
-    arm_inverses = (vector_products @ inverse_blocks.T).reshape(-1, c, c)
-    covariances = _EFFECT_SCALE * np.einsum("ijk,kj->ki", inverse[:p, effects].reshape(c, m, -1), vectors[is_known])
+    arm_inverses = (vector_products @ inverse_blocks.reshape(n_columns**2, -1).T).reshape(-1, n_columns, n_columns)
+    effect_columns = inverse[:n_products, effects].reshape(*shape, -1)
+    covariances = _EFFECT_SCALE * np.einsum("ijk,kj->ki", effect_columns, vectors[is_known])
     arm_inverses[is_known, :, -1] += covariances
     arm_inverses[is_known, -1, :] += covariances
     arm_inverses[is_known, -1, -1] += _EFFECT_SCALE**2 * inverse[effects, effects]
     return arm_theta, arm_inverses
 
 
-def score_one(
+def score_context(
     theta: FloatArray,
     inverse: FloatArray | None,
     context: FloatArray,
     vectors: FloatArray,
     indices: IntArray,
-    new_variance: float = 0.0,
+    new_effect_variance: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
     """Return means and variances (K,) for one row of ``append_one``, (d + 1,).
 
-    ``new_variance`` is the prior variance of the effect of an arm without rounds. Other arguments are as in
+    ``new_effect_variance`` is the prior variance of the effect of an arm without rounds. Other arguments are as in
     ``compute_arm_heads``.
     """
-    c, m, is_known = len(context), vectors.shape[1], indices >= 0
-    p = c * m  # the number of products of c context columns and m arm features
-    effects = _get_effect_indices(indices[is_known], p)
-    mean = vectors @ (context @ theta[:p].reshape(c, m))
+    n_columns, n_arm_features, is_known = len(context), vectors.shape[1], indices >= 0
+    n_products = n_columns * n_arm_features
+    effects = _get_effect_indices(indices[is_known], n_products)
+    mean = vectors @ (context @ theta[:n_products].reshape(n_columns, n_arm_features))
     mean[is_known] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return mean, np.zeros_like(mean)
-    context_inverse = (context @ inverse[:p].reshape(c, -1)).reshape(m, -1)
-    arm_inverse = context @ context_inverse[:, :p].reshape(m, c, m)
+    context_inverse = (context @ inverse[:n_products].reshape(n_columns, -1)).reshape(n_arm_features, -1)
+    arm_inverse = context @ context_inverse[:, :n_products].reshape(n_arm_features, n_columns, n_arm_features)
     variance = np.einsum("kj,kj->k", vectors @ arm_inverse, vectors)
     variance[is_known] += 2.0 * _EFFECT_SCALE * np.einsum("kj,jk->k", vectors[is_known], context_inverse[:, effects])
     variance[is_known] += _EFFECT_SCALE**2 * inverse[effects, effects]
-    variance[~is_known] += _EFFECT_SCALE**2 * new_variance
+    variance[~is_known] += _EFFECT_SCALE**2 * new_effect_variance
     return mean, np.maximum(variance, 0.0, out=variance)
 
 
@@ -128,18 +130,18 @@ def compute_joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
 
     ``vectors`` (K, m) are the vectors of the arms.
     """
-    (n_arms, m), c = vectors.shape, sums.dim
-    p = c * m  # the number of products of c context columns and m arm features
-    joint = RidgeSums(1, p + count_effects(n_arms))
+    (n_arms, n_arm_features), n_columns = vectors.shape, sums.dim
+    n_products = n_columns * n_arm_features
+    joint = RidgeSums(1, n_products + count_effects(n_arms))
     vector_products = (vectors[:, :, None] * vectors[:, None, :]).reshape(n_arms, -1)
-    products = (sums.gram.reshape(n_arms, -1).T @ vector_products).reshape(c, c, m, m).transpose(0, 2, 1, 3)
-    joint.gram[0, :p, :p] = products.reshape(p, p)
-    effects = _get_effect_indices(np.arange(n_arms), p)
-    effect_rows = _EFFECT_SCALE * (sums.gram[:, :, -1:] * vectors[:, None, :]).reshape(n_arms, p)
-    np.add.at(joint.gram[0, :, :p], effects, effect_rows)
-    joint.gram[0, :p, p:] = joint.gram[0, p:, :p].T
+    products = (sums.gram.reshape(n_arms, -1).T @ vector_products).reshape(n_columns, n_columns, n_arm_features, -1)
+    joint.gram[0, :n_products, :n_products] = products.transpose(0, 2, 1, 3).reshape(n_products, n_products)
+    effects = _get_effect_indices(np.arange(n_arms), n_products)
+    effect_rows = _EFFECT_SCALE * (sums.gram[:, :, -1:] * vectors[:, None, :]).reshape(n_arms, n_products)
+    np.add.at(joint.gram[0, :, :n_products], effects, effect_rows)
+    joint.gram[0, :n_products, n_products:] = joint.gram[0, n_products:, :n_products].T
     np.add.at(joint.gram[0], (effects, effects), _EFFECT_SCALE**2 * sums.gram[:, -1, -1])
-    joint.moment[0, :, :p] = np.einsum("krd,km->rdm", sums.moment, vectors).reshape(2, p)
+    joint.moment[0, :, :n_products] = np.einsum("krd,km->rdm", sums.moment, vectors).reshape(2, n_products)
     np.add.at(joint.moment[0].T, effects, _EFFECT_SCALE * sums.moment[:, :, -1])
     joint.counts[0] = sums.counts.sum()
     joint.reward_moments = sums.reward_moments
@@ -177,7 +179,7 @@ class JointHead:
         self._arm_weights: FloatArray = np.zeros(len(vectors))
 
     @property
-    def new_variance(self) -> float:
+    def new_effect_variance(self) -> float:
         """The prior variance of the coefficient of an arm's effect."""
         return self.noise_variance / float(self.penalties[2])
 
@@ -194,17 +196,19 @@ class JointHead:
         gram = regression.compute_gram(0)
         moment = (regression._moment[0, 0] - moments.centre * regression._moment[0, 1]) / moments.scale
         gram[np.diag_indices(regression.dim)] -= self.penalties[groups]
-        squares = (moments.squared_differences + n_rounds * (moments.mean - moments.centre) ** 2) / moments.scale**2
+        squared_differences = moments.squared_differences + n_rounds * (moments.mean - moments.centre) ** 2
+        reward_squares = squared_differences / moments.scale**2
         group_sizes = np.bincount(groups, minlength=3)
         for _ in range(_N_FIT_ITERATIONS):
             inverse = np.linalg.inv(gram + np.diag(self.penalties[groups]))
             theta = inverse @ moment
             degrees_of_freedom = group_sizes - self.penalties * np.bincount(groups, inverse.diagonal(), minlength=3)
-            theta_squares = np.bincount(groups, theta * theta, minlength=3)
-            residual_squares = max(squares - 2.0 * theta @ moment + theta @ gram @ theta, 1e-6 * squares, 1e-12)
+            theta_squares = np.maximum(np.bincount(groups, theta * theta, minlength=3), 1e-12)
+            residual_squares = reward_squares - 2.0 * theta @ moment + theta @ gram @ theta
+            residual_squares = max(residual_squares, 1e-6 * reward_squares, 1e-12)
             self.noise_variance = float(residual_squares / max(n_rounds - degrees_of_freedom.sum(), 1.0))
-            optima = self.noise_variance * np.maximum(degrees_of_freedom, 1e-9) / np.maximum(theta_squares, 1e-12)
-            old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optima / self.ridge, *_PENALTY_RANGE)
+            optimal_ratios = self.noise_variance * np.maximum(degrees_of_freedom, 1e-9) / theta_squares / self.ridge
+            old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optimal_ratios, *_PENALTY_RANGE)
             if np.abs(np.log(self.penalties / old_penalties)).max() < 0.05:
                 break
         regression._gram[0], regression._n_pending[0] = gram + np.diag(self.penalties[groups]), 0
@@ -213,8 +217,8 @@ class JointHead:
 
     def _get_penalty_groups(self) -> IntArray:
         """Return the index (F,) in ``penalties`` of each coefficient's penalty."""
-        m, groups = self.vectors.shape[1], np.full(self.statistics.dim, 2)
-        groups[: self._n_products] = np.arange(self._n_products) % m < m - 1
+        n_arm_features, groups = self.vectors.shape[1], np.full(self.statistics.dim, 2)
+        groups[: self._n_products] = np.arange(self._n_products) % n_arm_features < n_arm_features - 1
         return groups
 
     @property
@@ -236,7 +240,7 @@ class JointHead:
         if len(contexts) <= _MAX_SINGLE_ROWS:
             indices = np.arange(len(self.vectors))
             theta, inverse = self._get_regression(centre, with_bonuses)
-            scores = [score_one(theta, inverse, row, self.vectors, indices) for row in contexts]
+            scores = [score_context(theta, inverse, row, self.vectors, indices) for row in contexts]
             mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
         else:
             mean, variance = compute_ridge_scores(*self.compute_arm_regressions(centre, with_bonuses), contexts)
@@ -385,9 +389,9 @@ class JointHead:
         self._arm_weights = arm_weights
 
     def freeze(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
-        """Return copies of theta (1, F) and of its covariance (1, F, F) for ``append_one(x)``, x not scaled.
+        """Return the coefficients (1, F) and their covariance (1, F, F), for features of ``append_one(x)``.
 
-        Predictions are in the unit of ``moments``.
+        Contexts x are as given, not multiplied by ``_context_scale``. Predictions are in the unit of ``moments``.
         """
         factors = np.ones(self.statistics.dim)
         factors[: self.dim * self.vectors.shape[1]] = self._context_scale

@@ -1,6 +1,8 @@
-"""Estimate means with intervals that are valid for skewed terms. All estimates from logs use this module.
+"""Estimate means, with confidence intervals that stay valid for skewed samples.
 
-The sample mean of skewed terms is skewed itself. If one buyer in a hundred spends a lot, most samples have too few such
+All estimates from logs use this module.
+
+The mean of a skewed sample is skewed itself. If one buyer in a hundred spends a lot, most samples have too few such
 buyers, so the mean and the standard error of the sample are both too small. A normal interval is then too low. Hall's
 transformation ("On the removal of skewness by transformation", 1992) corrects the studentised mean for its estimated
 skewness. A studentised bootstrap has the same effect, but needs random draws.
@@ -32,13 +34,13 @@ class MeanEstimate(NamedTuple):
     #: The estimated mean.
     value: float
     #: The standard error.
-    error: float
-    #: The skewness of the estimate, which is the skewness of one term divided by the square root of their number.
+    standard_error: float
+    #: The skewness of the estimate, which is the skewness of one value divided by the square root of their number.
     skewness: float = 0.0
     #: The degrees of freedom of the standard error.
     dof: float = math.inf
 
-    def interval(self, confidence: float) -> tuple[float, float]:
+    def compute_interval(self, confidence: float) -> tuple[float, float]:
         """Return the lower and upper limit of the interval that contains the mean with probability ``confidence``."""
         if math.isinf(self.dof):  # the service runs without scipy
             quantile = NormalDist().inv_cdf(0.5 + 0.5 * confidence)
@@ -50,37 +52,37 @@ class MeanEstimate(NamedTuple):
 
     def compute_limit(self, quantile: float) -> float:
         """Return the estimate plus ``quantile`` standard errors, corrected for skewness."""
-        if not math.isfinite(self.error) or not math.isfinite(quantile):
+        if not math.isfinite(self.standard_error) or not math.isfinite(quantile):
             return math.copysign(math.inf, quantile)
         if abs(self.skewness) > _MIN_SKEWNESS:
             cube_root = float(np.cbrt(1.0 - self.skewness * (quantile + self.skewness / 6.0)))
             quantile = 3.0 * (1.0 - cube_root) / self.skewness
-        return self.value + quantile * self.error
+        return self.value + quantile * self.standard_error
 
     def plus(self, other: MeanEstimate) -> MeanEstimate:
         """Return the estimate of the sum of two means from independent samples."""
-        error = math.hypot(self.error, other.error)
-        third_moment = self.skewness * self.error**3 + other.skewness * other.error**3 if math.isfinite(error) else 0.0
-        skewness = third_moment / error**3 if error > 0 else 0.0
+        error = math.hypot(self.standard_error, other.standard_error)
+        third_moments = (estimate.skewness * estimate.standard_error**3 for estimate in (self, other))
+        skewness = sum(third_moments) / error**3 if 0 < error < math.inf else 0.0
         return MeanEstimate(self.value + other.value, error, skewness, min(self.dof, other.dof))
 
 
-def estimate_mean(terms: FloatArray) -> MeanEstimate:
-    """Return the estimated mean of independent terms (n,). With one term, the standard error is infinite."""
-    n, value = len(terms), float(terms.mean())
+def estimate_mean(values: FloatArray) -> MeanEstimate:
+    """Return the estimated mean of independent values (n,). With one value, the standard error is infinite."""
+    n, value = len(values), float(values.mean())
     if n < 2:
         return MeanEstimate(value, math.inf, 0.0, 0.0)
-    deviations = terms - value
+    deviations = values - value
     error = math.sqrt(float(deviations @ deviations) / (n - 1) / n)
     max_deviation = float(np.abs(deviations).max())
     if not max_deviation > 0.0 or not math.isfinite(error):
         return MeanEstimate(value, error, 0.0, n - 1.0)
-    scaled_terms = deviations / max_deviation  # cubes of large rewards would overflow
-    skewness = float((scaled_terms**3).mean()) / float((scaled_terms**2).mean()) ** 1.5 / math.sqrt(n)
+    scaled_deviations = deviations / max_deviation  # cubes of large rewards would overflow
+    skewness = float((scaled_deviations**3).mean()) / float((scaled_deviations**2).mean()) ** 1.5 / math.sqrt(n)
     return MeanEstimate(value, error, skewness, n - 1.0)
 
 
-def self_normalised_mean(rewards: FloatArray, weights: FloatArray) -> MeanEstimate:
+def estimate_weighted_mean(rewards: FloatArray, weights: FloatArray) -> MeanEstimate:
     """Return the weighted mean of rewards (n,), with the standard error of a ratio (Swaminathan, Joachims 2015)."""
     total_weight = float(weights.sum())
     if total_weight == 0.0:
@@ -89,7 +91,7 @@ def self_normalised_mean(rewards: FloatArray, weights: FloatArray) -> MeanEstima
     return estimate_mean(weights * (rewards - value) / weights.mean())._replace(value=value)
 
 
-def effective_sample_size(weights: FloatArray) -> float:
+def compute_effective_size(weights: FloatArray) -> float:
     """Return the number of equally weighted rounds that would have the same variance, (sum w)^2 / sum w^2 (Kish)."""
     squares = float(weights @ weights)
     return float(weights.sum()) ** 2 / squares if squares > 0 else 0.0
@@ -148,11 +150,11 @@ class LiftSequence:
             self._sum_pooled_squares += (reward - centre) ** 2 / (control_probability * (1.0 - control_probability))
         self._counts[in_control] += 1
         self._reward_sums[in_control] += reward
-        _, low, high = self.interval()
+        _, low, high = self.compute_lift()
         self.is_worse |= high < 0.0
         self.is_better |= low > 0.0
 
-    def interval(self) -> tuple[float, float, float]:
+    def compute_lift(self) -> tuple[float, float, float]:
         """Return the estimated lift and its lower and upper limit. Limits are infinite while a group is small."""
         n = self._n_terms
         if not n:

@@ -8,7 +8,7 @@ non-negative, sum to one, and minimise
 over the rounds so far (stacking: Breiman 1996; van der Laan, Polley and Hubbard 2007). The symbols are:
 
 * p_t are the predictions of all predictors in round t, and r_t is its reward.
-* v is the variance of rewards, or 1 if rewards are labels.
+* v is the variance of rewards; it is 1 if the policy does not standardise rewards, as for labels (0 and 1).
 * w_0 are the weights before the first round.
 * The factor 100 was chosen on the development half of the data sets (benchmarks/records/split.json).
 
@@ -37,7 +37,7 @@ import numpy as np
 from daband._arrays import AnyArray, FloatArray, IntArray, read_array
 
 #: The strength of the prior weights: the factor 100 of the formula above.
-_PRIOR_ROUNDS = 100.0
+_PRIOR_STRENGTH = 100.0
 #: Weights are computed again when the number of rounds has grown by a sixteenth.
 _UPDATE_DIVISOR = 16
 
@@ -57,7 +57,7 @@ class MixtureWeights:
         #: The sum of e_t e_t', (M, M).
         self._error_products: FloatArray = np.zeros((len(prior), len(prior)))
         #: The number of rounds when the weights were last computed.
-        self._updated_at = 0
+        self._n_rounds_at_update = 0
 
     def add(self, predictions: FloatArray, rewards: FloatArray, *, scale: float = 1.0) -> None:
         """Record the predictions (B, M) for rounds before they are learned, and the rewards (B,) of these rounds.
@@ -67,22 +67,24 @@ class MixtureWeights:
         errors = predictions - rewards[:, None]
         self._error_products += errors.T @ errors
         self.n_rounds += len(rewards)
-        if self.n_rounds - self._updated_at < max(1, self._updated_at // _UPDATE_DIVISOR):
+        if self.n_rounds - self._n_rounds_at_update < max(1, self._n_rounds_at_update // _UPDATE_DIVISOR):
             return
-        self._updated_at = self.n_rounds
-        gram = self._error_products / (scale * scale) + _PRIOR_ROUNDS * np.eye(len(self.prior))
-        self.weights = solve_on_simplex(gram, _PRIOR_ROUNDS * self.prior)
+        self._n_rounds_at_update = self.n_rounds
+        gram = self._error_products / (scale * scale) + _PRIOR_STRENGTH * np.eye(len(self.prior))
+        self.weights = solve_on_simplex(gram, _PRIOR_STRENGTH * self.prior)
 
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
-        round_counts = np.array([self.n_rounds, self._updated_at], np.int64)
+        round_counts = np.array([self.n_rounds, self._n_rounds_at_update], np.int64)
         return {"weights": self.weights, "errors": self._error_products, "rounds": round_counts}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         self.weights = read_array(state, "weights", self.weights)
         self._error_products = read_array(state, "errors", self._error_products)
-        self.n_rounds, self._updated_at = (int(count) for count in read_array(state, "rounds", np.zeros(2, np.int64)))
+        self.n_rounds, self._n_rounds_at_update = (
+            int(count) for count in read_array(state, "rounds", np.zeros(2, np.int64))
+        )
         if not ((self.weights >= 0).all() and abs(self.weights.sum() - 1.0) < 1e-9):
             raise ValueError("weights must be >= 0 and sum to 1")
 

@@ -1,6 +1,6 @@
 """Compute principal components of contexts with many dimensions, in a few passes and with little memory.
 
-``PCA`` is the transform that users fit. ``PcaStep`` is the fitted transform for one domain, which files contain.
+``PCA`` is the transform that users fit. ``PcaStep`` is the fitted transform for one domain, which saved files store.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ quantiles of the contexts (Gorishniy, Rubachev and Babenko, "On embeddings for n
 learning", 2022). The coefficient of a feature is the rise of the fitted function over a piece, so a ridge penalty
 prefers functions that change little. Beyond the outer knots, the function is constant.
 
-``Piecewise`` is the transform that users fit. ``PiecewiseStep`` is the fitted transform for one domain, which files
-contain. ``fit_ramps`` fits a step to one table.
+``Piecewise`` is the transform that users fit. ``PiecewiseStep`` is the fitted transform for one domain, which saved
+files store. ``fit_ramps`` fits a step to one table.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MAX_FEATURES = 128
 _MAX_PIECES = 8
 #: Approximate maximum number of contexts per domain from which knots are computed.
 _MAX_ROWS = 4096
-#: Knots are rounded to a grid with this many points per standard deviation. So files do not contain training values,
-#: and pieces have a minimum length.
+#: Knots are rounded to a grid with this many points per standard deviation. This keeps exact training values out
+#: of files, and gives every piece a minimum length.
 _GRID_POINTS_PER_DEVIATION = 1024.0
 #: The names of the arrays of a ``PiecewiseStep``.
 PIECEWISE_ARRAY_NAMES = "column", "start", "width", "centre", "scale"
@@ -111,7 +111,7 @@ class Piecewise:
     quantiles of the contexts of all domains. A column with two values has one piece. Other columns have at most eight
     pieces, and fewer if there would be more than 128 features, but at least one. Together, the features of a column
     have the same variance as the column after ``Standardise``. The number of features depends only on the number of
-    columns; features that no piece uses are 0.
+    columns; the remaining features are 0.
 
     Args:
         by_domain: True, or the indices of columns, to standardise by domain; see ``Standardise``.
@@ -149,15 +149,16 @@ class Piecewise:
         standardise = Standardise(by_domain=self.by_domain).fit(*samples)
         steps = [standardise.get_step(domain) for domain in range(len(samples) if standardise.by_domain else 1)]
         steps_and_samples = [(steps[min(i, len(steps) - 1)], rows) for i, rows in enumerate(samples) if len(rows)]
-        rows = np.concatenate([step(sample)[:, :-1] / step.scale for step, sample in steps_and_samples])
-        has_many_values = ((rows > rows.min(axis=0)) & (rows < rows.max(axis=0))).any(axis=0)
-        n_features = self.n_features((dim,)) - 1
-        n_available = n_features - int((~has_many_values).sum())
+        z_scores = np.concatenate([step(sample)[:, :-1] / step.scale for step, sample in steps_and_samples])
+        has_many_values = ((z_scores > z_scores.min(axis=0)) & (z_scores < z_scores.max(axis=0))).any(axis=0)
+        n_ramps = self.n_features((dim,)) - 1
+        n_available = n_ramps - int((~has_many_values).sum())
         max_pieces = max(1, min(_MAX_PIECES, n_available // max(1, int(has_many_values.sum()))))
-        pieces = [_fit_pieces(rows[:, column], max_pieces if has_many_values[column] else 1) for column in range(dim)]
+        piece_limits = np.where(has_many_values, max_pieces, 1)
+        pieces = [_fit_pieces(z_scores[:, column], piece_limits[column]) for column in range(dim)]
         columns = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
         starts, widths, centres, scales = np.concatenate(pieces, axis=1)
-        padding = (0, n_features - len(columns))  # features without a ramp are 0
+        padding = (0, n_ramps - len(columns))  # features without a ramp are 0
         columns, starts, centres, scales = (np.pad(array, padding) for array in (columns, starts, centres, scales))
         widths, scales = np.pad(widths, padding, constant_values=1.0), scales * get_feature_scale(dim)
         self._steps = [

@@ -47,7 +47,7 @@ from daband.serving._frozen_policy import FrozenParts, Member
 def freeze_head(head: RidgeHead | JointHead, moments: RewardMoments, **settings: Any) -> Member:
     """Return a frozen copy of the regressions of ``head``. ``settings`` are other arguments of ``Member``."""
     if isinstance(head, JointHead):
-        settings |= {"vectors": head.vectors, "new_variance": head.new_variance}
+        settings |= {"vectors": head.vectors, "new_effect_variance": head.new_effect_variance}
     return Member(*head.freeze(moments), **settings)
 
 

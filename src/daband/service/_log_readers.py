@@ -182,7 +182,7 @@ class RewardSums:
     def estimate_difference(self) -> MeanEstimate:
         """Return the mean reward of the played arms minus the mean reward of the other policy, on the same rounds."""
         sums, n, played_mean, other_mean = self.sums, self.n, self.estimate_mean(0), self.estimate_mean(1)
-        if not math.isfinite(other_mean.error):
+        if not math.isfinite(other_mean.standard_error):
             return MeanEstimate(math.nan, math.inf)
         # v and u are the means of the played arms and of the other policy. The next three sums are the sums of squares
         # and of products of the terms r - v and w (r - u).
@@ -288,7 +288,7 @@ class Statistics:
 
         The verdict is "worse" or "better" once that is proven, otherwise "".
         """
-        value, low, high = (number if math.isfinite(number) else None for number in self.lift.interval())
+        value, low, high = (number if math.isfinite(number) else None for number in self.lift.compute_lift())
         verdict = "worse" if self.lift.is_worse else "better" if self.lift.is_better else ""
         n_policy, n_control = self.lift.counts
         return {"value": value, "low": low, "high": high, "policy": n_policy, "control": n_control, "verdict": verdict}
@@ -298,7 +298,7 @@ class Statistics:
         counts, arm_names, uplift = self._counts, self.deployed.arm_names, self._weighted_sums.estimate_difference()
         n_rewarded = counts["given"] + counts["defaulted"]
         if self.settings.mode == "apprentice":
-            uplift = MeanEstimate(-uplift.value, uplift.error)
+            uplift = MeanEstimate(-uplift.value, uplift.standard_error)
         model_limits = {number: _to_limits(sums.estimate_mean()) for number, sums in self._model_sums.items()}
         return {
             "time": now,
@@ -347,7 +347,7 @@ class Statistics:
 
 def _to_limits(estimate: MeanEstimate) -> dict[str, float | None]:
     """Return the value, lower and upper limit of an estimate, in JSON types. Numbers that are not finite are None."""
-    if not (math.isfinite(estimate.value) and math.isfinite(estimate.error)):
+    if not (math.isfinite(estimate.value) and math.isfinite(estimate.standard_error)):
         return {"value": estimate.value if math.isfinite(estimate.value) else None, "low": None, "high": None}
-    low, high = estimate.interval(_CONFIDENCE)
+    low, high = estimate.compute_interval(_CONFIDENCE)
     return {"value": estimate.value, "low": low, "high": high}

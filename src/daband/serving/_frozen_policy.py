@@ -21,7 +21,7 @@ from daband._image_layout import ImageLayout, find_image_layout, to_channels_fir
 from daband._table_transform import TableTransform
 from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import DrawFunction, Exploration, Scaling, draw_fresh, make_seeded_draw
-from daband.linear._joint_ridge import append_one, compute_arm_heads, count_effects, count_features, score_one
+from daband.linear._joint_ridge import append_one, compute_arm_heads, count_effects, count_features, score_context
 from daband.linear._kernels import make_draw_key
 from daband.linear._primal_ridge import compute_ridge_scores, mix_scores
 from daband.linear._standardise import StandardiseStep
@@ -77,7 +77,7 @@ class Member:
     #: The factors of each arm's prediction and bonus, (2, K), in a mixture that also has regressions per arm.
     arm_factors: FloatArray | None = None
     #: The prior variance of the effect of an arm without rounds.
-    new_variance: float = 0.0
+    new_effect_variance: float = 0.0
     #: The coefficients of an arm without rounds, (d,); None if its prediction is 0. It is not used with arm vectors.
     new_theta: FloatArray | None = None
 
@@ -211,7 +211,7 @@ class Member:
         if inverse.size:
             inverse = np.pad(inverse, ((0, 0), (0, n_new_effects), (0, n_new_effects)))
             new_effects = np.arange(self.dimension, self.dimension + n_new_effects)
-            inverse[0, new_effects, new_effects] = self.new_variance
+            inverse[0, new_effects, new_effects] = self.new_effect_variance
         return replace(self, theta=theta, inverse=inverse, vectors=vectors, arm_factors=arm_factors)
 
     def score_arms(self, rows: AnyArray, indices: IntArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -225,7 +225,7 @@ class Member:
             return np.where(indices < 0, new_mean, mean[:, indices]), np.where(indices < 0, 0.0, bonus[:, indices])
         inverse = self.inverse[0] if self.inverse.size else None
         scores = [
-            score_one(self.theta[0], inverse, row, vectors, indices, self.new_variance)
+            score_context(self.theta[0], inverse, row, vectors, indices, self.new_effect_variance)
             for row in append_one(self.compute_features(rows))
         ]
         mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
@@ -726,7 +726,7 @@ class FrozenPolicy:
                     "bonus_weight": member.bonus_weight,
                     "constant": member.is_constant,
                     "joint": member.vectors is not None,
-                    "new_variance": member.new_variance,
+                    "new_variance": member.new_effect_variance,
                     "transform": None if member.transform is None else member.transform.settings(),
                     "network": None if member.network is None else dict(member.network.settings),
                 }
@@ -774,7 +774,7 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
             network=None if network is None else load_network(network, drop_prefix("network/", member_arrays)),
             is_constant=bool(fields["constant"]), arm_factors=member_arrays.get("arm_factors"),
             vectors=catalogue.vectors if catalogue is not None and fields.get("joint") else None,
-            new_variance=float(fields.get("new_variance", 0.0)), new_theta=member_arrays.get("new_theta"),
+            new_effect_variance=float(fields.get("new_variance", 0.0)), new_theta=member_arrays.get("new_theta"),
         )  # fmt: skip
         members.append(member)
     centre, scale = header["reward_unit"]
