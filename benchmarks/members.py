@@ -22,7 +22,7 @@ import numpy as np
 from machine import commit
 
 import daband
-from daband.domains._registry import data_directory
+from daband.domains._registry import get_data_directory
 from daband.trust._choose import compute_mean_entropy
 
 HANDWRITTEN = ("mnist", "usps", "semeion")
@@ -35,7 +35,7 @@ def load(name: str) -> Any:
     if "-" in name:
         source, target = name.split("-")
         return daband.domains.load("handwritten", source=source, target=target)
-    packed = data_directory() / f"{name}.npz"
+    packed = get_data_directory() / f"{name}.npz"
     if not packed.exists():
         return daband.domains.load(name)
     with np.load(packed) as parts:

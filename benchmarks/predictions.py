@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import daband
-from daband.domains._registry import data_directory
+from daband.domains._registry import get_data_directory
 from daband.evaluation._source_rounds import sample_evenly
 from daband.training._loop import choose_training_budget, train_candidates
 from daband.trust._choose import Candidate, default_candidates
@@ -41,7 +41,7 @@ def list_data_sets(names: list[str]) -> Iterator[tuple[str, str]]:
 
     for name in names:
         if name == MORE_TABLES:
-            for path in sorted(data_directory().joinpath(MORE_TABLES).glob("*.csv.gz")):
+            for path in sorted(get_data_directory().joinpath(MORE_TABLES).glob("*.csv.gz")):
                 yield MORE_TABLES, path.name.removesuffix(".csv.gz")
         else:
             for kind, kind_names in ({name: KINDS[name]} if name in KINDS else read_split(name)).items():
@@ -70,7 +70,7 @@ def load_more_table(name: str) -> Any:
     """Return one of the tables with larger shifts; half of the target's rows are for the evaluator."""
     import polars as pl
 
-    frame = pl.read_csv(data_directory() / MORE_TABLES / f"{name}.csv.gz", infer_schema_length=None)
+    frame = pl.read_csv(get_data_directory() / MORE_TABLES / f"{name}.csv.gz", infer_schema_length=None)
     source, target = (frame.filter(pl.col("domain") == role).drop("domain") for role in ("source", "target"))
     target = target.sample(fraction=1.0, shuffle=True, seed=0)
     context = [column for column in source.columns if column != "arm"]

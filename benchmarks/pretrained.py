@@ -23,7 +23,7 @@ import numpy as np
 from machine import commit
 
 import daband
-from daband.domains._registry import data_directory
+from daband.domains._registry import get_data_directory
 from daband.policies import policies
 from daband.policies._pair_defaults import choose_transform
 from daband.training._loop import choose_training_budget
@@ -52,9 +52,9 @@ def _paths(name: str) -> list[tuple[Path, int, str]]:
     from daband.domains.datasets._research import _EMOJI_GROUPS, _get_motif
 
     if name.startswith("signs"):
-        files = sorted((data_directory() / "signs" / name.removeprefix("signs_")).glob("*/*.png"))
+        files = sorted((get_data_directory() / "signs" / name.removeprefix("signs_")).glob("*/*.png"))
         return [(file, int(file.parent.name), file.parent.name + file.stem.split("_")[0]) for file in files]
-    root = data_directory() / "node_modules" / f"emoji-datasource-{name}"
+    root = get_data_directory() / "node_modules" / f"emoji-datasource-{name}"
     listed = [emoji for emoji in json.loads((root / "emoji.json").read_text()) if emoji["category"] in _EMOJI_GROUPS]
     return [
         (
@@ -100,7 +100,7 @@ def load(folder: Path | None, name: str, seed: int) -> Any:
     """Return a pair: all of the source, and the target in halves that have no group in common."""
     rng, parts = np.random.default_rng(seed), []
     for domain in name.split("-"):
-        path = data_directory() / "office31_features" if domain in OFFICE else folder
+        path = get_data_directory() / "office31_features" if domain in OFFICE else folder
         assert path is not None, "--features is needed for signs and emoji"
         with np.load(path / f"{domain}.npz") as file:
             halves = ("",) if "x" in file else ("_train", "_test")

@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from daband.domains._registry import check_data, data_directory, get_cache_directory, pairs
+from daband.domains._registry import check_data, get_cache_directory, get_data_directory, pairs
 from daband.errors import InvalidInput
 
 
@@ -53,7 +53,7 @@ def test_one_ordered_pair_needs_only_its_own_files(places):
 
 def test_directories_follow_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("DABAND_DATA")
-    assert data_directory() == tmp_path / "cache" / "data"
+    assert get_data_directory() == tmp_path / "cache" / "data"
     monkeypatch.delenv("DABAND_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert get_cache_directory() == tmp_path / "daband"

@@ -1,4 +1,4 @@
-"""Define the record of a finished run and the metric of methods, and compare methods by paired tests.
+"""Define the record of a finished run and the metric of a comparison, and compare methods by paired tests.
 
 All methods with the same seed see the same contexts in the same order and get rewards from the same draws. Therefore
 ``compare_paired`` compares results seed by seed, so that the effect of the seed cancels in the difference.
@@ -43,9 +43,9 @@ class Metric:
     #: Name in tables.
     name: str
 
-    def count_decimals(self, *values: float | None, significant: int = 3) -> int:
-        """Return the number of decimals for printing ``values``: ``significant`` for accuracies, else by magnitude."""
-        return significant if self is TARGET_ACCURACY else count_decimals(*values, significant=significant)
+    def count_decimals(self, *values: float | None, n_digits: int = 3) -> int:
+        """Return the number of decimals for printing ``values``: ``n_digits`` for accuracies, else by magnitude."""
+        return n_digits if self is TARGET_ACCURACY else count_decimals(*values, n_digits=n_digits)
 
 
 #: The fraction of target contexts with the right arm.
@@ -60,12 +60,12 @@ def choose_metric(records: Sequence[Record]) -> Metric:
     return TARGET_ACCURACY if is_one_hot else TARGET_VALUE
 
 
-def count_decimals(*values: float | None, significant: int = 3) -> int:
-    """Return the number of decimals with which the largest of these numbers has ``significant`` digits."""
+def count_decimals(*values: float | None, n_digits: int = 3) -> int:
+    """Return the number of decimals with which the largest of these numbers has ``n_digits`` significant digits."""
     largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
     if largest == 0.0:
-        return significant
-    return max(0, min(12, significant - 1 - math.floor(math.log10(largest))))
+        return n_digits
+    return max(0, min(12, n_digits - 1 - math.floor(math.log10(largest))))
 
 
 def group_by(items: Iterable[ItemT], key: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:

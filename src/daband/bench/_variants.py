@@ -1,5 +1,6 @@
-"""Run the paper's ablation of the terms R, P and D.
+"""List the runs of the ablation of DABand's loss terms R, P and D, and compute its table.
 
+The ablation is that of the DABand paper (Wang, Huo, Wang: "Towards Domain Adaptive Neural Contextual Bandits", 2025).
 R is the regression error, P the predicted reward, D the divergence. DABand adds these three to Neural-LinUCB. Without
 them (``none``), it equals Neural-LinUCB with the same recipe, bit for bit. In the paper, D is the adversarial term. In
 the recipe "default-rpd", D also contains the terms ``target_diversity`` and ``pseudo_labels``.
@@ -28,12 +29,12 @@ class AblationRow:
     summary: MethodSummary
     #: Name of the recipe.
     base: str
-    #: Letters of the terms that are kept.
+    #: Letters of the terms that are kept, for example "RP"; "none" if no term is.
     letters: str
     #: The test of this combination minus the full method; None for the full method, or if they have no seed in common.
     paired_test: PairedTest | None
     #: The p-value with Holm's correction over the combinations of this base and pair; None without a test.
-    p_holm: float | None
+    holm_p_value: float | None
 
 
 def list_ablation_runs(
@@ -41,8 +42,8 @@ def list_ablation_runs(
 ) -> list[RunSpec]:
     """Return all eight combinations on each base, with method "daband" and variant ``base:letters``.
 
-    The experiment's settings for DABand apply. A changed recipe in them replaces the base with the same name, and
-    other bases stay unchanged.
+    The experiment's settings for DABand apply. If they change a recipe, the change applies to the base of that name
+    only.
     """
     for base in bases:
         if base not in ABLATION_BASES:
@@ -78,18 +79,19 @@ def compute_ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
     groups = group_by(ablation_records, lambda record: (record["pair"], record["variant"].partition(":")[0]))
     for (_, base), base_records in groups.items():
         metric = choose_metric(base_records)
-        summary_by_letters = {row.variant.partition(":")[2]: row for row in summaries.summarise(base_records)}
-        run_letters = [letters for letters in ABLATION_LETTERS if letters in summary_by_letters]
+        base_summaries = summaries.summarise(base_records)
+        summary_by_letters = {summary.variant.partition(":")[2]: summary for summary in base_summaries}
+        available_letters = [letters for letters in ABLATION_LETTERS if letters in summary_by_letters]
         scores = {
             letters: summaries.compute_scores_by_seed(base_records, summary_by_letters[letters].key, metric)
-            for letters in run_letters
+            for letters in available_letters
         }
         full_scores = scores.get(all_letters, {})
-        all_tests = {letters: summaries.compare_seeds(scores[letters], full_scores) for letters in run_letters}
+        all_tests = {letters: summaries.compare_seeds(scores[letters], full_scores) for letters in available_letters}
         tests = {letters: test for letters, test in all_tests.items() if letters != all_letters and test is not None}
         p_values = dict(zip(tests, adjust_holm([test.p_value for test in tests.values()]), strict=True))
-        for letters in run_letters:
+        for letters in available_letters:
             p_value = float(p_values.get(letters, math.nan))
-            p_holm = None if math.isnan(p_value) else p_value
-            rows.append(AblationRow(summary_by_letters[letters], base, letters, tests.get(letters), p_holm))
+            holm_p_value = None if math.isnan(p_value) else p_value
+            rows.append(AblationRow(summary_by_letters[letters], base, letters, tests.get(letters), holm_p_value))
     return rows

@@ -48,7 +48,7 @@ from daband.cli._shared import (
     suggest_report,
 )
 from daband.cli._trust import assess_command, audit_command, choose_command
-from daband.domains._registry import check_data, data_directory, pairs
+from daband.domains._registry import check_data, get_data_directory, pairs
 from daband.errors import DabandError
 
 #: Colour of each state of a data file.
@@ -292,7 +292,7 @@ def list_pairs_command(
     console.print(table)
     if n_hidden:
         console.print(f"and {n_hidden} ordered pairs such as amazon/books-dvd, listed with --all", style="dim")
-    print_line(f"data directory: {data_directory()}", style="dim")
+    print_line(f"data directory: {get_data_directory()}", style="dim")
 
 
 @data_app.command("check")
@@ -305,7 +305,7 @@ def check_data_command(
     """
     pair_names = names or [name for name in pairs.names() if "/" not in name and pairs.get(name).resources]
     has_damage = False
-    print_line(f"data directory: {data_directory()}", style="dim")
+    print_line(f"data directory: {get_data_directory()}", style="dim")
     for name in pair_names:
         statuses = list(check_data(name))
         console.print(f"[bold]{name}[/bold]")

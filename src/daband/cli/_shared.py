@@ -183,7 +183,7 @@ def _describe_result(record: Mapping[str, Any]) -> str:
     else:
         metric = choose_metric([dict(record)])
         name, score = metric.name, record[metric.field]
-        decimals = metric.count_decimals(score, significant=4)
+        decimals = metric.count_decimals(score, n_digits=4)
     return f"{name} unknown" if score is None else f"{name} {score:.{decimals}f}"
 
 

@@ -1,4 +1,4 @@
-"""Register pairs by name, load them, and find the data files that they need.
+"""Register pairs of a source and a target domain by name, load them, and find the data files that they need.
 
 ``register_pair`` registers a function, and ``load`` calls it. The functions after them find and check files in the data
 directory.
@@ -69,7 +69,7 @@ class PairEntry:
     resources: tuple[Resource, ...] = ()
 
     def resolve_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Check the options. Return them, with the values that depend on the files on this machine."""
+        """Check the options, and return them. Options that depend on local files get their values on this machine."""
         self.check_options(options)
         return dict(options) if self.resolve is None else self.resolve(dict(options))
 
@@ -134,7 +134,7 @@ def load(name: str, **options: Any) -> Pair:
 # The data directory is filled by the user, and may be shared and read-only. daband writes only to the cache folder.
 
 
-def data_directory() -> Path:
+def get_data_directory() -> Path:
     """Return the folder with downloaded data, which need not exist.
 
     It is the value of the environment variable ``DABAND_DATA``, or else ``data`` in the cache folder.
@@ -155,7 +155,7 @@ def allocate_array(shape: tuple[int, ...], dtype: Any) -> AnyArray:
 
 def find_data(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:
     """Return the first of these paths that exists below ``directory``, by default the data directory, or None."""
-    root = data_directory() if directory is None else directory
+    root = get_data_directory() if directory is None else directory
     return next((root / candidate for candidate in candidates if (root / candidate).exists()), None)
 
 
@@ -169,7 +169,7 @@ def require_data(candidates: Sequence[str], *, pair: str) -> Path:
         matching_resources = (resource for known_path, resource in resource_paths if known_path.startswith(prefixes))
         hint = next((f"To get it, {resource.instructions}. " for resource in matching_resources), "")
         raise DataError(
-            f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {hint}"
+            f"{pair} needs {' or '.join(candidates)} below the data directory {get_data_directory()}. {hint}"
             f"`daband data check {pair}` lists the files it needs; set DABAND_DATA to use another directory"
         )
     return path
@@ -191,7 +191,7 @@ def check_data(name: str) -> Iterator[ResourceStatus]:
     for resource in pairs.get(name).resources:
         path = find_data(resource.paths)
         if path is None:
-            yield ResourceStatus(resource, "missing", data_directory() / resource.paths[0])
+            yield ResourceStatus(resource, "missing", get_data_directory() / resource.paths[0])
         else:
             yield ResourceStatus(resource, "there" if _is_complete(path, resource) else "damaged", path)
 

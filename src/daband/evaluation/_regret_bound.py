@@ -1,9 +1,11 @@
 """Compute the observable terms of the bound on the target regret during training.
 
-    R_T <= R_S + 2 eps_S + N d + predicted rewards + C + psi
+    R_T <= R_S + 2 eps_S + N d + P_T + P_S + C + psi
 
 R_S and R_T are the regrets in source and target, eps_S is the error of predicted source rewards, N the number of
-rounds, d the divergence of the domains, C the exploration term and psi the error of the best common predictor.
+rounds, d the divergence of the domains, C the exploration term and psi the error of the best common predictor. P_T is
+the sum of the chosen arms' predicted rewards in the target, and P_S the sum over wrong arms in the source. The bound is
+from the DABand paper (Wang, Huo, Wang: "Towards Domain Adaptive Neural Contextual Bandits", 2025).
 
 The divergence d is estimated from the discriminator's accuracy. C contains the bonus of the best arm, which is unknown,
 so twice the largest bonus of any arm is used instead. psi is omitted, because it needs target rewards, which only the
@@ -39,9 +41,9 @@ class BoundTerms:
     regression_error: float | None
     #: Divergence of the domains, N d.
     divergence: float | None
-    #: The sum of predicted rewards of the arms chosen in the target.
+    #: The sum of predicted rewards of the arms chosen in the target, P_T.
     predicted_reward_target: float | None
-    #: The sum of predicted rewards of the wrong arms chosen in the source.
+    #: The sum of predicted rewards of the wrong arms chosen in the source, P_S.
     predicted_reward_source: float | None
     #: Exploration term C, computed from twice the largest bonus of any arm.
     exploration: float | None
@@ -83,18 +85,18 @@ def compute_bound_terms(
         source_regret: the sum of expected regrets; None if it is not known.
     """
     n_rounds = len(source_decisions.arm)
-    error_weights = np.asarray(choice_errors, np.float64)
+    choice_errors = np.asarray(choice_errors, np.float64)
     source_means = _get_chosen_means(source_decisions)
     target_scale = n_rounds / len(target_decisions.arm)  # scales a sum over M target contexts to a sum over N rounds
     exploration = target_scale * float(2 * target_decisions.bonus.max(axis=1).sum())
-    exploration += float(error_weights @ (2 * source_decisions.bonus.max(axis=1)))
+    exploration += float(choice_errors @ (2 * source_decisions.bonus.max(axis=1)))
     return BoundTerms(
         rounds=n_rounds,
         source_regret=None if source_regret is None or math.isnan(source_regret) else source_regret,
         regression_error=2 * float(np.abs(rewards - source_means).sum()),
         divergence=None if divergence is None else n_rounds * divergence,
         predicted_reward_target=target_scale * float(np.abs(_get_chosen_means(target_decisions)).sum()),
-        predicted_reward_source=float(error_weights @ np.abs(source_means)),
+        predicted_reward_source=float(choice_errors @ np.abs(source_means)),
         exploration=alpha * exploration,
     )
 

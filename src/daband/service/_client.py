@@ -42,7 +42,7 @@ class ServiceDecision:
     propensity: float
     #: The number of the model that decided.
     model: int
-    #: The mode of the service, or "control" or "fallback" if the incumbent's arm is played.
+    #: "online" or "apprentice", the mode of the service; "control" or "fallback" if the incumbent's arm is played.
     mode: str
     #: True if an earlier call had the same event id. The decision is that of the first call.
     repeated: bool

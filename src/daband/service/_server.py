@@ -100,8 +100,8 @@ def build_uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Co
 def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
     """Return uvicorn's HTTP protocol with a time limit for incoming requests and a limit on connections.
 
-    uvicorn has neither limit. It checks ``limit_concurrency`` when the header of a request is complete, and its
-    keep-alive timeout ends with the first byte of a request. So a client that sends an incomplete request would keep a
+    uvicorn has neither limit. It checks ``limit_concurrency`` when the header of a request is complete, and it stops
+    its keep-alive timer at the first byte of a request. So a client that sends an incomplete request would keep a
     file descriptor for ever. Here a request must arrive within ``limits.request_seconds``. A connection above the limit
     replaces the connection that has waited longest for a request. If all others are busy, the new one is closed.
     """

@@ -89,7 +89,7 @@ def test_an_ablation_runs_resumes_and_is_tested_by_seed(small, tmp_path):
         expected = compare_paired(*([score[kind, seed] for seed in (0, 1)] for kind in (letters, "RPD")))
         assert rows[letters].paired_test == expected
         tests.append(expected.p_value)
-    assert [rows[letters].p_holm for letters in kept[:-1]] == adjust_holm(tests)
+    assert [rows[letters].holm_p_value for letters in kept[:-1]] == adjust_holm(tests)
 
 
 def record(letters, seed, accuracy, base="paper"):
@@ -107,20 +107,20 @@ def test_the_family_of_the_correction_is_the_base():
     rows = compute_ablation_rows(records)
     for base in BASES:
         mine = [row for row in rows if row.base == base and row.paired_test]
-        assert [row.p_holm for row in mine] == adjust_holm([row.paired_test.p_value for row in mine])
+        assert [row.holm_p_value for row in mine] == adjust_holm([row.paired_test.p_value for row in mine])
         assert len(mine) == 7
 
 
 def test_what_is_missing_is_left_out():
     rows = {row.letters: row for row in compute_ablation_rows([record("R", 0, 0.5), record("RPD", 1, 0.7)])}
     assert rows["R"].paired_test is None  # no seed in common
-    assert rows["R"].p_holm is None
+    assert rows["R"].holm_p_value is None
     single = compute_ablation_rows(
         [record("R", 0, 0.5), record("RPD", 0, 0.7), {**record("x", 0, 1.0), "variant": "default"}]
     )
     assert [row.letters for row in single] == ["R", "RPD"]
     assert math.isnan(single[0].paired_test.p_value)
-    assert single[0].p_holm is None
+    assert single[0].holm_p_value is None
 
 
 def test_an_ablation_without_target_labels_has_no_score():

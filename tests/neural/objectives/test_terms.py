@@ -10,8 +10,8 @@ import torch
 from daband.errors import InvalidInput
 from daband.neural.objectives._objective import Objective, Weight
 from daband.neural.objectives._source_losses import (
-    compute_cross_entropy_regret,
-    compute_squared_regret,
+    compute_cross_entropy_loss,
+    compute_squared_loss,
     find_known_rewards,
 )
 from daband.neural.objectives._target_predictions import compute_diversity_loss, compute_pseudo_label_loss
@@ -37,7 +37,7 @@ def test_squared_regret_by_hand(feedback):
         everything = feedback == "one_hot" and reward == 1
         arms = range(K) if everything else [int(arm)]
         expected.append(sum(float(predicted[a] - (reward if a == arm else 0)) ** 2 for a in arms))
-    value = compute_squared_regret(batch.predictions, batch.arms, batch.rewards, feedback=feedback)
+    value = compute_squared_loss(batch.predictions, batch.arms, batch.rewards, feedback=feedback)
     assert float(value) == pytest.approx(np.mean(expected))
 
 
@@ -49,7 +49,7 @@ def test_cross_entropy_by_hand():
         -math.log(row[arm]) if reward == 1 else -math.log(1 - row[arm])
         for row, arm, reward in zip(probabilities, batch.arms.tolist(), batch.rewards.tolist(), strict=True)
     ]
-    value = compute_cross_entropy_regret(batch.predictions, batch.arms, batch.rewards, feedback="one_hot", scale=10.0)
+    value = compute_cross_entropy_loss(batch.predictions, batch.arms, batch.rewards, feedback="one_hot", scale=10.0)
     assert float(value) == pytest.approx(np.mean(expected))
 
 
@@ -58,7 +58,7 @@ def test_cross_entropy_of_graded_rewards_is_least_at_the_reward():
 
     def loss(p):
         predicted = torch.tensor([[p, 0.0]])
-        return float(compute_cross_entropy_regret(predicted, arm, reward, feedback="bandit", scale=10.0))
+        return float(compute_cross_entropy_loss(predicted, arm, reward, feedback="bandit", scale=10.0))
 
     best = 0.5 + math.log(0.7 / 0.3) / 10
     assert loss(best) < min(loss(best - 0.05), loss(best + 0.05))
@@ -66,9 +66,7 @@ def test_cross_entropy_of_graded_rewards_is_least_at_the_reward():
 
 def test_who_is_sure_of_a_wrong_arm_is_told_in_full():
     predicted = torch.tensor([[50.0, 0.0, 0.0]], requires_grad=True)
-    loss = compute_cross_entropy_regret(
-        predicted, torch.tensor([0]), torch.tensor([0.0]), feedback="one_hot", scale=10.0
-    )
+    loss = compute_cross_entropy_loss(predicted, torch.tensor([0]), torch.tensor([0.0]), feedback="one_hot", scale=10.0)
     loss.backward()
     assert loss.item() == pytest.approx(500 - math.log(2))
     assert predicted.grad[0].tolist() == pytest.approx([10, -5, -5], rel=1e-5)
@@ -77,7 +75,7 @@ def test_who_is_sure_of_a_wrong_arm_is_told_in_full():
 def test_cross_entropy_gradient_is_that_of_autograd_on_the_plain_formula():
     batch = make_batch()
     ours, plain = (batch.predictions.clone().requires_grad_(True) for _ in range(2))
-    compute_cross_entropy_regret(ours, batch.arms, batch.rewards, feedback="one_hot", scale=10.0).backward()
+    compute_cross_entropy_loss(ours, batch.arms, batch.rewards, feedback="one_hot", scale=10.0).backward()
     probability = torch.softmax(10 * plain, dim=1).gather(1, batch.arms[:, None]).squeeze(1)
     (-torch.where(batch.rewards >= 1, probability, 1 - probability).log().mean()).backward()
     assert torch.allclose(ours.grad, plain.grad, rtol=1e-9, atol=1e-12)
@@ -89,7 +87,7 @@ def test_a_graded_reward_of_one_hot_feedback_informs_about_the_played_arm_only()
     assert known.tolist() == [[0, 1, 0]]
     assert rewards.tolist() == [[0, 0.25, 0]]
     predicted = torch.tensor([[0.2, 0.3, 0.1]], dtype=torch.float64, requires_grad=True)
-    loss = compute_cross_entropy_regret(predicted, arm, reward.double(), feedback="one_hot", scale=10.0)
+    loss = compute_cross_entropy_loss(predicted, arm, reward.double(), feedback="one_hot", scale=10.0)
     probability = torch.softmax(10 * predicted, dim=1)[0, 1]
     expected = -0.25 * torch.log(probability) - 0.75 * torch.log(1 - probability)
     torch.testing.assert_close(loss, expected)
@@ -107,7 +105,7 @@ def test_standardised_rewards_of_any_size_have_a_squared_error():
 def test_a_single_arm_has_nothing_to_learn():
     predicted = torch.tensor([[0.3], [0.9]], requires_grad=True)
     rounds = (torch.zeros(2, dtype=torch.int64), torch.tensor([1.0, 0.0]))
-    loss = compute_cross_entropy_regret(predicted, *rounds, feedback="one_hot", scale=10.0)
+    loss = compute_cross_entropy_loss(predicted, *rounds, feedback="one_hot", scale=10.0)
     loss.backward()
     assert loss.item() == 0
     assert predicted.grad.tolist() == [[0], [0]]

@@ -32,7 +32,7 @@ from daband.errors import InvalidInput
 #: File formats of figures.
 FORMATS = ("svg", "png", "pdf")
 #: Maximum number of variants of an ablation that are shown in detail.
-_MAX_VARIANTS = 4
+_MAX_DETAILED_VARIANTS = 4
 
 
 def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequence[str] = FORMATS) -> Path:
@@ -56,9 +56,9 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
         for drawing in (drawing for section in content["sections"] for drawing in section.drawings):
             files = {"svg": _render_figure(drawing.figure, "svg")}
             drawing.figure.set_layout_engine("none")  # the layout is computed; other formats reuse it
-            files |= {suffix: _render_figure(drawing.figure, suffix) for suffix in formats if suffix != "svg"}
-            for suffix in formats:
-                (figures_folder / f"{drawing.name}.{suffix}").write_bytes(files[suffix])
+            files |= {name: _render_figure(drawing.figure, name) for name in formats if name != "svg"}
+            for file_format in formats:
+                (figures_folder / f"{drawing.name}.{file_format}").write_bytes(files[file_format])
             images[drawing.name] = base64.b64encode(files["svg"]).decode()
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     templates = jinja2.Environment(
@@ -71,17 +71,17 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
     return folder / "report.html"
 
 
-def _render_figure(figure: Figure, suffix: str) -> bytes:
-    """Return the content of a figure's file in the format ``suffix``."""
+def _render_figure(figure: Figure, file_format: str) -> bytes:
+    """Return the content of a figure's file in this format."""
     buffer = io.BytesIO()
-    # Without dates, so that equal runs give equal files.
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[suffix]
-    figure.savefig(buffer, format=suffix, dpi=200, metadata=metadata)
+    # Dates are omitted, so that equal runs give identical files.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[file_format]
+    figure.savefig(buffer, format=file_format, dpi=200, metadata=metadata)
     return buffer.getvalue()
 
 
 def build_content(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
-    """Return the values of the page's template: title, headline, ``lead`` (the first paragraph) and sections."""
+    """Return the variables of the page's template by name: title, headline, lead (first paragraph) and sections."""
     runs = load_runs(folder)
     pairs = list(dict.fromkeys(run.record["pair"] for run in runs))
     if pair is not None and pair not in pairs:
@@ -128,7 +128,7 @@ def _select_runs(runs: Sequence[RunFiles]) -> list[RunFiles]:
     if compared_runs:
         return compared_runs
     ranked_summaries = sorted(summaries.summarise([run.record for run in runs]), key=lambda row: -row.sort_score)
-    best_keys = [row.key for row in ranked_summaries[:_MAX_VARIANTS]]
+    best_keys = [row.key for row in ranked_summaries[:_MAX_DETAILED_VARIANTS]]
     return [run for run in runs if run.key in best_keys]
 
 

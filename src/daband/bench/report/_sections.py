@@ -185,16 +185,16 @@ def build_comparison_tables(pair: str, records: Records) -> list[Table]:
     is_accuracy = metric is TARGET_ACCURACY
     paper_accuracies = summaries.read_paper_accuracy(pair)
     paper_rows = [paper_accuracies.get(row.method) if row.variant == "default" else None for row in rows]
-    n_decimals = metric.count_decimals(*(row.score.value for row in rows), significant=4)
+    n_decimals = metric.count_decimals(*(row.score.value for row in rows), n_digits=4)
     gains = [_compute_gain(records, row.key, metric) for row in rows]
     reference_name = "NLinUCB" if is_accuracy else "the best constant arm"
     reference_values = {"best constant arm": rows[0].constant_value, "best arm": rows[0].best_value}
     reference_texts = [
-        f"the {name} has {value:,.{count_decimals(value, significant=4)}f}"
+        f"the {name} has {value:,.{count_decimals(value, n_digits=4)}f}"
         for name, value in reference_values.items()
         if value is not None
     ]
-    n_regret_decimals = count_decimals(*(row.regret.value for row in rows), significant=4)
+    n_regret_decimals = count_decimals(*(row.regret.value for row in rows), n_digits=4)
     columns = {
         "method": [row.label for row in rows],
         metric.name: _format_scores(rows, n_decimals),
@@ -297,7 +297,7 @@ def build_pairs_tables(data_set: str, records: Records) -> list[Table]:
         scores = summaries.compute_scores_by_seed(records, key, metric) if len(score_by_pair) == len(pairs) else {}
         pair_scores = [score_by_pair.get(pair, Mean.of([])) for pair in pairs]
         means_by_method[key] = [*pair_scores, Mean.of(list(scores.values()))]
-    n_decimals = metric.count_decimals(*(row.score.value for row in rows), significant=4)
+    n_decimals = metric.count_decimals(*(row.score.value for row in rows), n_digits=4)
     means_by_row = zip(*means_by_method.values(), strict=True)
     best_scores = [max((mean.value for mean in row if mean.value is not None), default=None) for row in means_by_row]
     columns = {"source-target": [*(pair.partition("/")[2] or pair for pair in pairs), "mean of pairs"]}
@@ -321,14 +321,14 @@ def build_ablation_tables(pair: str, records: Records) -> list[Table]:
     for base, rows in group_by(compute_ablation_rows(records), lambda row: row.base).items():
         summary_rows = [row.summary for row in rows]
         metric = summary_rows[0].metric
-        n_decimals = metric.count_decimals(*(row.score.value for row in summary_rows), significant=4)
+        n_decimals = metric.count_decimals(*(row.score.value for row in summary_rows), n_digits=4)
         tests = [row.paired_test for row in rows]
         columns = {
             "terms kept": ["none of them" if row.letters == "none" else " + ".join(row.letters) for row in rows],
             metric.name: _format_scores(summary_rows, n_decimals),
             "against all three": [_format_change(test, n_decimals) for test in tests],
             "95% interval": [_format_limits(test, n_decimals) for test in tests],
-            "p (Holm)": [format_p_value(row.p_holm) for row in rows],
+            "p (Holm)": [format_p_value(row.holm_p_value) for row in rows],
             "source regret": [Mean(row.source_regret.value, 0.0, 1).format(0) for row in summary_rows],
             "seeds": [str(len(row.seeds)) for row in summary_rows],
             "paper": [_format_paper(*paper[row.letters]) if row.letters in paper else "" for row in rows],
@@ -372,7 +372,7 @@ def build_continued_table(pair: str, records: Records) -> Table:
         "target rounds": [f"{method_records[0]['rounds']:,}" for method_records in records_by_method.values()],
     }
     for heading, field in field_by_heading.items():
-        n_decimals = count_decimals(*(record[field] for record in records), significant=4) if has_unit else 1
+        n_decimals = count_decimals(*(record[field] for record in records), n_digits=4) if has_unit else 1
         means = [Mean.of([record[field] for record in method_records]) for method_records in records_by_method.values()]
         columns[heading] = [mean.format(n_decimals) for mean in means]
     columns["seeds"] = [str(len(method_records)) for method_records in records_by_method.values()]
@@ -476,7 +476,7 @@ def _build_budget_columns(rows: Sequence[MethodSummary]) -> dict[str, list[str]]
 
 def _count_source_decimals(rows: Sequence[MethodSummary]) -> int:
     """Return the number of decimals for source regrets."""
-    return count_decimals(*(row.source_regret.value for row in rows), significant=4)
+    return count_decimals(*(row.source_regret.value for row in rows), n_digits=4)
 
 
 def _format_paper(accuracy: float, deviation: float) -> str:

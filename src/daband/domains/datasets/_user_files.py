@@ -29,7 +29,7 @@ from daband.errors import DataError, InvalidInput
 
 #: Default side of a user's images in pixels. With 64, a candidate of ``choose`` takes more than ten minutes on a CPU.
 IMAGE_SIDE = 32
-#: The maximum size of a file whose content is hashed, in bytes. For a larger file, size and time are hashed instead.
+#: The maximum size of a file whose content is hashed, in bytes. A larger file is hashed by size and modification time.
 _MAX_HASHED_BYTES = 1 << 28
 
 
@@ -54,7 +54,8 @@ def read_user_tables(source: str, target: str, stated_roles: StatedRoles, *, dom
 
     Args:
         source: the path of the source table.
-        target: the path of the target table; with ``domain``, the values of the target rows, separated by commas.
+        target: the path of the target table; with ``domain``, the values of that column that mark target
+            rows, separated by commas.
         stated_roles: the roles that the user stated.
         domain: the column of the table ``source`` that names the domain of a row; empty if there are two tables.
     """
@@ -250,8 +251,8 @@ def _hash_files(*paths: Path) -> str:
     for path in paths:
         files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
         for file in files:
-            size, time = file.stat().st_size, file.stat().st_mtime_ns
+            size, modified_ns = file.stat().st_size, file.stat().st_mtime_ns
             hasher.update(f"{file.name} {size} ".encode())
             if path.is_file():
-                hasher.update(file.read_bytes() if size <= _MAX_HASHED_BYTES else str(time).encode())
+                hasher.update(file.read_bytes() if size <= _MAX_HASHED_BYTES else str(modified_ns).encode())
     return hasher.hexdigest()[:16]

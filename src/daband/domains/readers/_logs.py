@@ -104,8 +104,8 @@ def from_log(
         source: contexts (n, *C), arms (n,) of integers, rewards (n,), propensities (n,) in (0, 1]; or a folder or a
             glob of Parquet files (a ``ParquetLog`` if columns have other names), which may be larger than memory.
             If propensities are None or the tuple has three elements, propensities are estimated, with a warning that
-            describes the method. A fifth array of booleans (n, K) has the arms that were offered, if not all arms could
-            be chosen.
+            describes the method. An optional fifth array of booleans (n, K) marks the arms that were offered; without
+            it, all arms could be chosen.
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
         sources: several logs by name, instead of ``source``.
         targets: several targets by name, instead of ``target``; the other target arguments are then mappings.
@@ -155,9 +155,9 @@ def from_log(
     else:
         split_log = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out, log)
         training_log, held_out_log = split_log(fraction=source_test, name=name)
-    for file_log in (training_log, held_out_log):
-        if isinstance(file_log, ParquetLog):
-            file_log.log_parts = frozenset(compute_digests(file_log.parts()).values())
+    for split in (training_log, held_out_log):
+        if isinstance(split, ParquetLog):
+            split.log_parts = frozenset(compute_digests(split.parts()).values())
     is_per_arm = isinstance(log, ParquetLog) and log.shared
     target_fields = build_target_fields(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, is_per_arm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -57,11 +58,10 @@ class MlpFeatures(FeatureNetwork):
         self.normalise_input = input_norm if normalise_input else None
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
-        for width in widths:
-            self.layers.append(nn.Linear(n_inputs, width))
+        for layer_inputs, width in itertools.pairwise((n_inputs, *widths)):
+            self.layers.append(nn.Linear(layer_inputs, width))
             norm = DomainNorm(n_channels=width, **norm_settings)
             self.norms.append(norm if normalise_hidden else nn.Identity())
-            n_inputs = width
 
     def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int], n_runs: int = 1) -> Tensor:
         features = contexts.flatten(1)

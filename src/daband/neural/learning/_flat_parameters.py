@@ -52,7 +52,7 @@ class _Slot:
         n_outputs, n_inputs, height, width = self.shape
         return values.view(*batch_shape, n_outputs, height, width, n_inputs).movedim(-1, -3)
 
-    def to_values(self, parameter: Tensor) -> Tensor:
+    def flatten(self, parameter: Tensor) -> Tensor:
         """Return a copy of a parameter as values (size,): the inverse of ``to_parameter``."""
         channels_last = parameter.movedim(1, -1) if len(self.shape) == 4 else parameter
         return channels_last.reshape(-1)
@@ -68,8 +68,8 @@ class FlatParameters:
     """The layout of the trainable parameters of named modules in one vector.
 
     Kernels for convolutions and products read 16 bytes at once, and some require that alignment. So weights start at
-    multiples of 16 bytes. The values of a module end at a full register, so that its steps give the same bits with and
-    without a module after it. Padding belongs to no parameter and stays 0.
+    multiples of 16 bytes. Each module is padded to a full CPU register, so that its optimiser steps are bit-identical
+    whether or not another module follows. Padding belongs to no parameter and stays 0.
     """
 
     def __init__(self, slots: Sequence[_Slot]) -> None:
@@ -110,12 +110,12 @@ class FlatParameters:
         slot_values: list[Tensor] = []
         for slot in self.slots:
             if slot.name:
-                slot_values.append(slot.to_values(parameters_by_module[slot.module_name][slot.name].detach()))
+                slot_values.append(slot.flatten(parameters_by_module[slot.module_name][slot.name].detach()))
             else:
                 slot_values.append(slot_values[0].new_zeros(slot.size))
         return torch.cat(slot_values)
 
-    def install(self, modules: Mapping[str, nn.Module], vector: Tensor) -> None:
+    def make_views(self, modules: Mapping[str, nn.Module], vector: Tensor) -> None:
         """Make the modules' parameters views of ``vector``."""
         parameters_by_module = {module_name: dict(module.named_parameters()) for module_name, module in modules.items()}
         for slot, values in zip(self.slots, torch.split(vector.detach(), self.sizes), strict=True):
@@ -127,7 +127,7 @@ class FlatParameters:
 
         Vectors are split, because the gradient of a split is one concatenation, so that the gradient of ``vectors`` is
         contiguous. With several runs, all vectors are first copied once into an order in which the values of a
-        parameter are adjacent for all runs. Otherwise networks would copy each parameter separately.
+        parameter are adjacent for all runs. Otherwise each layer would have to copy its parameters.
         """
         parameters_by_module: dict[str, dict[str, Tensor]] = {slot.module_name: {} for slot in self.slots}
         n_runs, slot_values = len(vectors), torch.split(vectors, self.sizes, dim=1)
@@ -142,7 +142,7 @@ class FlatParameters:
         return parameters_by_module
 
     def _find_order(self, n_runs: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the order (n,) in which a parameter's values are adjacent for all runs, and its inverse (n,)."""
+        """Return an order (runs * size,) in which a parameter's values are adjacent for all runs, and its inverse."""
         if (n_runs, device) not in self._orders:
             indices = torch.arange(n_runs * sum(self.sizes), device=device).view(n_runs, -1)
             order = torch.cat([slot_indices.reshape(-1) for slot_indices in torch.split(indices, self.sizes, dim=1)])

@@ -104,7 +104,7 @@ class Learner:
         self.layout = FlatParameters.from_modules(self._get_trained_modules())
         #: All trainable parameters in one vector; the parameters of the modules are views of it.
         self.parameter_vector = nn.Parameter(self.layout.pack(self._get_trained_modules()))
-        self.layout.install(self._get_trained_modules(), self.parameter_vector)
+        self.layout.make_views(self._get_trained_modules(), self.parameter_vector)
         #: The EMA encoder, which decides; None if the recipe has no EMA.
         self.ema_encoder: Encoder | None = None
         #: The parameters of the EMA encoder in one vector.
@@ -113,7 +113,7 @@ class Learner:
             self.ema_encoder = copy.deepcopy(self.encoder).requires_grad_(False).eval()
             encoder_layout = self.layout.select("encoder")
             self.ema_vector = encoder_layout.pack({"encoder": self.ema_encoder})
-            encoder_layout.install({"encoder": self.ema_encoder}, self.ema_vector)
+            encoder_layout.make_views({"encoder": self.ema_encoder}, self.ema_vector)
         #: The buffers of a custom network that do not belong to a ``DomainNorm``, and the same buffers of its EMA.
         self.other_buffers, self.ema_other_buffers = _find_other_buffers(self.encoder, self.ema_encoder)
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -202,10 +202,10 @@ class Learner:
     ) -> None:
         """Use these tensors for the state that steps change. They must have the same values as the current ones."""
         self.parameter_vector.data = parameter_vector
-        self.layout.install(self._get_trained_modules(), self.parameter_vector)
+        self.layout.make_views(self._get_trained_modules(), self.parameter_vector)
         if self.ema_encoder is not None and ema_vector is not None:
             self.ema_vector = ema_vector
-            self.layout.select("encoder").install({"encoder": self.ema_encoder}, ema_vector)
+            self.layout.select("encoder").make_views({"encoder": self.ema_encoder}, ema_vector)
         self.moments, self.loss_inputs, self.skip_counts = dict(moments), dict(loss_inputs), skip_counts
 
     def advance_schedule(self, n_steps: int) -> AnyArray:

@@ -1,4 +1,4 @@
-"""Define the losses of predicted against observed rewards: the source regret, and R, the regression error of the bound.
+"""Define the losses between predicted and observed source rewards: the source regret, and R, a term of the bound.
 
 Only the played arm's reward is observed. If exactly one arm is correct and rewards have no noise ("one_hot" feedback),
 a reward of 1 also implies that every other arm has reward 0. A round of such a problem whose reward is neither 0 nor 1,
@@ -31,17 +31,17 @@ def find_known_rewards(arms: Tensor, rewards: Tensor, *, n_arms: int, feedback: 
     return is_known, is_played * rewards[:, None]
 
 
-def compute_squared_regret(predictions: Tensor, arms: Tensor, rewards: Tensor, *, feedback: str) -> Tensor:
+def compute_squared_loss(predictions: Tensor, arms: Tensor, rewards: Tensor, *, feedback: str) -> Tensor:
     """Return the paper's loss: squared errors, summed over the arms with a known reward, and averaged over rounds."""
     is_known, known_rewards = find_known_rewards(arms, rewards, n_arms=predictions.shape[1], feedback=feedback)
     return (is_known * (predictions - known_rewards) ** 2).sum(dim=1).mean()
 
 
 class _OneCorrectArmLoss(LossWithGradient):
-    """The mean cross-entropy of the event that the played arm is the correct one, whose probability is the reward.
+    """The mean cross-entropy between the reward and the predicted probability that the played arm is correct.
 
     Let p be the softmax over all arms, and q the softmax over all arms except the played one. The gradient with respect
-    to the logits is p minus a goal. The goal is the reward at the played arm, and ``(1 - reward) * q`` at the other
+    to the logits is p minus target probabilities: the reward for the played arm, and ``(1 - reward) * q`` for the other
     arms. Logarithms of 0 do not occur, even if the policy is certain of a wrong arm.
     """
 
@@ -50,13 +50,14 @@ class _OneCorrectArmLoss(LossWithGradient):
         log_p = functional.log_softmax(scale * predictions, dim=1)
         is_played = arms[:, None] == torch.arange(log_p.shape[1], device=arms.device)
         other_log_p = log_p.masked_fill(is_played, -torch.inf)
-        goal, played_log_p = rewards.clamp(0, 1)[:, None], log_p.gather(1, arms[:, None])
-        log_sum_p = other_log_p.logsumexp(dim=1, keepdim=True)  # log of the probability that another arm is correct
-        loss = -torch.lerp(log_sum_p, played_log_p, goal).mean()
-        return loss, log_p.exp() - torch.where(is_played, goal, (1 - goal) * (other_log_p - log_sum_p).exp())
+        reward, played_log_p = rewards.clamp(0, 1)[:, None], log_p.gather(1, arms[:, None])
+        # The log of the probability that any other arm is correct.
+        log_p_any_other = other_log_p.logsumexp(dim=1, keepdim=True)
+        loss = -torch.lerp(log_p_any_other, played_log_p, reward).mean()
+        return loss, log_p.exp() - torch.where(is_played, reward, (1 - reward) * (other_log_p - log_p_any_other).exp())
 
 
-def compute_cross_entropy_regret(
+def compute_cross_entropy_loss(
     predictions: Tensor, arms: Tensor, rewards: Tensor, *, feedback: str, scale: float
 ) -> Tensor:
     """Return the cross-entropy of the known rewards, averaged over rounds.
@@ -84,7 +85,7 @@ class SourceSquared(Term):
     """The source regret as the squared error of the known rewards."""
 
     def forward(self, batch: Batch) -> Tensor:
-        return compute_squared_regret(batch.predictions, batch.arms, batch.rewards, feedback=self.settings.feedback)
+        return compute_squared_loss(batch.predictions, batch.arms, batch.rewards, feedback=self.settings.feedback)
 
 
 @terms.register("source_cross_entropy")
@@ -97,16 +98,17 @@ class SourceCrossEntropy(Term):
         settings: TermSettings = self.settings
         rounds = (batch.predictions, batch.arms, batch.rewards)
         if settings.standardise_rewards:
-            return compute_squared_regret(*rounds, feedback="bandit")
-        return compute_cross_entropy_regret(*rounds, feedback=settings.feedback, scale=settings.scale)
+            return compute_squared_loss(*rounds, feedback="bandit")
+        return compute_cross_entropy_loss(*rounds, feedback=settings.feedback, scale=settings.scale)
 
 
 @terms.register("regression_error")
 class RegressionError(Term):
     """R of the bound: the mean over rounds of ``|reward - prediction|``.
 
-    It is gated like the target terms. The median of all rewards minimises an absolute error. As long as most rewards
-    are 0, the median is 0, and an encoder that predicts 0 for every arm cannot distinguish arms.
+    Its weight is gated by the policy's skill in the source, as for target terms (``_skill_gate.py``). The median of all
+    rewards minimises an absolute error. As long as most rewards are 0, the median is 0, and an encoder that predicts 0
+    for every arm cannot distinguish arms.
     """
 
     is_gated = True
