@@ -6,7 +6,7 @@ import torch
 from daband.neural._checks import (
     _TERM_SETTINGS,
     TERM_CHECKS,
-    check_rows_need_not_match,
+    check_row_counts_may_differ,
     check_runs_can_be_mapped,
     check_term,
     make_random_batch,
@@ -80,7 +80,7 @@ def test_terms_that_cannot_be_mapped_over_runs_are_found():
     with pytest.raises(AssertionError, match="changes the value of run 1"):
         check_runs_can_be_mapped(Hiding)
     with pytest.raises(RuntimeError, match="size"):
-        check_rows_need_not_match(RowForRow)
+        check_row_counts_may_differ(RowForRow)
 
 
 @pytest.mark.parametrize(("kind", "message"), [(Deaf, "no gradient"), (Wrong, "slope"), (Endless, "the value is inf")])

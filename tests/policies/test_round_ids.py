@@ -10,7 +10,7 @@ from daband.policies._incoming_rounds import RoundIds
 
 
 def test_the_window_forgets_the_oldest():
-    ids = RoundIds(window=3)
+    ids = RoundIds(max_ids=3)
     ids.add([1, "b", 3, 4])
     assert len(ids) == 3
     assert ids.mask_new([1, "b", 3, 4, 1]).tolist() == [True, False, False, False, False]
@@ -18,7 +18,7 @@ def test_the_window_forgets_the_oldest():
 
 def test_the_order_survives_saving():
     for names in ([5, 3, 9], ["x", 2, "y"], [2**70, 1]):
-        ids, restored = RoundIds(window=3), RoundIds(window=3)
+        ids, restored = RoundIds(max_ids=3), RoundIds(max_ids=3)
         ids.add(names)
         restored.restore(ids.state())
         restored.add(["new"])

@@ -1,9 +1,11 @@
 """Compute ridge regressions in the dual form, for contexts with more dimensions than there are rounds.
 
 Let X (n, d) be the contexts of one head's rounds, r (n,) their rewards, X X' + ridge I = L L' the Cholesky
-factorisation, and T = L^-1. All quantities of a context x are computed from v = T X x. Its mean is v . (T [r, 1]), its
-variance is (x.x - v.v) / ridge, and its covariance with another context y is (x.y - v_x.v_y) / ridge. A new round adds
-a row to T. Rows never change once they are written, so rounding errors do not accumulate.
+factorisation, and T = L^-1. All quantities of a context x are computed from v = T X x. Its predicted reward is
+v . (T r), its variance is (x.x - v.v) / ridge, and its covariance with another context y is (x.y - v_x.v_y) / ridge.
+T [r, 1] (n, 2) is stored instead of T r, so that a prior mean c of rewards can be chosen later: the prediction is then
+c + v . (T r - c T 1). A new round adds a row to T. Rows never change once they are written, so rounding errors do not
+accumulate.
 """
 
 from __future__ import annotations
@@ -239,7 +241,7 @@ class DualRidge:
         #: The targets of each stored round: its reward and 1, (n, 2).
         self._targets: FloatArray = np.zeros((0, 2))
         self._factors: list[_InverseFactor] = []
-        #: The contexts of the last call of ``start_episode``, their inner products, and v for every head. If the next
+        #: The contexts of the last call of ``start_episode``, their inner products, and v of every head. If the next
         #: ``update`` has the same contexts, it uses them.
         self._last_episode: tuple[AnyArray, FloatArray, list[FloatArray]] | None = None
         self.add_heads(n_heads)
@@ -300,7 +302,7 @@ class DualRidge:
             covariance[head] = (products - v.T @ v) / self.ridge
             mean[:, :, head] = factor.projected_targets.T @ v
         variance = np.maximum(np.ascontiguousarray(np.einsum("hbb->bh", covariance)), 0.0)
-        return Episode(covariance, np.zeros((0, 0)), True, mean, variance)
+        return Episode(covariance, contexts=np.zeros((0, 0)), has_covariances=True, mean=mean, variance=variance)
 
     def update(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Learn from a batch of rounds: contexts (B, d), the head of each round and its targets (B, 2)."""
@@ -336,7 +338,7 @@ class DualRidge:
         return float(len(self.store) * self.dim + (self.counts.astype(np.float64) ** 2).sum())
 
     def state(self) -> dict[str, AnyArray]:
-        """Return the arrays from which ``restore`` continues bit for bit."""
+        """Return the arrays from which ``restore`` rebuilds exactly the same regressions."""
         arrays: dict[str, AnyArray] = {
             "contexts": self.store.to_array(),
             "heads": np.array(self._heads, np.int64),

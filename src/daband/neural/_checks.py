@@ -21,8 +21,8 @@ from daband.neural.objectives._term import Batch, Term, TermSettings, terms
 #: The checks of a term, in the order in which they run.
 TERM_CHECKS = Checks()
 
-# The sizes of the batch on which terms are checked. ``_N_TARGETS`` is the number of target contexts.
-_N_ROUNDS, _N_TARGETS, _N_ARMS, _N_ALIGNED_FEATURES = 7, 6, 4, 5
+# The sizes of the batch on which terms are checked.
+_N_ROUNDS, _N_TARGET_CONTEXTS, _N_ARMS, _N_ALIGNED_FEATURES = 7, 6, 4, 5
 #: The settings from which terms are built.
 _TERM_SETTINGS = TermSettings(n_arms=_N_ARMS, n_aligned_features=_N_ALIGNED_FEATURES, feedback="one_hot")
 #: The fields of a batch through which gradients reach the encoder.
@@ -41,10 +41,10 @@ def make_random_batch(*, n_arms: int = _N_ARMS) -> Batch:
         arms=torch.arange(_N_ROUNDS) % n_arms,
         rewards=(torch.arange(_N_ROUNDS) % 2).double(),
         aligned=draw(_N_ROUNDS, _N_ALIGNED_FEATURES),
-        target_predictions=draw(_N_TARGETS, n_arms),
-        target_bonuses=0.1 * draw(_N_TARGETS, n_arms),
-        target_aligned=draw(_N_TARGETS, _N_ALIGNED_FEATURES) + 0.5,
-        teacher_predictions=3 * draw(_N_TARGETS, n_arms),
+        target_predictions=draw(_N_TARGET_CONTEXTS, n_arms),
+        target_bonuses=0.1 * draw(_N_TARGET_CONTEXTS, n_arms),
+        target_aligned=draw(_N_TARGET_CONTEXTS, _N_ALIGNED_FEATURES) + 0.5,
+        teacher_predictions=3 * draw(_N_TARGET_CONTEXTS, n_arms),
         weight=torch.ones((), dtype=torch.float64),
     )
 
@@ -120,8 +120,8 @@ def check_arms_can_be_added(term_class: type[Term]) -> None:
 
 
 @TERM_CHECKS.add
-def check_rows_need_not_match(term_class: type[Term]) -> None:
-    """Check that a term accepts every combination of rows: target rounds, no source rounds, one context per arm."""
+def check_row_counts_may_differ(term_class: type[Term]) -> None:
+    """Check that a batch's fields may differ in their numbers of rows, e.g. with target rounds or a context per arm."""
     batch, term = make_random_batch(), _build_term(term_class)
     repeated_rounds = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predictions", "arms", "rewards")}
     aligned_fields = ("aligned", "target_aligned")

@@ -99,7 +99,7 @@ def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
     arrays["rounds"] = np.array([policy.rounds_decided, policy.rounds_learned, policy.version], np.int64)
     arrays["domain"] = np.array([policy._domain_index], np.int64)
     arrays["rewards"] = policy.reward_moments.state()
-    round_ids = policy._round_ids if replay else RoundIds(policy._round_ids.window)
+    round_ids = policy._round_ids if replay else RoundIds(policy._round_ids.max_ids)
     arrays.update({f"ids/{name}": array for name, array in round_ids.state().items()})
     if policy.log_parts:
         arrays["log_parts"] = np.frombuffer("\n".join(sorted(policy.log_parts)).encode(), np.uint8)

@@ -79,9 +79,9 @@ def _check_magnitudes(contexts: AnyArray, n_dimensions: int, max_norm: float) ->
         row = int(np.argwhere(~np.isfinite(contexts))[0][0])
         raise InvalidInput(f"contexts has a NaN or infinite value, first in row {row}")
     magnitudes = np.abs(contexts.reshape(-1, n_dimensions).astype(np.float64))
-    maxima = magnitudes.max(axis=1)
+    largest_magnitudes = np.maximum(magnitudes.max(axis=1), 1e-300)
     with np.errstate(over="ignore"):
-        norms = maxima * np.sqrt(((magnitudes / np.maximum(maxima, 1e-300)[:, None]) ** 2).sum(axis=1))
+        norms = largest_magnitudes * np.sqrt(((magnitudes / largest_magnitudes[:, None]) ** 2).sum(axis=1))
     if norms.max() > max_norm:
         largest_index = int(np.argmax(norms))
         row = largest_index * len(contexts) // len(magnitudes)  # with shared arms a row has a context per arm
@@ -102,11 +102,11 @@ class RoundIds:
     recognised.
 
     Args:
-        window: the number of latest ids that are stored.
+        max_ids: the number of latest ids that are stored.
     """
 
-    def __init__(self, window: int) -> None:
-        self.window = window
+    def __init__(self, max_ids: int) -> None:
+        self.max_ids = max_ids
         self._ids: dict[int | str, None] = {}  # a dict keeps the order in which ids came
 
     def __len__(self) -> int:
@@ -141,9 +141,9 @@ class RoundIds:
         return np.array(is_new, np.bool_)
 
     def add(self, ids: Iterable[int | str]) -> None:
-        """Store the ids of learned rounds, and drop the oldest ids beyond the window."""
+        """Store the ids of learned rounds, and drop the oldest ids beyond ``max_ids``."""
         self._ids.update(dict.fromkeys(ids))
-        for old_id in [round_id for round_id, _ in zip(self._ids, range(len(self._ids) - self.window), strict=False)]:
+        for old_id in [round_id for round_id, _ in zip(self._ids, range(len(self._ids) - self.max_ids), strict=False)]:
             del self._ids[old_id]
 
     def state(self) -> dict[str, AnyArray]:

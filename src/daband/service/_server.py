@@ -59,10 +59,10 @@ def serve(
 
     Args:
         file: the file that ``daband.export`` wrote.
-        log: the event log: ``sqlite:///events.db``, or ``postgresql://...``, which several services may share.
+        log: the log's address: ``sqlite:///events.db``, or ``postgresql://...``, which several services may share.
         settings: the behaviour of the service; by default ``Settings()``.
-        learn: the saved policy that ``file`` was exported from, to continue learning from the log.
-        learn_every: the number of rewards that are learned at a time.
+        learn: the file of the saved policy that ``file`` was exported from, to continue learning from the log.
+        learn_every: the policy is updated after this many new rewards.
         host: the address to listen on.
         port: the port to listen on.
     """

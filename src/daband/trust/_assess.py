@@ -347,10 +347,8 @@ def _compare_domains(policy: Policy, rounds: SourceRounds, target_sample: Target
     Contexts are compared after the policy's preprocessing. They are features of its network, or are standardised per
     domain if the user states that units differ.
     """
-    encode = getattr(policy, "encode", None)
-    has_own_units = policy.transform is not None and any(
-        policy.shift.mask_separate_columns(math.prod(policy.context_shape))
-    )
+    encode, n_features = getattr(policy, "encode", None), math.prod(policy.context_shape)
+    has_own_units = policy.transform is not None and any(policy.shift.mask_separate_columns(n_features))
 
     def encode_flat(contexts: AnyArray, domain: str) -> list[AnyArray]:
         """Return the preprocessed contexts as vectors, in a list of one array."""

@@ -28,18 +28,18 @@ from daband.domains.readers._tables import from_table
 
 #: Names of the arms.
 _OFFERS = ("none", "discount", "delivery", "bundle", "premium")
-#: Frequencies of the segments, one per offer, if all are equally frequent.
+#: Equal frequencies of the segments. There is one segment per offer.
 _EQUAL_FREQUENCIES = np.full(len(_OFFERS), 1.0 / len(_OFFERS))
 #: Categories of the column ``channel``.
 _CHANNELS = ("app", "shop", "web")
 #: The number of units of the other currency per euro.
 _EXCHANGE_RATE = 4.3
 #: Mean reward of the best constant offer in the old market, in euros.
-_CONSTANT_VALUE = 4.1
+_BEST_CONSTANT_REWARD = 4.1
 #: Mean reward of the best offer for each customer in the old market, in euros.
-_BEST_VALUE = 6.1
-#: Number of habits of a customer: spending, order size, two scores, age, visits.
-_N_HABITS = 6
+_BEST_REWARD = 6.1
+#: Habits of a customer, in the order of columns.
+_HABITS = ("spending", "order_size", "satisfaction", "price_score", "age", "visits")
 #: Fraction of rounds with a reward above 0.
 _BUYING_FRACTION = 0.6
 
@@ -68,12 +68,12 @@ def _generate_market(
     old_customers = _build_customer_table(rng, old_habits, channel_probabilities=(0.3, 0.3, 0.4))
     old_log = _draw_log(rng, old_customers, tastes.compute_mean_rewards(old_habits))
 
-    segment_frequencies, habit_offset = _EQUAL_FREQUENCIES, np.zeros(_N_HABITS)
-    habit_offset[4] = 0.3  # age: customers are slightly older in every new market
+    segment_frequencies, habit_offset = _EQUAL_FREQUENCIES, np.zeros(len(_HABITS))
+    habit_offset[_HABITS.index("age")] = 0.3  # customers are slightly older in every new market
     if kind == "labels":
         segment_frequencies = np.array([0.04, 0.06, 0.1, 0.2, 0.6])[rng.permutation(len(_OFFERS))]
     if kind == "covariate":
-        habit_offset += rng.choice([-0.7, 0.7], size=_N_HABITS)
+        habit_offset += rng.choice([-0.7, 0.7], size=len(_HABITS))
     new_habits = tastes.draw_habits(rng, n_target, segment_frequencies) + habit_offset
     new_mean_rewards = tastes.compute_mean_rewards(new_habits)
     if kind == "moved":
@@ -96,21 +96,21 @@ class _Tastes:
 
     def __init__(self, rng: np.random.Generator) -> None:
         #: The mean habits of each segment, (5, 6).
-        self.centres = 1.3 * rng.standard_normal((len(_OFFERS), _N_HABITS))
+        self.centres = 1.3 * rng.standard_normal((len(_OFFERS), len(_HABITS)))
         #: The effect of each habit on the reward of each offer, (5, 6).
         self.slopes = self.centres / np.linalg.norm(self.centres, axis=1, keepdims=True)
         self.slopes = self.slopes + 0.3 * rng.standard_normal(self.slopes.shape)
         self.slopes[:, :4] *= 1.4  # amounts and scores are the most informative
         #: The effect of the absolute value of each habit, (5, 6).
-        self.abs_slopes = 0.35 * rng.standard_normal((len(_OFFERS), _N_HABITS))
+        self.abs_slopes = 0.35 * rng.standard_normal((len(_OFFERS), len(_HABITS)))
         #: The reward of each offer for habits of 0, before scaling, (5,).
         self.intercepts = 0.3 * rng.standard_normal(len(_OFFERS))
         unscaled_rewards = self._compute_unscaled_rewards(self.draw_habits(rng, 20_000, _EQUAL_FREQUENCIES))
         constant_value, best_value = unscaled_rewards.mean(axis=0).max(), unscaled_rewards.max(axis=1).mean()
         #: Euros per unit of an unscaled reward.
-        self.scale = (_BEST_VALUE - _CONSTANT_VALUE) / (best_value - constant_value)
+        self.scale = (_BEST_REWARD - _BEST_CONSTANT_REWARD) / (best_value - constant_value)
         #: The reward in euros of an unscaled reward of 0.
-        self.offset = _CONSTANT_VALUE - self.scale * constant_value
+        self.offset = _BEST_CONSTANT_REWARD - self.scale * constant_value
 
     def draw_habits(self, rng: np.random.Generator, n: int, frequencies: FloatArray) -> FloatArray:
         """Return the habits of n customers, (n, 6): the centre of a segment plus individual noise.
@@ -118,7 +118,7 @@ class _Tastes:
         ``frequencies`` (5,) are the probabilities of the segments.
         """
         segments: IntArray = rng.choice(len(_OFFERS), size=n, p=frequencies)
-        return self.centres[segments] + 0.8 * rng.standard_normal((n, _N_HABITS))
+        return self.centres[segments] + 0.8 * rng.standard_normal((n, len(_HABITS)))
 
     def compute_mean_rewards(self, habits: FloatArray) -> FloatArray:
         """Return the mean reward of each offer, (n, 5), in euros."""

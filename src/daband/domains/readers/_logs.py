@@ -101,11 +101,11 @@ def from_log(
     """Return a pair whose source is a log of another policy: ``from_log(source=log, target=x_t, n_arms=5)``.
 
     Args:
-        source: contexts (n, *C), arms (n,) of integers, rewards (n,), propensities (n,) in (0, 1]; or a folder or a
-            glob of Parquet files (a ``ParquetLog`` if columns have other names), which may be larger than memory.
-            If propensities are None or the tuple has three elements, propensities are estimated, with a warning that
-            describes the method. An optional fifth array of booleans (n, K) marks the arms that were offered; without
-            it, all arms could be chosen.
+        source: a tuple of contexts (n, *C), arms (n,) of integers, rewards (n,) and propensities (n,) in (0, 1]; or a
+            folder or a glob of Parquet files (a ``ParquetLog`` if columns have other names), which may be larger than
+            memory. If propensities are None or the tuple has three elements, propensities are estimated, with a warning
+            that describes the method. An optional fifth element is a boolean mask (n, K) of the arms that could be
+            chosen.
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
         sources: several logs by name, instead of ``source``.
         targets: several targets by name, instead of ``target``; the other target arguments are then mappings.
