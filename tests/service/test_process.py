@@ -127,6 +127,25 @@ def test_a_served_policy_learns_and_stops_cleanly(policy_files, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.2, 0.5])
+def test_ctrl_c_while_the_worker_starts_prints_no_traceback(exported, tmp_path, delay):
+    command = [sys.executable, "-m", "daband", "serve", str(exported), "--log", f"sqlite:///{tmp_path}/events.db"]
+    process = subprocess.Popen(
+        [*command, "--port", str(free_port())], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not (workers := children(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(delay)  # the worker imports its modules
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    output = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 0
+    assert "Traceback" not in output
+    assert workers
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_now_is_started_later(monkeypatch, caplog):
     tries, stopping = [], threading.Event()
 

@@ -219,7 +219,8 @@ def _start_worker(log: str, settings: Settings, policy_file: str | None, learn_e
         "learn_every": learn_every, "parent_pid": os.getpid(),
     }  # fmt: skip
     command = [sys.executable, "-c", "from daband.service._worker import main; main()"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own module
+    # In its own session, the worker does not receive Ctrl-C, which would print a traceback. The supervisor stops it.
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - our own module
     assert process.stdin is not None
     process.stdin.write(orjson.dumps(task))
     process.stdin.close()

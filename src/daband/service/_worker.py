@@ -6,7 +6,6 @@ one worker per log is active. When it exits, a worker of another process takes o
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import math
@@ -384,5 +383,4 @@ def main() -> None:
         learning_options = {"policy_file": task["policy_file"], "learn_every": task["learn_every"]}
         return Worker(store, settings, **learning_options, snapshot_seconds=_SNAPSHOT_SECONDS)
 
-    with contextlib.suppress(KeyboardInterrupt):  # the terminal stops both processes
-        run_worker(store, make_worker, task["parent_pid"])
+    run_worker(store, make_worker, task["parent_pid"])
