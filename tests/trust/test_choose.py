@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import daband
 from daband.cli._main import app
+from daband.trust._assess import SourceRounds
 from daband.trust._choose import Candidate, choose_training_budget, default_candidates
 
 LINEAR = [Candidate("constant", "constant"), Candidate("linucb", "linucb", preferred=True)]
@@ -457,6 +458,23 @@ def test_a_log_with_a_large_effect_is_personalised():
     with pytest.warns(UserWarning, match="has learned these source rounds"):
         daband.assess(choice.policy, source=pair.source_test, target=pair.target)
     assert choice.policy.evidence.rounds == judged.evidence.rounds + len(pair.source_test)  # learned after it judged
+
+
+@pytest.mark.parametrize("method", ["log", "constant"])
+def test_with_a_catalogue_the_default_incumbent_is_the_best_arm_of_the_whole_source(method):
+    draw = np.random.default_rng(5)  # with this seed, another arm is best in the held-out rounds
+    x, arms = draw.normal(size=(1500, 2)), draw.integers(0, 3, 1500)
+    rewards = np.array([0.0, 0.15, -1.0])[arms] + draw.normal(size=1500)
+    names = ["visit", "coupon", "mail"]
+    log, constant = (x, arms, rewards, np.full(1500, 1 / 3)), {"by_context": False} if method == "log" else {}
+    candidates = [Candidate("best arm", method, constant), Candidate("linucb", "linucb")]
+    table = pl.DataFrame({"id": names, "price": [1.0, 2.0, 3.0]})
+    for offered, incumbent in ((table, "always coupon"), (table[[0, 2]], "always visit")):
+        tables = {"source": table, "target": offered}
+        pair = daband.domains.from_log(source=log, target=x[:200], n_arms=3, class_names=names, arms=tables)
+        assert SourceRounds.read(pair.source_test, 2000, seed=0).find_best_arm() == 0
+        choice = daband.choose(pair, candidates=candidates)
+        assert choice.assessment.incumbent == incumbent
 
 
 def test_a_short_log_gives_its_best_arm():

@@ -199,9 +199,12 @@ class SourceRounds:
         """Return the reward of the given arm (N,) of each round, (N,); it is estimated if the source is a log."""
         return self.rewards[np.arange(len(arms)), arms]
 
-    def find_best_arm(self, catalogue: Catalogue | None = None) -> int:
-        """Return the arm with the largest mean reward, among the catalogue's arms that both domains have."""
-        mean_rewards = self.rewards.mean(axis=0)
+    def find_best_arm(self, catalogue: Catalogue | None = None, mean_rewards: FloatArray | None = None) -> int:
+        """Return the arm with the largest mean reward, among the catalogue's arms that both domains have.
+
+        ``mean_rewards`` (K,) are by default the means of these rounds.
+        """
+        mean_rewards = self.rewards.mean(axis=0) if mean_rewards is None else mean_rewards
         is_common = np.ones(len(mean_rewards), np.bool_) if catalogue is None else catalogue.offered.all(axis=0)
         if not is_common.any():
             raise InvalidInput("the domains have no arm in common, so incumbent= must be given")

@@ -385,14 +385,12 @@ class _Comparison:
             Choices(*arms_and_means, *decide(policy, sample.contexts, "target"))
             for arms_and_means, policy in zip(source_decisions, trained_policies, strict=True)
         ]
-        if incumbent is None:  # the arm of the trained constant candidate, or the best arm on held-out rounds
+        if incumbent is None:  # the best arm by the trained constant candidate, or else on held-out rounds
             constant_index = next(
                 (index for index, candidate in enumerate(candidates) if _is_constant(candidate)), None
             )
-            arm = rounds.find_best_arm() if constant_index is None else policy_choices[constant_index].source_arms[0]
-            if pair.catalogue is not None:
-                arm = rounds.find_best_arm(pair.catalogue)
-            incumbent = make_constant_incumbent(arm, pair.class_names)
+            mean_rewards = None if constant_index is None else policy_choices[constant_index].target_predictions[0]
+            incumbent = make_constant_incumbent(rounds.find_best_arm(pair.catalogue, mean_rewards), pair.class_names)
         source_values = [float(rounds.get_rewards(choices.source_arms).mean()) for choices in policy_choices]
         indices = range(len(candidates))
         preferred_index = next((index for index in indices if candidates[index].preferred), None)
