@@ -9,7 +9,7 @@ from daband.checks._policies import (
     assert_close_predictions,
     create_policy,
     draw_contexts,
-    read_fingerprint,
+    read_saved_bytes,
     reload_policy,
     train_policy,
 )
@@ -22,10 +22,10 @@ NAMES = ("linucb", "mixture", "nlinucb")
 
 def assert_refused(policy, call, name):
     """``call`` raises an error that names ``name`` and leaves the policy unchanged, to the bit."""
-    before = read_fingerprint(policy)
+    before = read_saved_bytes(policy)
     with pytest.raises(InvalidInput, match=name):
         call(policy)
-    assert read_fingerprint(policy) == before, f"the policy changed although {name} was refused"
+    assert read_saved_bytes(policy) == before, f"the policy changed although {name} was refused"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -100,12 +100,12 @@ def test_duplicates_can_be_skipped(name):
     assert skipped == ["a", "b", "c"], skipped
     other.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"])
     other.update(contexts[2:3], [2], [0.2], ids=["c"])
-    assert read_fingerprint(policy) == read_fingerprint(other), (
+    assert read_saved_bytes(policy) == read_saved_bytes(other), (
         "the rounds that were not skipped were learned otherwise"
     )
-    before = read_fingerprint(policy)
+    before = read_saved_bytes(policy)
     assert policy.update(contexts[:1], [0], [0.5], ids=["a"], on_duplicate="skip") == ["a"]
-    assert read_fingerprint(policy) == before, "a batch of nothing but duplicates changed the policy"
+    assert read_saved_bytes(policy) == before, "a batch of nothing but duplicates changed the policy"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -30,7 +30,7 @@ from daband.policies._policy import Policy, RewardedDecision
 
 #: The checks of a policy, in the order in which they run.
 POLICY_CHECKS = Checks()
-#: The content of a saved file, as a function reads it.
+#: The return type of a function that reads a saved file.
 FileContent = TypeVar("FileContent")
 
 #: A function that returns a new policy, called with the keywords ``context_shape``, ``n_arms`` and ``seed``, and with
@@ -48,8 +48,8 @@ def _with_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[
 
     @functools.wraps(check)
     def check_both(make: MakePolicy) -> None:
-        for arms in ("disjoint", "shared") if _offers_shared_arms(make) else ("disjoint",):
-            check(make, arms)
+        for arm_model in ("disjoint", "shared") if _offers_shared_arms(make) else ("disjoint",):
+            check(make, arm_model)
 
     return POLICY_CHECKS.add(check_both)
 
@@ -59,29 +59,32 @@ def _offers_shared_arms(make: MakePolicy) -> bool:
     return not isinstance(make, type) or "arms" in get_setting_defaults(make)
 
 
-def draw_contexts(rng: np.random.Generator, n_contexts: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:
-    """Return contexts with uniform draws from [-1, 1]: (n_contexts, 3), or (n_contexts, n_arms, 3) for shared arms."""
-    shape = (n_contexts, *CONTEXT_SHAPE) if arms == "disjoint" else (n_contexts, n_arms, *CONTEXT_SHAPE)
+def draw_contexts(rng: np.random.Generator, n_contexts: int, arm_model: str, n_arms: int = N_ARMS) -> FloatArray:
+    """Return contexts with uniform draws from [-1, 1]: (n_contexts, 3), or (n_contexts, n_arms, 3) for shared arms.
+
+    ``arm_model`` is "disjoint" or "shared" in all functions of this module, as the setting ``arms`` of a policy.
+    """
+    shape = (n_contexts, *CONTEXT_SHAPE) if arm_model == "disjoint" else (n_contexts, n_arms, *CONTEXT_SHAPE)
     return rng.uniform(-1.0, 1.0, shape)
 
 
-def create_policy(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
+def create_policy(make: MakePolicy, arm_model: str, seed: int = 0) -> Policy:
     """Return a policy that has learned nothing."""
-    arm_settings = {"arms": arms} if _offers_shared_arms(make) else {}
+    arm_settings = {"arms": arm_model} if _offers_shared_arms(make) else {}
     return make(context_shape=CONTEXT_SHAPE, n_arms=N_ARMS, seed=seed, **arm_settings)
 
 
-def train_policy(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
+def train_policy(make: MakePolicy, arm_model: str, seed: int = 0) -> Policy:
     """Return a policy that has played rounds, received late rewards, observed the target and adapted."""
     rng = np.random.default_rng(5)
-    policy = create_policy(make, arms, seed)
-    policy.play(draw_contexts(rng, 12, arms), rng.random((12, N_ARMS)))
-    late_contexts = draw_contexts(rng, 5, arms)
+    policy = create_policy(make, arm_model, seed)
+    policy.play(draw_contexts(rng, 12, arm_model), rng.random((12, N_ARMS)))
+    late_contexts = draw_contexts(rng, 5, arm_model)
     policy.update(late_contexts, policy.select(late_contexts).arm, rng.random(5), ids=["a", "b", 7, 8, 9])
     for _ in range(9):  # single rounds, which may use other code
-        single_context = draw_contexts(rng, 1, arms)
+        single_context = draw_contexts(rng, 1, arm_model)
         policy.update(single_context, policy.select(single_context).arm, rng.random(1))
-    policy.observe_target(draw_contexts(rng, 6, arms))
+    policy.observe_target(draw_contexts(rng, 6, arm_model))
     policy.adapt(steps=2)
     return policy
 
@@ -99,7 +102,7 @@ def reload_policy(policy: Policy) -> Policy:
     return _read_saved(policy, load_policy)
 
 
-def read_fingerprint(policy: Policy) -> bytes:
+def read_saved_bytes(policy: Policy) -> bytes:
     """Return the content of the file that a policy saves. Two policies with the same content are equal."""
     return _read_saved(policy, Path.read_bytes)
 
@@ -122,10 +125,10 @@ def assert_close(left: AnyArray, right: AnyArray, name: str, *, rtol: float = 1e
 
 
 @_with_both_arm_models
-def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
+def check_shapes_and_propensities(make: MakePolicy, arm_model: str) -> None:
     """Check that decisions have the documented shapes, valid arms, and propensities in (0, 1]."""
-    policy = train_policy(make, arms)
-    decision = policy.select(draw_contexts(np.random.default_rng(0), 7, arms))
+    policy = train_policy(make, arm_model)
+    decision = policy.select(draw_contexts(np.random.default_rng(0), 7, arm_model))
     assert decision.arm.shape == (7,), decision.arm.shape
     assert decision.arm.dtype == np.int64, decision.arm.dtype
     assert decision.propensity.shape == (7,), decision.propensity.shape
@@ -137,51 +140,51 @@ def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
 
 
 @_with_both_arm_models
-def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
+def check_probabilities_of_every_arm(make: MakePolicy, arm_model: str) -> None:
     """Check that ``probabilities`` is a distribution over available arms that agrees with ``decide``'s propensity."""
-    contexts = draw_contexts(np.random.default_rng(13), 9, arms)
+    contexts = draw_contexts(np.random.default_rng(13), 9, arm_model)
     mask = np.array([True, False, True, True])
-    for policy in (create_policy(make, arms), train_policy(make, arms)):
-        old_fingerprint = read_fingerprint(policy)
+    for policy in (create_policy(make, arm_model), train_policy(make, arm_model)):
+        old_bytes = read_saved_bytes(policy)
         probabilities = policy.probabilities(contexts, available=mask)
         decision = policy.decide(contexts, available=mask)
         assert probabilities.shape == (9, N_ARMS), probabilities.shape
         assert (probabilities[:, ~mask] == 0).all(), "an arm that is not available has a probability"
         assert_close(probabilities.sum(axis=1), np.ones(9), "the sums of probabilities")
         assert_close(probabilities[np.arange(9), decision.arm], decision.propensity, "probabilities and propensities")
-        assert read_fingerprint(policy) == old_fingerprint, "probabilities changed the policy"
+        assert read_saved_bytes(policy) == old_bytes, "probabilities changed the policy"
 
 
 @_with_both_arm_models
-def check_weights_count_rounds(make: MakePolicy, arms: str) -> None:
+def check_weights_count_rounds(make: MakePolicy, arm_model: str) -> None:
     """Check that a round of weight 2 counts as two rounds, weight 0 as none, and weight 1 changes nothing."""
-    if create_policy(make, arms).weights_are_importance:
+    if create_policy(make, arm_model).weights_are_importance:
         return
     rng = np.random.default_rng(14)
-    contexts, played_arms, rewards = draw_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
+    contexts, played_arms, rewards = draw_contexts(rng, 24, arm_model), rng.integers(0, N_ARMS, 24), rng.random(24)
     weights = np.repeat([1.0, 2.0, 0.0], 8)
     counts = weights.astype(np.int64)
-    weighted_policy, repeating_policy = create_policy(make, arms), create_policy(make, arms)
+    weighted_policy, repeating_policy = create_policy(make, arm_model), create_policy(make, arm_model)
     weighted_policy.update(contexts, played_arms, rewards, weights=weights)
     repeating_policy.update(contexts.repeat(counts, axis=0), played_arms.repeat(counts), rewards.repeat(counts))
     if not weighted_policy.order_matters:
         weighted_mean, repeated_mean = (policy.decide(contexts).mean for policy in (weighted_policy, repeating_policy))
         assert_close(weighted_mean, repeated_mean, "means of weighted rounds")
     assert weighted_policy.rounds_learned == 24, weighted_policy.rounds_learned
-    unweighted_policy, unit_policy = create_policy(make, arms), create_policy(make, arms)
+    unweighted_policy, unit_policy = create_policy(make, arm_model), create_policy(make, arm_model)
     unweighted_policy.update(contexts, played_arms, rewards)
     unit_policy.update(contexts, played_arms, rewards, weights=np.ones(24))
     assert_close_predictions(unweighted_policy.decide(contexts), unit_policy.decide(contexts), "rounds of weight 1")
-    played_decision = create_policy(make, arms).play(contexts, rng.random((24, N_ARMS)), weights=weights)
+    played_decision = create_policy(make, arm_model).play(contexts, rng.random((24, N_ARMS)), weights=weights)
     assert np.isfinite(played_decision.mean).all(), "play with weights gives means that are not finite"
 
 
 @_with_both_arm_models
-def check_same_seed_same_choices(make: MakePolicy, arms: str) -> None:
+def check_same_seed_same_choices(make: MakePolicy, arm_model: str) -> None:
     """Check that two policies with the same seed make the same choices; seed 0 is a seed like any other."""
-    contexts = draw_contexts(np.random.default_rng(1), 40, arms)
+    contexts = draw_contexts(np.random.default_rng(1), 40, arm_model)
     for seed in (0, 3):
-        first_policy, second_policy = train_policy(make, arms, seed), train_policy(make, arms, seed)
+        first_policy, second_policy = train_policy(make, arm_model, seed), train_policy(make, arm_model, seed)
         assert_same(first_policy.select(contexts).arm, second_policy.select(contexts).arm, f"seed {seed}")
 
 
@@ -197,21 +200,21 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
 
 
 @_with_both_arm_models
-def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
+def check_decide_changes_nothing(make: MakePolicy, arm_model: str) -> None:
     """Check that ``decide`` does not change the policy."""
-    policy = train_policy(make, arms)
-    old_fingerprint = read_fingerprint(policy)
-    policy.decide(draw_contexts(np.random.default_rng(3), 9, arms), "target")
-    assert read_fingerprint(policy) == old_fingerprint, "decide changed the policy"
+    policy = train_policy(make, arm_model)
+    old_bytes = read_saved_bytes(policy)
+    policy.decide(draw_contexts(np.random.default_rng(3), 9, arm_model), "target")
+    assert read_saved_bytes(policy) == old_bytes, "decide changed the policy"
 
 
 @_with_both_arm_models
-def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
+def check_batch_equals_singles(make: MakePolicy, arm_model: str) -> None:
     """Check that selecting for a batch equals selecting for its contexts one by one."""
     for domain in ("source", "target"):
-        contexts = draw_contexts(np.random.default_rng(4), 10, arms)
-        batch_decision = train_policy(make, arms).select(contexts, domain)
-        policy = train_policy(make, arms)
+        contexts = draw_contexts(np.random.default_rng(4), 10, arm_model)
+        batch_decision = train_policy(make, arm_model).select(contexts, domain)
+        policy = train_policy(make, arm_model)
         single_decisions = [policy.select(contexts[row : row + 1], domain) for row in range(10)]
         joined_decision = join_decisions(single_decisions)
         assert_close_predictions(batch_decision, joined_decision, "a batch and its singles")
@@ -219,14 +222,14 @@ def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
 
 
 @_with_both_arm_models
-def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
+def check_play_equals_rounds(make: MakePolicy, arm_model: str) -> None:
     """Check that ``play`` makes the same choices as a loop of ``select`` and ``update``."""
     rng = np.random.default_rng(6)
-    contexts, rewards = draw_contexts(rng, 20, arms), rng.random((20, N_ARMS))
+    contexts, rewards = draw_contexts(rng, 20, arm_model), rng.random((20, N_ARMS))
     mask = rng.random((20, N_ARMS)) < 0.7
     mask[np.arange(20), rng.integers(0, N_ARMS, 20)] = True
-    played = train_policy(make, arms).play(contexts, rewards, available=mask)
-    policy = train_policy(make, arms)
+    played = train_policy(make, arm_model).play(contexts, rewards, available=mask)
+    policy = train_policy(make, arm_model)
     for i in range(20):
         decision = policy.select(contexts[i : i + 1], available=mask[i])
         assert decision.arm[0] == played.arm[i], f"round {i}: {decision.arm[0]} by select, {played.arm[i]} by play"
@@ -235,10 +238,10 @@ def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
 
 
 @_with_both_arm_models
-def check_masks_are_obeyed(make: MakePolicy, arms: str) -> None:
+def check_masks_are_obeyed(make: MakePolicy, arm_model: str) -> None:
     """Check that an unavailable arm is never chosen, and that the only available arm has propensity 1."""
-    policy = train_policy(make, arms)
-    contexts = draw_contexts(np.random.default_rng(7), 50, arms)
+    policy = train_policy(make, arm_model)
+    contexts = draw_contexts(np.random.default_rng(7), 50, arm_model)
     assert (policy.select(contexts, available=[True, False, True, False]).arm % 2 == 0).all()
     decision = policy.select(contexts, available=[False, False, True, False])
     assert (decision.arm == 2).all()
@@ -246,55 +249,55 @@ def check_masks_are_obeyed(make: MakePolicy, arms: str) -> None:
 
 
 @_with_both_arm_models
-def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
+def check_late_rewards_in_any_order(make: MakePolicy, arm_model: str) -> None:
     """Check that rewards may be late or missing, and arrive one by one or in batches.
 
     Unless ``order_matters``, their order does not change predictions.
     """
     rng = np.random.default_rng(8)
-    contexts, played_arms, rewards = draw_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
+    contexts, played_arms, rewards = draw_contexts(rng, 16, arm_model), rng.integers(0, N_ARMS, 16), rng.random(16)
     rewarded_rounds = rng.permutation(16)[:11]
-    batch_policy, single_policy = create_policy(make, arms), create_policy(make, arms)
+    batch_policy, single_policy = create_policy(make, arm_model), create_policy(make, arm_model)
     batch_policy.update(contexts[rewarded_rounds], played_arms[rewarded_rounds], rewards[rewarded_rounds])
     for row in rewarded_rounds[::-1]:
         single_policy.update(contexts[row : row + 1], played_arms[row : row + 1], rewards[row : row + 1])
-    probes = draw_contexts(rng, 5, arms)
+    probes = draw_contexts(rng, 5, arm_model)
     assert batch_policy.rounds_learned == single_policy.rounds_learned == 11
     if not batch_policy.order_matters:
         assert_close_predictions(batch_policy.decide(probes), single_policy.decide(probes), "a batch and single rounds")
 
 
 @_with_both_arm_models
-def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
+def check_saving_and_loading(make: MakePolicy, arm_model: str) -> None:
     """Check that a loaded policy continues exactly as the saved one, through more learning."""
-    policy = train_policy(make, arms)
+    policy = train_policy(make, arm_model)
     loaded_policy = reload_policy(policy)
     assert type(loaded_policy) is type(policy)
-    assert read_fingerprint(loaded_policy) == read_fingerprint(policy), "saving a loaded policy gives another file"
+    assert read_saved_bytes(loaded_policy) == read_saved_bytes(policy), "saving a loaded policy gives another file"
     rng = np.random.default_rng(10)
-    contexts, rewards = draw_contexts(rng, 30, arms), rng.random((30, N_ARMS))
+    contexts, rewards = draw_contexts(rng, 30, arm_model), rng.random((30, N_ARMS))
     decision, loaded_decision = policy.play(contexts, rewards), loaded_policy.play(contexts, rewards)
     policy.adapt(steps=2)
     loaded_policy.adapt(steps=2)
     assert_same(decision.arm, loaded_decision.arm, "arms after loading")
     assert_same(decision.mean, loaded_decision.mean, "means after loading")
-    assert read_fingerprint(loaded_policy) == read_fingerprint(policy), "the loaded policy learned differently"
+    assert read_saved_bytes(loaded_policy) == read_saved_bytes(policy), "the loaded policy learned differently"
 
 
 @_with_both_arm_models
-def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
+def check_copies_learn_alike(make: MakePolicy, arm_model: str) -> None:
     """Check that a copy and an unpickled policy learn exactly as the original does, and independently of it."""
-    policy = train_policy(make, arms)
+    policy = train_policy(make, arm_model)
     copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - pickled here
-    old_fingerprint = read_fingerprint(policy)
-    new_fingerprints = []
-    for learner in (*copies, policy):
-        assert read_fingerprint(learner) == old_fingerprint, "a copy differs, or changed when another learned"
+    old_bytes = read_saved_bytes(policy)
+    new_bytes = []
+    for learning_policy in (*copies, policy):
+        assert read_saved_bytes(learning_policy) == old_bytes, "a copy differs, or changed when another learned"
         rng = np.random.default_rng(11)
-        learner.play(draw_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
-        learner.adapt(steps=2)
-        new_fingerprints.append(read_fingerprint(learner))
-    assert len(set(new_fingerprints)) == 1, "a copy learned something else than the original"
+        learning_policy.play(draw_contexts(rng, 6, arm_model), rng.random((6, N_ARMS)))
+        learning_policy.adapt(steps=2)
+        new_bytes.append(read_saved_bytes(learning_policy))
+    assert len(set(new_bytes)) == 1, "a copy learned something else than the original"
 
 
 @POLICY_CHECKS.add
@@ -320,22 +323,22 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
     assert decision.mean.shape == (3, N_ARMS + 1)
 
 
-def _play_rescaled(make: MakePolicy, arms: str, *, factor: float, offset: float) -> RewardedDecision:
+def _play_rescaled(make: MakePolicy, arm_model: str, *, factor: float, offset: float) -> RewardedDecision:
     """Return the decisions of a policy whose rewards are multiplied by ``factor`` and moved by ``offset``."""
     rng = np.random.default_rng(20)
-    policy = create_policy(make, arms)
+    policy = create_policy(make, arm_model)
     first_rewards, second_rewards = factor * rng.random((2, 60, N_ARMS)) + offset
-    policy.play(draw_contexts(rng, 60, arms), first_rewards)
-    policy.observe_target(draw_contexts(rng, 10, arms))
+    policy.play(draw_contexts(rng, 60, arm_model), first_rewards)
+    policy.observe_target(draw_contexts(rng, 10, arm_model))
     policy.adapt(steps=2)
-    return policy.play(draw_contexts(rng, 60, arms), second_rewards)
+    return policy.play(draw_contexts(rng, 60, arm_model), second_rewards)
 
 
 @_with_both_arm_models
-def check_units_change_no_decision(make: MakePolicy, arms: str) -> None:
+def check_units_change_no_decision(make: MakePolicy, arm_model: str) -> None:
     """Check that rewards times 1,000 plus 7 give the same arms, and predictions and bonuses in that unit."""
-    original_decision = _play_rescaled(make, arms, factor=1.0, offset=0.0)
-    rescaled_decision = _play_rescaled(make, arms, factor=1000.0, offset=7.0)
+    original_decision = _play_rescaled(make, arm_model, factor=1.0, offset=0.0)
+    rescaled_decision = _play_rescaled(make, arm_model, factor=1000.0, offset=7.0)
     assert_same(original_decision.arm, rescaled_decision.arm, "arms in another unit")
     # Networks compute in single precision.
     assert_close(1000.0 * original_decision.mean + 7.0, rescaled_decision.mean, "means in another unit", rtol=1e-4)

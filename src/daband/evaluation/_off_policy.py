@@ -203,8 +203,8 @@ def evaluate_log(
         remark = f"; {rare_fraction:.1%} of the rounds have an arm that the log hardly ever chooses in such contexts"
         remark = remark if rare_fraction else ""
         notes.append(f"the log has no propensities; they are {log_domain.propensity_method}{remark}")
-    is_per_arm = daband_policy is not None and daband_policy.arms == "shared"
-    memory_rounds = MemoryRounds(rounds, n_arms, is_per_arm=is_per_arm)
+    has_arm_axis = daband_policy is not None and daband_policy.arms == "shared"
+    memory_rounds = MemoryRounds(rounds, n_arms, has_arm_axis=has_arm_axis)
     models = FoldModels(memory_rounds, seed) if needs_models else None
     weighted_log = weigh_log(memory_rounds, lambda *_: log_probabilities, models, seed)
     if target_contexts is not None:

@@ -79,7 +79,7 @@ class RoundBatches(Protocol):
     #: Number of arms, K.
     n_arms: int
     #: True if a round has one context per arm.
-    is_per_arm: bool
+    has_arm_axis: bool
 
     def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
         """Yield every batch with the index of its first row."""
@@ -91,8 +91,8 @@ class RoundBatches(Protocol):
 class MemoryRounds:
     """The rounds of a log in memory, as one batch."""
 
-    def __init__(self, rounds: LoggedRounds, n_arms: int, *, is_per_arm: bool) -> None:
-        self.n_rounds, self.n_arms, self.is_per_arm = len(rounds), n_arms, is_per_arm
+    def __init__(self, rounds: LoggedRounds, n_arms: int, *, has_arm_axis: bool) -> None:
+        self.n_rounds, self.n_arms, self.has_arm_axis = len(rounds), n_arms, has_arm_axis
         self.rounds = rounds
 
     def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
@@ -106,7 +106,7 @@ class StreamedRounds:
     """The rounds of a log in Parquet files, read batch by batch in every pass."""
 
     def __init__(self, log: ParquetLog, *, progress: Progress | None = None) -> None:
-        self.log, self.n_rounds, self.n_arms, self.is_per_arm = log, len(log), log.n_arms, log.shared
+        self.log, self.n_rounds, self.n_arms, self.has_arm_axis = log, len(log), log.n_arms, log.shared
         self._progress = progress
         self._rows_read, self._pass_number = 0, 1
 
@@ -146,21 +146,21 @@ class FoldModels:
     def __init__(self, log: RoundBatches, seed: int) -> None:
         _check_rows(log.n_rounds)
         first_batch = next(iter(log.batches()))[1]
-        self._n_leading_axes = 2 if log.is_per_arm else 1
+        self._n_leading_axes = 2 if log.has_arm_axis else 1
         self._context_size = math.prod(first_batch.contexts.shape[self._n_leading_axes :])
         context_samples = []
         if needs_components(self._context_size):
-            contexts_per_row = log.n_arms if log.is_per_arm else 1
+            contexts_per_row = log.n_arms if log.has_arm_axis else 1
             context_bytes = first_batch.contexts[0].nbytes // contexts_per_row
             sampled_rows = np.unique(sample_rows(log.n_rounds * contexts_per_row, context_bytes) // contexts_per_row)
             context_samples = [log.read_contexts(sampled_rows).reshape(-1, self._context_size)]
         self._feature_map = build_feature_map(self._context_size, context_samples)
         features = self.compute_features(first_batch.contexts[:_SAMPLE_ROWS])
-        n_models, mean_reward = 1 if log.is_per_arm else log.n_arms, float(first_batch.rewards.mean())
+        n_models, mean_reward = 1 if log.has_arm_axis else log.n_arms, float(first_batch.rewards.mean())
         sums = RewardSums(N_FOLDS, n_models, features.reshape(-1, features.shape[-1]), mean_reward)
         for first_row, batch in log.batches():
             features, arms = self.compute_features(batch.contexts), batch.arms
-            if log.is_per_arm:
+            if log.has_arm_axis:
                 features, arms = features[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
             sums.add(features, assign_folds(first_row, len(arms), N_FOLDS, seed), arms, batch.rewards)
         self._models: list[RewardModel] = [sums.fit([fold]) for fold in range(N_FOLDS)]
@@ -184,7 +184,7 @@ class FoldModels:
         return predictions
 
 
-def score_rounds(rounds: LoggedRounds, n_arms: int, *, is_per_arm: bool = False, seed: int = 0) -> FloatArray:
+def score_rounds(rounds: LoggedRounds, n_arms: int, *, has_arm_axis: bool = False, seed: int = 0) -> FloatArray:
     """Return the doubly robust scores (n, K) of rounds in memory.
 
     With fewer than 10 rounds no models are fitted, and the mean reward is predicted for every arm. The score of an arm
@@ -193,7 +193,7 @@ def score_rounds(rounds: LoggedRounds, n_arms: int, *, is_per_arm: bool = False,
     if len(rounds) < 2 * N_FOLDS:
         predictions = np.full((len(rounds), n_arms), rounds.rewards.mean())
     else:
-        models = FoldModels(MemoryRounds(rounds, n_arms, is_per_arm=is_per_arm), seed)
+        models = FoldModels(MemoryRounds(rounds, n_arms, has_arm_axis=has_arm_axis), seed)
         predictions = models.predict(rounds.contexts, assign_folds(0, len(rounds), N_FOLDS, seed))
     scores = doubly_robust_scores(predictions, rounds.arms, rounds.rewards, rounds.propensities)
     return scores if rounds.offered is None else np.where(rounds.offered, scores, rounds.rewards[:, None])

@@ -190,7 +190,7 @@ class JointHead:
         iteration sets the penalty of a group of coefficients to the noise times its degrees of freedom, divided by the
         sum of its squared coefficients.
         """
-        regression, groups, n_rounds = self.statistics, self._get_penalty_groups(), moments.count
+        regression, groups, n_rounds = self.statistics, self._get_penalty_groups(), moments.total_weight
         if n_rounds < max(regression.dim, 2.0 * self._n_fitted_rounds):
             return
         gram = regression.compute_gram(0)

@@ -15,7 +15,7 @@ from daband._arrays import AnyArray, FloatArray, Weights, read_array
 
 
 class RewardMoments:
-    """The weighted count, mean and variance of rewards, and the smallest and largest reward.
+    """The total weight, mean and variance of rewards, and the smallest and largest reward.
 
     Args:
         standardise: if False, the prior mean is always 0 and the unit is always 1.
@@ -30,12 +30,12 @@ class RewardMoments:
     (20.0, 10.0)
     """
 
-    __slots__ = ("centre", "count", "high", "low", "mean", "scale", "squared_differences", "standardise")
+    __slots__ = ("centre", "high", "low", "mean", "scale", "squared_differences", "standardise", "total_weight")
 
     def __init__(self, *, standardise: bool) -> None:
         self.standardise = standardise
         #: The sum of the weights of all rewards.
-        self.count = 0.0
+        self.total_weight = 0.0
         self.mean = 0.0
         #: The weighted sum of squared differences from the mean.
         self.squared_differences = 0.0
@@ -62,39 +62,39 @@ class RewardMoments:
         if weights is not None:
             rewards, weights = rewards[weights > 0], weights[weights > 0]
         if len(rewards):
-            count = float(len(rewards) if weights is None else weights.sum())
+            total_weight = float(len(rewards) if weights is None else weights.sum())
             low = float(rewards.min())  # differences lose no digits to a common offset
             mean = low + float(np.average(rewards - low, weights=weights))
             squares = float(np.square(rewards - mean) @ (np.ones(len(rewards)) if weights is None else weights))
-            self._combine(count, mean, squares, low, float(rewards.max()))
+            self._combine(total_weight, mean, squares, low, float(rewards.max()))
 
     def merge(self, other: RewardMoments) -> None:
         """Add the rewards of ``other``."""
-        self._combine(other.count, other.mean, other.squared_differences, other.low, other.high)
+        self._combine(other.total_weight, other.mean, other.squared_differences, other.low, other.high)
 
-    def _combine(self, count: float, mean: float, squares: float, low: float, high: float) -> None:
+    def _combine(self, total_weight: float, mean: float, squares: float, low: float, high: float) -> None:
         """Add the moments of other rewards; ``squares`` is the sum of squared differences from their mean."""
-        if not count > 0.0:
+        if not total_weight > 0.0:
             return
-        new_count, difference = self.count + count, mean - self.mean
-        self.squared_differences += squares + difference * difference * (self.count * count / new_count)
-        self.mean = mean if self.count == 0.0 else self.mean + difference * (count / new_count)
-        self.count = new_count
+        new_weight, difference = self.total_weight + total_weight, mean - self.mean
+        self.squared_differences += squares + difference * difference * (self.total_weight * total_weight / new_weight)
+        self.mean = mean if self.total_weight == 0.0 else self.mean + difference * (total_weight / new_weight)
+        self.total_weight = new_weight
         self.low, self.high = low if low < self.low else self.low, high if high > self.high else self.high
         if self.standardise:
             self.centre = self.mean
-            self.scale = (math.sqrt(self.squared_differences / new_count) or 1.0) if self.low < self.high else 1.0
+            self.scale = (math.sqrt(self.squared_differences / new_weight) or 1.0) if self.low < self.high else 1.0
 
     def state(self) -> FloatArray:
-        """Return an array (5,) for kernels: count, mean, sum of squared differences, smallest and largest reward."""
-        low, high = (self.low, self.high) if self.count else (0.0, 0.0)
-        return np.array([self.count, self.mean, self.squared_differences, low, high])
+        """Return an array (5,) for kernels: weight, mean, sum of squared differences, smallest and largest reward."""
+        low, high = (self.low, self.high) if self.total_weight else (0.0, 0.0)
+        return np.array([self.total_weight, self.mean, self.squared_differences, low, high])
 
     def restore(self, state: AnyArray) -> None:
         """Restore the array that ``state`` returned."""
         moments = read_array({"rewards": state}, "rewards", np.empty(5))
-        count, mean, squares, low, high = moments.tolist()
-        if count < 0.0 or squares < 0.0 or not low <= high:
-            raise ValueError(f"rewards cannot have count {count}, squares {squares} and range {low} to {high}")
+        total_weight, mean, squares, low, high = moments.tolist()
+        if total_weight < 0.0 or squares < 0.0 or not low <= high:
+            raise ValueError(f"rewards cannot have count {total_weight}, squares {squares} and range {low} to {high}")
         self.__init__(standardise=self.standardise)  # type: ignore[misc]
-        self._combine(count, mean, squares, low, high)
+        self._combine(total_weight, mean, squares, low, high)

@@ -1,4 +1,4 @@
-"""Provide Triton kernels for NVIDIA GPUs, for operations that would pass over large tensors many times in torch.
+"""Provide Triton kernels for NVIDIA GPUs, which read and write large tensors fewer times than torch does.
 
 ``norm_pool_relu`` computes batch norm by domain, 2x2 max pooling and ReLU. Between a convolution and the pooled maps,
 torch reads and writes the large maps about fifteen times per step. These kernels read them four times and write them
@@ -36,10 +36,19 @@ _KERNEL_OPTIONS = {"n_pieces": _N_PIECES, "block_rows": _BLOCK_ROWS, "block_colu
 _SUM_KERNEL_OPTIONS = {**_KERNEL_OPTIONS, "block_rows": _SUM_BLOCK_ROWS, "num_warps": 8}
 
 # In the kernels, maps are matrices in channels-last order: a row is a pixel of an image, a column is a channel. The
-# images of a domain are contiguous. ``maps`` is the input of batch norm. ``piece_stats`` has a statistic, such as
-# a sum, for each piece of a domain's rows. Tensors are passed as pointers to their first element. Indices in the
-# singular, such as ``row``, ``column`` and ``offset``, are vectors or matrices: one index for each element of the
-# block that a program processes.
+# images of a domain are contiguous. Tensors are passed as pointers to their first element. The arguments are:
+#
+# * ``maps`` is the input of batch norm, ``height`` and ``width`` are the sides of its images, and ``n_rows`` is the
+#   number of its rows per domain. ``pooled_maps`` is the output, with ``n_pooled_rows`` rows per domain.
+# * ``piece_stats`` has a statistic, such as a sum, for each piece of a domain's rows; see ``_N_PIECES``. A piece has
+#   ``rows_per_piece`` rows.
+# * ``normalisation`` (domains, 2, C) has the mean and 1 / standard deviation of each channel.
+# * ``weight`` and ``bias`` (C,) are the parameters of batch norm. ``running_mean`` and ``running_variance`` have a row
+#   per domain, and ``row_stride`` is the distance between these rows.
+# * ``gradient`` is the gradient with respect to ``pooled_maps``.
+#
+# Names in the singular, such as ``row``, ``column`` and ``offset``, are vectors or matrices: one index for each element
+# of the block that a program processes. A ``..._pointer`` is a tensor's pointer plus such offsets.
 
 
 @triton.jit
@@ -58,8 +67,8 @@ def _compute_moments(
     end_row = tl.minimum(first_row + rows_per_piece, n_rows)
     total = tl.zeros([block_columns], tl.float32)
     squares = tl.zeros([block_columns], tl.float32)
-    for start in range(first_row, end_row, block_rows):
-        row = start + tl.arange(0, block_rows)
+    for block_start in range(first_row, end_row, block_rows):
+        row = block_start + tl.arange(0, block_rows)
         mask = (row < end_row)[:, None] & column_mask[None, :]
         offset = (domain * n_rows + row).to(tl.int64)[:, None] * n_channels + column[None, :]
         value = tl.load(maps + offset, mask=mask, other=0.0).to(tl.float32)
@@ -67,38 +76,37 @@ def _compute_moments(
         squares += tl.sum(value * value, axis=0)
     count = tl.maximum(end_row - first_row, 1).to(tl.float32)
     mean = total / count
-    offset = piece_stats + (domain * 2 * n_pieces + piece) * n_channels + column
-    tl.store(offset, mean, mask=column_mask)
-    tl.store(offset + n_pieces * n_channels, tl.maximum(squares - total * mean, 0.0), mask=column_mask)
+    stats_pointer = piece_stats + (domain * 2 * n_pieces + piece) * n_channels + column
+    tl.store(stats_pointer, mean, mask=column_mask)
+    tl.store(stats_pointer + n_pieces * n_channels, tl.maximum(squares - total * mean, 0.0), mask=column_mask)
 
 
 @triton.jit
 def _norm_pool(
-    maps, piece_stats, weight, bias, pooled_maps, max_index, max_value, moments, running_mean, running_variance,
+    maps, piece_stats, weight, bias, pooled_maps, max_index, max_value, normalisation, running_mean, running_variance,
     row_stride, n_rows, n_channels, rows_per_piece, n_pooled_rows, height, width, momentum, epsilon,
     n_pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
     """Normalise, max-pool and apply ReLU, and update the running statistics.
 
     The result is written to ``pooled_maps``. ``max_index`` gets the index 0 to 3 of each maximum in its 2x2 window, or
-    4 if ReLU returns 0. ``max_value`` gets the maximum before normalisation. ``moments`` (domains, 2, C) gets the mean
-    and 1 / standard deviation.
+    4 if ReLU returns 0. ``max_value`` gets the maximum before normalisation. ``normalisation`` is written, too.
     """
     row_block, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
     column_mask = column < n_channels
     piece = tl.arange(0, n_pieces)
     count = tl.maximum(tl.minimum(rows_per_piece, n_rows - piece * rows_per_piece), 0).to(tl.float32)[:, None]
-    piece_offset = piece_stats + (domain * 2 * n_pieces + piece)[:, None] * n_channels + column[None, :]
-    piece_mean = tl.load(piece_offset, mask=column_mask[None, :], other=0.0)
-    piece_squares = tl.load(piece_offset + n_pieces * n_channels, mask=column_mask[None, :], other=0.0)
+    piece_pointer = piece_stats + (domain * 2 * n_pieces + piece)[:, None] * n_channels + column[None, :]
+    piece_mean = tl.load(piece_pointer, mask=column_mask[None, :], other=0.0)
+    piece_squares = tl.load(piece_pointer + n_pieces * n_channels, mask=column_mask[None, :], other=0.0)
     mean = tl.sum(count * piece_mean, axis=0) / n_rows
     difference = piece_mean - mean[None, :]
     variance = tl.sum(tl.where(count > 0, piece_squares, 0.0) + count * difference * difference, axis=0) / n_rows
     inverse_deviation = 1.0 / tl.sqrt(variance + epsilon)
     if row_block == 0:
-        tl.store(moments + (domain * 2) * n_channels + column, mean, mask=column_mask)
-        tl.store(moments + (domain * 2 + 1) * n_channels + column, inverse_deviation, mask=column_mask)
+        tl.store(normalisation + (domain * 2) * n_channels + column, mean, mask=column_mask)
+        tl.store(normalisation + (domain * 2 + 1) * n_channels + column, inverse_deviation, mask=column_mask)
         offset = domain * row_stride + column
         old_mean = tl.load(running_mean + offset, mask=column_mask)
         old_variance = tl.load(running_variance + offset, mask=column_mask)
@@ -114,13 +122,13 @@ def _norm_pool(
     pooled_width = width // 2
     image, pixel = pooled_row // (pooled_width * (height // 2)), pooled_row % (pooled_width * (height // 2))
     top_left = ((image * height + 2 * (pixel // pooled_width)) * width + 2 * (pixel % pooled_width)).to(tl.int64)
-    start = maps + top_left[:, None] * n_channels + column[None, :]
-    best_input = tl.load(start, mask=mask, other=0.0)
+    window_pointer = maps + top_left[:, None] * n_channels + column[None, :]
+    best_input = tl.load(window_pointer, mask=mask, other=0.0)
     best_output = best_input.to(tl.float32) * scale + shift
     best_index = tl.zeros([block_rows, block_columns], tl.int32)
     for corner_index in tl.static_range(1, 4):
         corner_offset = ((corner_index // 2) * width + corner_index % 2) * n_channels
-        corner_input = tl.load(start + corner_offset, mask=mask, other=0.0)
+        corner_input = tl.load(window_pointer + corner_offset, mask=mask, other=0.0)
         corner_output = corner_input.to(tl.float32) * scale + shift
         best_index = tl.where(corner_output > best_output, corner_index, best_index)
         best_input = tl.where(corner_output > best_output, corner_input, best_input)
@@ -134,7 +142,7 @@ def _norm_pool(
 
 @triton.jit
 def _sum_gradients(
-    max_value, gradient, max_index, moments, piece_stats, n_channels, rows_per_piece, n_pooled_rows,
+    max_value, gradient, max_index, normalisation, piece_stats, n_channels, rows_per_piece, n_pooled_rows,
     n_pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradient, and the gradient times the normalised value, of each piece of a domain's pooled rows.
@@ -144,14 +152,14 @@ def _sum_gradients(
     piece, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
     column_mask = column < n_channels
-    mean = tl.load(moments + (domain * 2) * n_channels + column, mask=column_mask, other=0.0)
-    inverse_deviation = tl.load(moments + (domain * 2 + 1) * n_channels + column, mask=column_mask, other=0.0)
+    mean = tl.load(normalisation + (domain * 2) * n_channels + column, mask=column_mask, other=0.0)
+    inverse_deviation = tl.load(normalisation + (domain * 2 + 1) * n_channels + column, mask=column_mask, other=0.0)
     first_row = piece * rows_per_piece
     end_row = tl.minimum(first_row + rows_per_piece, n_pooled_rows)
-    total = tl.zeros([block_columns], tl.float32)
-    product = tl.zeros([block_columns], tl.float32)
-    for start in range(first_row, end_row, block_rows):
-        row = start + tl.arange(0, block_rows)
+    gradient_sum = tl.zeros([block_columns], tl.float32)
+    product_sum = tl.zeros([block_columns], tl.float32)
+    for block_start in range(first_row, end_row, block_rows):
+        row = block_start + tl.arange(0, block_rows)
         mask = (row < end_row)[:, None] & column_mask[None, :]
         pooled_row = domain * n_pooled_rows + row
         offset = pooled_row.to(tl.int64)[:, None] * n_channels + column[None, :]
@@ -159,16 +167,16 @@ def _sum_gradients(
         mask = mask & (best_index < 4)
         value = tl.load(max_value + offset, mask=mask, other=0.0)
         row_gradient = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
-        total += tl.sum(row_gradient, axis=0)
-        product += tl.sum(row_gradient * (value.to(tl.float32) - mean) * inverse_deviation, axis=0)
-    offset = piece_stats + ((domain * n_pieces + piece) * 2) * n_channels + column
-    tl.store(offset, total, mask=column_mask)
-    tl.store(offset + n_channels, product, mask=column_mask)
+        gradient_sum += tl.sum(row_gradient, axis=0)
+        product_sum += tl.sum(row_gradient * (value.to(tl.float32) - mean) * inverse_deviation, axis=0)
+    stats_pointer = piece_stats + ((domain * n_pieces + piece) * 2) * n_channels + column
+    tl.store(stats_pointer, gradient_sum, mask=column_mask)
+    tl.store(stats_pointer + n_channels, product_sum, mask=column_mask)
 
 
 @triton.jit
-def _map_gradient(
-    maps, gradient, max_index, moments, piece_stats, weight, map_gradient, n_rows, n_channels, n_pooled_rows,
+def _compute_map_gradient(
+    maps, gradient, max_index, normalisation, piece_stats, weight, map_gradient, n_rows, n_channels, n_pooled_rows,
     height, width, n_pieces: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient with respect to ``maps``, from the sums of ``_sum_gradients``."""
@@ -176,11 +184,11 @@ def _map_gradient(
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
     column_mask = column < n_channels
     stats_row = (domain * n_pieces + tl.arange(0, n_pieces)) * 2
-    piece_offset = piece_stats + stats_row[:, None] * n_channels + column[None, :]
-    total = tl.sum(tl.load(piece_offset, mask=column_mask[None, :], other=0.0), axis=0) / n_rows
-    product = tl.sum(tl.load(piece_offset + n_channels, mask=column_mask[None, :], other=0.0), axis=0) / n_rows
-    mean = tl.load(moments + (domain * 2) * n_channels + column, mask=column_mask, other=0.0)
-    inverse_deviation = tl.load(moments + (domain * 2 + 1) * n_channels + column, mask=column_mask, other=0.0)
+    piece_pointer = piece_stats + stats_row[:, None] * n_channels + column[None, :]
+    mean_gradient = tl.sum(tl.load(piece_pointer, mask=column_mask[None, :], other=0.0), axis=0) / n_rows
+    mean_product = tl.sum(tl.load(piece_pointer + n_channels, mask=column_mask[None, :], other=0.0), axis=0) / n_rows
+    mean = tl.load(normalisation + (domain * 2) * n_channels + column, mask=column_mask, other=0.0)
+    inverse_deviation = tl.load(normalisation + (domain * 2 + 1) * n_channels + column, mask=column_mask, other=0.0)
     scale = tl.load(weight + column, mask=column_mask, other=0.0) * inverse_deviation
     row = row_block * block_rows + tl.arange(0, block_rows)
     mask = (row < n_pooled_rows)[:, None] & column_mask[None, :]
@@ -191,14 +199,14 @@ def _map_gradient(
     offset = pooled_row.to(tl.int64)[:, None] * n_channels + column[None, :]
     row_gradient = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
     best_index = tl.load(max_index + offset, mask=mask, other=4).to(tl.int32)
-    start = top_left[:, None] * n_channels + column[None, :]
+    window_offset = top_left[:, None] * n_channels + column[None, :]
     for corner_index in tl.static_range(4):
         corner_offset = ((corner_index // 2) * width + corner_index % 2) * n_channels
-        value = tl.load(maps + start + corner_offset, mask=mask, other=0.0).to(tl.float32)
+        value = tl.load(maps + window_offset + corner_offset, mask=mask, other=0.0).to(tl.float32)
         normalised = (value - mean) * inverse_deviation
         corner_gradient = tl.where(best_index == corner_index, row_gradient, 0.0)
-        result = scale * (corner_gradient - total - normalised * product)
-        tl.store(map_gradient + start + corner_offset, result.to(map_gradient.dtype.element_ty), mask=mask)
+        result = scale * (corner_gradient - mean_gradient - normalised * mean_product)
+        tl.store(map_gradient + window_offset + corner_offset, result.to(map_gradient.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -216,11 +224,11 @@ def _affine_pool(
     pooled_width = width // 2
     image, pixel = row // (pooled_width * (height // 2)), row % (pooled_width * (height // 2))
     top_left = ((image * height + 2 * (pixel // pooled_width)) * width + 2 * (pixel % pooled_width)).to(tl.int64)
-    start = maps + top_left[:, None] * n_channels + column[None, :]
-    best_output = tl.load(start, mask=mask, other=0.0).to(tl.float32) * channel_scale + channel_shift
+    window_pointer = maps + top_left[:, None] * n_channels + column[None, :]
+    best_output = tl.load(window_pointer, mask=mask, other=0.0).to(tl.float32) * channel_scale + channel_shift
     for corner_index in tl.static_range(1, 4):
         corner_offset = ((corner_index // 2) * width + corner_index % 2) * n_channels
-        corner_input = tl.load(start + corner_offset, mask=mask, other=0.0).to(tl.float32)
+        corner_input = tl.load(window_pointer + corner_offset, mask=mask, other=0.0).to(tl.float32)
         best_output = tl.maximum(corner_input * channel_scale + channel_shift, best_output)
     offset = row.to(tl.int64)[:, None] * n_channels + column[None, :]
     tl.store(pooled_maps + offset, tl.maximum(best_output, 0.0).to(pooled_maps.dtype.element_ty), mask=mask)
@@ -286,26 +294,26 @@ class _NormPoolReLU(torch.autograd.Function):
         n_column_blocks = -(-n_channels // _BLOCK_CHANNELS)
         n_row_blocks = -(-n_pooled_rows // _BLOCK_ROWS)
         piece_stats = pixels.new_empty(n_domains, 2, _N_PIECES, n_channels, dtype=torch.float32)
-        moments = pixels.new_empty(n_domains, 2, n_channels, dtype=torch.float32)
+        normalisation = pixels.new_empty(n_domains, 2, n_channels, dtype=torch.float32)
         pooled_maps = pixels.new_empty(n_images, height // 2, width // 2, n_channels)
         max_index, max_value = torch.empty_like(pooled_maps, dtype=torch.int8), torch.empty_like(pooled_maps)
         rows_per_piece = -(-n_rows // _N_PIECES)
         _compute_moments[(_N_PIECES, n_column_blocks, n_domains)](
             pixels, piece_stats, n_rows, n_channels, rows_per_piece, **_SUM_KERNEL_OPTIONS
         )
-        inputs, outputs = (pixels, piece_stats, weight, bias), (pooled_maps, max_index, max_value, moments)
+        inputs, outputs = (pixels, piece_stats, weight, bias), (pooled_maps, max_index, max_value, normalisation)
         running = (running_mean, running_variance, running_mean.stride(0))
         sizes = (n_rows, n_channels, rows_per_piece, n_pooled_rows, height, width)
         _norm_pool[(n_row_blocks, n_column_blocks, n_domains)](
             *inputs, *outputs, *running, *sizes, momentum, epsilon, **_KERNEL_OPTIONS
         )
-        ctx.save_for_backward(pixels, max_index, max_value, moments, weight)
+        ctx.save_for_backward(pixels, max_index, max_value, normalisation, weight)
         ctx.n_domains = n_domains
         return pooled_maps.permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        pixels, max_index, max_value, moments, weight = ctx.saved_tensors
+        pixels, max_index, max_value, normalisation, weight = ctx.saved_tensors
         n_images, height, width, n_channels = pixels.shape
         n_domains = ctx.n_domains
         gradient = gradients[0].permute(0, 2, 3, 1).contiguous()
@@ -313,7 +321,7 @@ class _NormPoolReLU(torch.autograd.Function):
         n_column_blocks = -(-n_channels // _BLOCK_CHANNELS)
         piece_stats = pixels.new_empty(n_domains, _N_PIECES, 2, n_channels, dtype=torch.float32)
         map_gradient = torch.empty_like(pixels)
-        sums = (max_index, moments, piece_stats)
+        sums = (max_index, normalisation, piece_stats)
         sizes = (n_rows, n_channels, n_pooled_rows, height, width)
         rows_per_piece = -(-n_pooled_rows // _N_PIECES)
         sum_grid = (_N_PIECES, n_column_blocks, n_domains)
@@ -321,7 +329,7 @@ class _NormPoolReLU(torch.autograd.Function):
             max_value, gradient, *sums, n_channels, rows_per_piece, n_pooled_rows, **_SUM_KERNEL_OPTIONS
         )
         map_grid = (-(-n_pooled_rows // _BLOCK_ROWS), n_column_blocks, n_domains)
-        _map_gradient[map_grid](pixels, gradient, *sums, weight, map_gradient, *sizes, **_KERNEL_OPTIONS)
+        _compute_map_gradient[map_grid](pixels, gradient, *sums, weight, map_gradient, *sizes, **_KERNEL_OPTIONS)
         bias_gradient, weight_gradient = piece_stats.sum(dim=(0, 1)).unbind()
         return map_gradient.permute(0, 3, 1, 2), weight_gradient, bias_gradient, None, None, None, None, None
 

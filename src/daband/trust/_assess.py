@@ -184,7 +184,7 @@ class SourceRounds:
         if not isinstance(rounds, LoggedRounds):
             return cls(contexts, rounds, origins, None)
         has_arm_axis = contexts.ndim > 1 + len(source.context_shape)
-        return cls(contexts, score_rounds(rounds, source.n_arms, is_per_arm=has_arm_axis, seed=seed), origins, rounds)
+        return cls(contexts, score_rounds(rounds, source.n_arms, has_arm_axis=has_arm_axis, seed=seed), origins, rounds)
 
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
         """Return a policy's arms (N,) and predicted rewards (N, K) for these rounds."""
@@ -387,7 +387,7 @@ def check_target(target: Contexts | ArrayLike, policy: Policy) -> Contexts:
     if target is None:
         raise InvalidInput("target is None; it must be target contexts: pair.target or an array (N, *C)")
     if not isinstance(target, Contexts):
-        target = ArrayContexts(target, is_per_arm=policy.arms == "shared", name="target")
+        target = ArrayContexts(target, has_arm_axis=policy.arms == "shared", name="target")
     if tuple(target.context_shape) != tuple(policy.context_shape):
         raise InvalidInput(f"target must have contexts of shape {policy.context_shape}, got {target.context_shape}")
     if len(target) < 2:

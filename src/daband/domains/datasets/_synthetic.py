@@ -81,14 +81,14 @@ def _build_synthetic_pair(
     # Each part has its own random generator, so that an option of one part does not change the draws of others.
     part_names = ("world", "source", "target", "test", "source_test")
     rngs = dict(zip(part_names, np.random.default_rng(data_seed).spawn(len(part_names)), strict=True))
-    is_per_arm = arms == "shared"
+    has_arm_axis = arms == "shared"
     is_one_hot = rewards == "labels"
-    world = _World(rngs["world"], is_one_hot=is_one_hot, is_per_arm=is_per_arm, n_arms=n_arms, dimension=dimension)
+    world = _World(rngs["world"], is_one_hot=is_one_hot, has_arm_axis=has_arm_axis, n_arms=n_arms, dimension=dimension)
     source_frequencies = np.full(n_arms, 1.0 / n_arms)
     target_frequencies = np.exp(-frequency * np.linspace(0.0, 1.0, n_arms))
     target_frequencies /= target_frequencies.sum()
     n_test, noise_fraction = max(n_contexts // 5, 50), 0.0 if is_one_hot else noise
-    options: dict[str, Any] = {"n_arms": n_arms, "is_per_arm": is_per_arm}
+    options: dict[str, Any] = {"n_arms": n_arms, "has_arm_axis": has_arm_axis}
 
     source_contexts, source_expected = world.draw_rounds(rngs["source"], n_contexts, source_frequencies)
     source_rewards = _draw_rewards(rngs["source"], source_expected, noise_fraction)
@@ -99,7 +99,7 @@ def _build_synthetic_pair(
     target_vectors, target_expected = world.draw_rounds(rngs["target"], n_contexts, target_frequencies)
     target_contexts = world.shift_vectors(target_vectors, rotation, translation, scale)
     target_rewards = _draw_rewards(rngs["target"], target_expected, noise_fraction)
-    target = ArrayContexts(target_contexts, is_per_arm=is_per_arm)
+    target = ArrayContexts(target_contexts, has_arm_axis=has_arm_axis)
     target_labelled = ArrayRewards(
         target_contexts, target_rewards, expected=target_expected, name="target_labelled", **options
     )
@@ -127,9 +127,9 @@ class _World:
     """The parameters that both domains share: the prototypes, and the directions of the shift."""
 
     def __init__(
-        self, rng: np.random.Generator, *, is_one_hot: bool, is_per_arm: bool, n_arms: int, dimension: int
+        self, rng: np.random.Generator, *, is_one_hot: bool, has_arm_axis: bool, n_arms: int, dimension: int
     ) -> None:
-        self.is_one_hot, self.is_per_arm = is_one_hot, is_per_arm
+        self.is_one_hot, self.has_arm_axis = is_one_hot, has_arm_axis
         #: A unit vector for each arm, (K, d); the vectors are orthogonal.
         self.prototypes = np.ascontiguousarray(np.linalg.qr(rng.standard_normal((dimension, n_arms)))[0].T)
         #: An orthonormal basis, (d, d). The target is rotated in the planes of its columns 0 and 1, 2 and 3, and so on.
@@ -142,7 +142,8 @@ class _World:
         n_arms, dimension = self.prototypes.shape
         best_arms = rng.choice(n_arms, size=n, p=frequencies)
         # Shared arms: the context of the best arm is near prototype 0, which is rewarded; those of other arms are not.
-        prototype_indices = (np.arange(n_arms)[None, :] - best_arms[:, None]) % n_arms if self.is_per_arm else best_arms
+        indices_per_arm = (np.arange(n_arms)[None, :] - best_arms[:, None]) % n_arms
+        prototype_indices = indices_per_arm if self.has_arm_axis else best_arms
         centres = self.prototypes[prototype_indices]
         noise = rng.standard_normal(centres.shape) * (_NOISE_NORM / np.sqrt(dimension))
         prototype_products = noise @ self.prototypes.T
@@ -155,7 +156,7 @@ class _World:
         """Return the expected rewards (n, K) of rounds with these hidden vectors and best arms."""
         if self.is_one_hot:
             return np.eye(len(self.prototypes))[best_arms]
-        prototype_products = vectors @ (self.prototypes[0] if self.is_per_arm else self.prototypes.T)
+        prototype_products = vectors @ (self.prototypes[0] if self.has_arm_axis else self.prototypes.T)
         return np.clip(prototype_products, 0.0, 1.0)  # rounding may leave -1e-17
 
     def shift_vectors(self, vectors: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:

@@ -22,18 +22,18 @@ class ArrayContexts(Contexts):
     """Contexts in an array.
 
     Args:
-        contexts: (n, *C), or (n, K, *C) with ``is_per_arm=True``.
+        contexts: (n, *C), or (n, K, *C) with ``has_arm_axis=True``.
         passes: number of times that each context may be shown.
-        is_per_arm: True if there is a context per arm.
+        has_arm_axis: True if there is a context per arm.
         name: name of the data in error messages.
     """
 
     def __init__(
-        self, contexts: ArrayLike, *, passes: int = 1, is_per_arm: bool = False, name: str = "contexts"
+        self, contexts: ArrayLike, *, passes: int = 1, has_arm_axis: bool = False, name: str = "contexts"
     ) -> None:
-        self._contexts = _check_contexts(contexts, name, is_per_arm)
+        self._contexts = _check_contexts(contexts, name, has_arm_axis)
         self.array_shape = self._contexts.shape
-        self.context_shape = self.array_shape[2:] if is_per_arm else self.array_shape[1:]
+        self.context_shape = self.array_shape[2:] if has_arm_axis else self.array_shape[1:]
         self.passes = check_int("passes", passes, minimum=1)
 
     def __len__(self) -> int:
@@ -47,12 +47,12 @@ class ArrayRewards(ArrayContexts, RewardDomain):
     """Contexts with the reward of every arm, in arrays.
 
     Args:
-        contexts: contexts (n, *C), or (n, K, *C) with ``is_per_arm=True``.
+        contexts: contexts (n, *C), or (n, K, *C) with ``has_arm_axis=True``.
         rewards: labels (n,) or rewards (n, K).
         n_arms: number of arms; required with labels.
         expected: expected rewards (n, K) if ``rewards`` are noisy; by default ``rewards``.
         passes: number of times that each context may be shown.
-        is_per_arm: True if there is a context per arm.
+        has_arm_axis: True if there is a context per arm.
         name: name of the data in error messages.
     """
 
@@ -64,10 +64,10 @@ class ArrayRewards(ArrayContexts, RewardDomain):
         n_arms: int | None = None,
         expected: ArrayLike | None = None,
         passes: int = 1,
-        is_per_arm: bool = False,
+        has_arm_axis: bool = False,
         name: str = "source",
     ) -> None:
-        super().__init__(contexts, passes=passes, is_per_arm=is_per_arm, name=f"{name} contexts")
+        super().__init__(contexts, passes=passes, has_arm_axis=has_arm_axis, name=f"{name} contexts")
         self._rewards, self._labels = _check_rewards_or_labels(rewards, len(self), n_arms, name)
         self.n_arms = n_arms if self._rewards is None else self._rewards.shape[1]  # type: ignore[assignment]
         self._expected = None if expected is None else _check_reward_table(expected, len(self), f"{name} expected")
@@ -101,10 +101,10 @@ class ArrayEvaluation(RewardEvaluation):
         expected: ArrayLike,
         *,
         n_arms: int | None = None,
-        is_per_arm: bool = False,
+        has_arm_axis: bool = False,
         name: str = "target_test",
     ) -> None:
-        domain = ArrayRewards(contexts, expected, n_arms=n_arms, is_per_arm=is_per_arm, name=name)
+        domain = ArrayRewards(contexts, expected, n_arms=n_arms, has_arm_axis=has_arm_axis, name=name)
         super().__init__(domain)
         self.array_shape = domain.array_shape
 
@@ -168,8 +168,8 @@ def from_arrays(
         units: the indices of context features that are in other units in the target; implies ``shift="units"``.
         name: the pair's name in reports; the random split of held-out rounds depends on it.
 
-    Contexts are not copied, because they may be large. Changing such an array afterwards changes the pair without new
-    checks. Labels and rewards are copied.
+    Contexts are not copied, because they may be large. If you change such an array afterwards, the pair changes, and is
+    not checked again. Labels and rewards are copied.
 
     >>> pair = daband.domains.from_arrays(source=([[0.0, 1.0], [1.0, 0.0]] * 20, [0, 1] * 20), target=[[0.2, 0.9]] * 30)
     >>> pair.n_arms, len(pair.source), len(pair.source_test), len(pair.target), pair.target_test
@@ -198,17 +198,17 @@ def from_arrays(
                 "1; otherwise set n_arms",
                 stacklevel=3,
             )
-    is_per_arm = arms == "shared"
-    full_source = ArrayRewards(*source, n_arms=n_arms, passes=passes, is_per_arm=is_per_arm)
+    has_arm_axis = arms == "shared"
+    full_source = ArrayRewards(*source, n_arms=n_arms, passes=passes, has_arm_axis=has_arm_axis)
     target_fields = build_target_fields(
-        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, is_per_arm
+        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, has_arm_axis
     )
     training_source: RewardDomain = full_source
     held_out_source: EvaluationDomain | None = None
     if isinstance(source_test, tuple):
-        held_out_source = ArrayEvaluation(*source_test, n_arms=n_arms, is_per_arm=is_per_arm, name="source_test")
+        held_out_source = ArrayEvaluation(*source_test, n_arms=n_arms, has_arm_axis=has_arm_axis, name="source_test")
     fields = {"source": full_source, **target_fields, "source_test": held_out_source}
-    check_shapes(fields, full_source.context_shape, n_arms=n_arms, is_per_arm=is_per_arm)
+    check_shapes(fields, full_source.context_shape, n_arms=n_arms, has_arm_axis=has_arm_axis)
     if held_out_source is None:
         training_source, held_out_source = hold_out(full_source, fraction=source_test, name=name)
     labelled_target = target_fields["target_labelled"]
@@ -229,22 +229,22 @@ def from_arrays(
 
 
 def build_target_fields(
-    target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, is_per_arm: bool
+    target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, has_arm_axis: bool
 ) -> dict[str, Any]:
     """Return the fields ``target``, ``target_test`` and ``target_labelled`` of a pair, as in ``from_arrays``."""
     passes = check_int("target_passes", passes, minimum=1)
     fields: dict[str, Any] = dict.fromkeys(("target_test", "target_labelled"))
-    fields["target"] = ArrayContexts(target, passes=passes, is_per_arm=is_per_arm, name="target")
+    fields["target"] = ArrayContexts(target, passes=passes, has_arm_axis=has_arm_axis, name="target")
     if target_test is not None:
-        fields["target_test"] = ArrayEvaluation(*target_test, n_arms=n_arms, is_per_arm=is_per_arm)
+        fields["target_test"] = ArrayEvaluation(*target_test, n_arms=n_arms, has_arm_axis=has_arm_axis)
     if target_labelled is not None:
         fields["target_labelled"] = ArrayRewards(
-            *target_labelled, n_arms=n_arms, passes=passes, is_per_arm=is_per_arm, name="target_labelled"
+            *target_labelled, n_arms=n_arms, passes=passes, has_arm_axis=has_arm_axis, name="target_labelled"
         )
     return fields
 
 
-def check_shapes(fields: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, is_per_arm: bool) -> None:
+def check_shapes(fields: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, has_arm_axis: bool) -> None:
     """Raise an error unless all fields of a pair have the context shape ``shape`` and ``n_arms`` arms."""
     for field, domain in fields.items():
         if domain is None:
@@ -253,7 +253,7 @@ def check_shapes(fields: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: i
             raise InvalidInput(f"{field} contexts have shape {domain.context_shape}, but source contexts {shape}")
         if isinstance(domain, ArrayRewards | ArrayEvaluation) and domain.n_arms != n_arms:
             raise InvalidInput(f"{field} has rewards for {domain.n_arms} arms, expected {n_arms}")
-        if is_per_arm and domain.array_shape[1] != n_arms:
+        if has_arm_axis and domain.array_shape[1] != n_arms:
             raise InvalidInput(f"shared arms need {field} contexts (n, {n_arms}, *C), got {domain.array_shape}")
 
 
@@ -269,10 +269,10 @@ def _count_reward_bytes(n_arms: int, n_rows: int) -> float:
     return 8.0 * n_arms * min(n_rows, 4096)
 
 
-def _check_contexts(contexts: ArrayLike, name: str, is_per_arm: bool) -> AnyArray:
+def _check_contexts(contexts: ArrayLike, name: str, has_arm_axis: bool) -> AnyArray:
     """Return contexts as an array. Raise an error for a wrong shape or a value that is not finite."""
     array = as_numpy(contexts, name)
-    min_dimensions, expected_shape = (3, "(n, K, *C)") if is_per_arm else (2, "(n, *C)")
+    min_dimensions, expected_shape = (3, "(n, K, *C)") if has_arm_axis else (2, "(n, *C)")
     if array.ndim < min_dimensions:
         raise InvalidInput(f"{name} must have shape {expected_shape}, got {array.shape}")
     if len(array) == 0:

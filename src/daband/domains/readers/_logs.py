@@ -118,7 +118,8 @@ def from_log(
         class_names: a name per arm; by default "0", "1" and so on.
         arms: a table of arms with features, as in ``from_table``, or features (K, m). The arms of the log are the row
             numbers in it. If there is a table per domain, source arms come first, then new target arms.
-        feedback: "one_hot" if a reward of 1 in the log means that every other arm has reward 0, else "bandit".
+        feedback: "one_hot" if exactly one arm has reward 1 and all others 0 for each context, without noise. A reward
+            of 1 then reveals the rewards of all arms. Otherwise "bandit".
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
@@ -126,7 +127,7 @@ def from_log(
         units: the indices of context features that are in other units in the target; implies ``shift="units"``.
         name: the pair's name in reports; the random split of held-out rounds depends on it.
 
-    Contexts are not copied. Changing such an array afterwards changes the pair without new checks.
+    Context arrays are not copied. If you change one afterwards, the pair changes, and is not checked again.
 
     >>> contexts, arms, rewards = [[0.0, 1.0]] * 20, [0, 1] * 10, [0.0, 1.0] * 10
     >>> log = (contexts, arms, rewards, [0.5] * 20)
@@ -158,11 +159,11 @@ def from_log(
     for split in (training_log, held_out_log):
         if isinstance(split, ParquetLog):
             split.log_parts = frozenset(compute_digests(split.parts()).values())
-    is_per_arm = isinstance(log, ParquetLog) and log.shared
+    has_arm_axis = isinstance(log, ParquetLog) and log.shared
     target_fields = build_target_fields(
-        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, is_per_arm
+        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, has_arm_axis
     )
-    check_shapes(target_fields, log.context_shape, n_arms=n_arms, is_per_arm=is_per_arm)
+    check_shapes(target_fields, log.context_shape, n_arms=n_arms, has_arm_axis=has_arm_axis)
     return Pair(
         name=name,
         context_shape=log.context_shape,
@@ -171,7 +172,7 @@ def from_log(
         source=training_log,
         source_test=held_out_log,
         **target_fields,
-        arms="shared" if is_per_arm else "disjoint",
+        arms="shared" if has_arm_axis else "disjoint",
         feedback=feedback,
         about=About(summary="a log given by the user", licence="the user's own"),
         catalogue=catalogue,
