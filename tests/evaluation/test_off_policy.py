@@ -9,7 +9,7 @@ import daband
 from daband.domains._contract import LoggedRounds
 from daband.evaluation._off_policy import ESTIMATORS
 from daband.evaluation._weighted_log import DensityRatio
-from daband.linear._doubly_robust import RewardSums, assign_folds, doubly_robust_scores, extract_features
+from daband.linear._doubly_robust import RewardSums, assign_folds, compute_doubly_robust_scores, extract_features
 from daband.linear._mean_estimates import MeanEstimate, compute_effective_size, estimate_mean, estimate_weighted_mean
 
 K, D = 3, 4
@@ -74,7 +74,7 @@ class TestEstimators:
 
     def test_scores(self):
         predicted = np.array([[0.5, 0.2], [0.1, 0.4]])
-        found = doubly_robust_scores(predicted, np.array([1, 0]), np.array([1.0, 0.0]), np.array([0.25, 0.5]))
+        found = compute_doubly_robust_scores(predicted, np.array([1, 0]), np.array([1.0, 0.0]), np.array([0.25, 0.5]))
         np.testing.assert_allclose(found, [[0.5, 0.2 + 4 * 0.8], [0.1 - 2 * 0.1, 0.4]])
 
     def test_the_estimate_is_the_mean_of_the_scores(self):

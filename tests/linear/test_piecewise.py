@@ -9,7 +9,7 @@ import daband
 from daband import NotFitted
 from daband.linear._piecewise import Piecewise, PiecewiseStep
 from daband.linear._standardise import Standardise
-from daband.linear._transforms import load_step
+from daband.linear._transforms import build_step
 
 DRAW = np.random.default_rng(0)
 NUMBERS = np.column_stack([DRAW.lognormal(size=500), DRAW.integers(2, size=500) * 7.0, np.full(500, 3.0)])
@@ -84,7 +84,7 @@ def test_state_and_files_hold_all_of_it(by_domain):
     for domain in (0, 1):
         np.testing.assert_array_equal(other(NUMBERS, domain), fitted(NUMBERS, domain))
         step = fitted.get_step(domain)
-        np.testing.assert_array_equal(load_step(step.settings(), step.arrays())(NUMBERS), step(NUMBERS))
+        np.testing.assert_array_equal(build_step(step.settings(), step.arrays())(NUMBERS), step(NUMBERS))
 
 
 def test_no_knot_is_a_number_of_training():

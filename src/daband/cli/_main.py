@@ -331,16 +331,16 @@ def _run_methods(
     method_names: list[str] | None,
     seeds: list[int] | None,
     jobs: int,
-    title: str,
+    experiment_name: str,
     *,
     with_report: bool = True,
 ) -> None:
     """Run the methods of an experiment with these seeds, print tables of results, and write the report.
 
-    ``title`` names the experiment in the output. Without a report, only the folder of the first run is printed.
+    ``experiment_name`` is its name in the output. Without a report, only the folder of the first run is printed.
     """
     specs = experiment.runs(method_names, seeds)
-    title += _describe_options(experiment, specs)
+    title = experiment_name + _describe_options(experiment, specs)
     print_line(f"{title}: {len(specs)} runs")
 
     def print_results(records: Records) -> None:
@@ -372,7 +372,7 @@ def _assess_demo(out: Path) -> str:
 
 
 def _describe_options(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
-    """Return the pair options that were not given but determined by the data on this machine, as text."""
+    """Return, as text, the pair options that were not given and whose values depend on the data on this machine."""
     given_options = experiment.pair_options
     options = {name: value for spec in specs[:1] for name, value in spec.pair_options.items() if name != "digest"}
     option_texts = [f"{name} = {value}" for name, value in options.items() if given_options.get(name) != value]

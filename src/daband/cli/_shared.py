@@ -250,8 +250,8 @@ _SIGNAL_EXCEPTIONS: dict[int, type[KeyboardInterrupt]] = {signal.SIGINT: Keyboar
 def raise_on_stop(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]]:
     """Yield a listener that raises an exception at the next event after Ctrl-C or SIGTERM.
 
-    Ctrl-C raises ``KeyboardInterrupt``, and SIGTERM raises ``Terminated``. Both are also raised at once, but that
-    exception may be lost.
+    Ctrl-C raises ``KeyboardInterrupt``, and SIGTERM raises ``Terminated``. The signal handler also raises the
+    exception immediately, but a compiled library may swallow it.
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield listener

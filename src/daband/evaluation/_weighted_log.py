@@ -24,7 +24,7 @@ from daband.linear._doubly_robust import (
     RewardSums,
     assign_folds,
     build_feature_map,
-    doubly_robust_scores,
+    compute_doubly_robust_scores,
     extract_features,
     needs_components,
     sample_rows,
@@ -195,7 +195,7 @@ def score_rounds(rounds: LoggedRounds, n_arms: int, *, has_arm_axis: bool = Fals
     else:
         models = FoldModels(MemoryRounds(rounds, n_arms, has_arm_axis=has_arm_axis), seed)
         predictions = models.predict(rounds.contexts, assign_folds(0, len(rounds), N_FOLDS, seed))
-    scores = doubly_robust_scores(predictions, rounds.arms, rounds.rewards, rounds.propensities)
+    scores = compute_doubly_robust_scores(predictions, rounds.arms, rounds.rewards, rounds.propensities)
     return scores if rounds.offered is None else np.where(rounds.offered, scores, rounds.rewards[:, None])
 
 

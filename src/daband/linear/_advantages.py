@@ -29,7 +29,7 @@ from statistics import NormalDist
 import numpy as np
 
 from daband._arrays import BoolArray, FloatArray, IntArray, Mask
-from daband.linear._doubly_robust import RewardSums, RidgePath, assign_folds, doubly_robust_scores
+from daband.linear._doubly_robust import RewardSums, RidgePath, assign_folds, compute_doubly_robust_scores
 from daband.linear._mean_estimates import MeanEstimate, estimate_mean
 from daband.linear._piecewise import PiecewiseStep, fit_ramps
 
@@ -250,7 +250,7 @@ class _NestedScores:
                 is_held_out = self.folds == fold
                 model = self._sums.fit({fold} if excluded is None else {fold, excluded}, penalties)
                 predictions[is_held_out] = model.predict(self._features[is_held_out])
-        return doubly_robust_scores(predictions, self._arms, self._rewards, self._propensities)
+        return compute_doubly_robust_scores(predictions, self._arms, self._rewards, self._propensities)
 
 
 def _fit_contrasts(design: FloatArray, scores: FloatArray, is_supported: BoolArray) -> FloatArray:

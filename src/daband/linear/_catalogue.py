@@ -34,8 +34,8 @@ class Catalogue:
     """The arms of a pair, with their names and features.
 
     Policies use ``vectors``. These are the features of the arms, standardised and divided by sqrt(m), so that the norm
-    of a vector is about 1. Here m is the number of features. More than 32 features are replaced by at most 32 principal
-    components, and m is then the number of components.
+    of a vector is about 1. More than 32 features are replaced by at most 32 principal components. In shapes, f is the
+    number of features, and m the number of features or components in a vector.
     """
 
     #: The names of the arms, (K,).
@@ -46,11 +46,11 @@ class Catalogue:
     offered: BoolArray
     #: The transform of an arm's table row to features; None if features are arrays.
     table: TableTransform | None
-    #: The mean of each feature.
+    #: The mean of each feature, (f,).
     mean: FloatArray
-    #: The standard deviation of each feature, or 1 for a constant feature.
+    #: The standard deviation of each feature, or 1 for a constant feature, (f,).
     deviation: FloatArray
-    #: The principal axes (components, features); None if features are not replaced by components.
+    #: The principal axes, (m, f); None if features are not replaced by components.
     axes: FloatArray | None = None
 
     def __post_init__(self) -> None:
@@ -62,14 +62,14 @@ class Catalogue:
             )
         if not all(np.isfinite(array).all() for array in (self.vectors, self.mean, self.deviation)):
             raise ValueError("vectors, mean and deviation must be finite")
-        if len(self.index) != len(self.names):
+        if len(self.index_by_name) != len(self.names):
             raise InvalidInput("arms must have different names, but two are equal")
 
     @classmethod
     def fit(
         cls, names: Sequence[str], features: FloatArray, *, table: TableTransform | None = None, offered: Any = None
     ) -> Catalogue:
-        """Return a catalogue for arms with these names and features (K, m).
+        """Return a catalogue for arms with these names and features (K, f).
 
         ``table`` is the transform that computed the features, if any. ``offered`` (2, K) is as in ``Catalogue``.
         """
@@ -84,12 +84,12 @@ class Catalogue:
         return replace(catalogue, vectors=catalogue._to_vectors(features))
 
     @functools.cached_property
-    def index(self) -> dict[str, int]:
+    def index_by_name(self) -> dict[str, int]:
         """The index of every arm by name."""
         return {name: index for index, name in enumerate(self.names)}
 
     def _to_vectors(self, features: FloatArray) -> FloatArray:
-        """Return features (n, m) standardised, projected and scaled, with a 1 appended."""
+        """Return features (n, f) standardised, projected and scaled, with a 1 appended."""
         scaled_features = features - self.mean
         scaled_features /= self.deviation
         np.clip(scaled_features, -_MAX_DEVIATIONS, _MAX_DEVIATIONS, out=scaled_features)
@@ -102,7 +102,7 @@ class Catalogue:
     def compute_arm_vectors(self, features: Sequence[Any]) -> FloatArray:
         """Return the vectors (n, m + 1) of arms with these features.
 
-        The features of an arm are a mapping from column to value, or an array (m,) if the catalogue has no table.
+        The features of an arm are a mapping from column to value, or an array (f,) if the catalogue has no table.
         """
         if self.table is not None:
             invalid = [row for row in features if not (type(row) is dict or isinstance(row, Mapping))]
@@ -122,7 +122,7 @@ class Catalogue:
 
     def with_arms(self, names: Sequence[str], features: Sequence[Any]) -> Catalogue:
         """Return the catalogue with further arms, which are offered in both domains."""
-        duplicate_name = next((name for name in names if name in self.index), None)
+        duplicate_name = next((name for name in names if name in self.index_by_name), None)
         if duplicate_name is not None:
             raise InvalidInput(f"name must be new, but {duplicate_name!r} is already an arm")
         vectors = np.concatenate([self.vectors, self.compute_arm_vectors(features)])
@@ -136,7 +136,7 @@ class Catalogue:
         id. The vectors are None if no arm has features.
         """
         try:  # the usual case: known ids without features
-            indices = list(map(self.index.__getitem__, arms))
+            indices = list(map(self.index_by_name.__getitem__, arms))
         except (KeyError, TypeError):
             indices = []
         if indices and len(set(indices)) == len(indices):
@@ -155,7 +155,7 @@ class Catalogue:
                 raise InvalidInput(f'arms must be ids, or mappings with an "id" and features, got {repr(invalid)[:80]}')
         if len(set(names)) < len(names):
             raise InvalidInput("arms must have different ids, but one is given twice")
-        indices = list(map(self.index.get, names, itertools.repeat(-1)))
+        indices = list(map(self.index_by_name.get, names, itertools.repeat(-1)))
         if all_have_features:
             return names, indices, self._compute_request_vectors(arms)
         featured_positions = [i for i, arm in enumerate(arms) if type(arm) in mapping_types and len(arm) > 1]
@@ -181,24 +181,25 @@ class Catalogue:
         """Return the distance of each arm to the nearest known arm, (K,). ``is_known`` (K,) is True for known arms.
 
         The unit is the median distance of a known arm to the nearest known arm with other features, so a typical
-        distance is 1. If an arm differs in a feature in which all known arms are equal, e.g. by a category that no
-        known arm has, the effect of this feature is not known, and the distance is infinite.
+        distance is 1. An arm may differ in a feature in which all known arms are equal, e.g. by a category that no
+        known arm has. The effect of this feature is then not known, and the distance is infinite.
         """
         if is_known.sum() < 2:
             return np.full(len(self.names), np.inf)
         known_vectors = self.vectors[is_known]
-        known_squares, nearest_squares, other_squares = np.square(known_vectors).sum(axis=1), [], []
+        known_squared_norms = np.square(known_vectors).sum(axis=1)
+        nearest_distances, other_distances = [], []  # squared; the second to the nearest arm with other features
         for vector in self.vectors:
-            squares = known_squares - 2.0 * (known_vectors @ vector) + vector @ vector
-            squares[squares < _MIN_SQUARED_DISTANCE] = 0.0
-            nearest_squares.append(squares.min())
-            other_squares.append(squares[squares > 0.0].min(initial=np.inf))  # to the nearest arm with other features
-        known_other_squares = np.array(other_squares)[is_known]
-        is_finite = np.isfinite(known_other_squares)
-        squared_unit = np.median(known_other_squares[is_finite]) if is_finite.any() else 1.0
+            squared_distances = known_squared_norms - 2.0 * (known_vectors @ vector) + vector @ vector
+            squared_distances[squared_distances < _MIN_SQUARED_DISTANCE] = 0.0
+            nearest_distances.append(squared_distances.min())
+            other_distances.append(squared_distances[squared_distances > 0.0].min(initial=np.inf))
+        known_distances = np.array(other_distances)[is_known]
+        is_finite = np.isfinite(known_distances)
+        squared_unit = np.median(known_distances[is_finite]) if is_finite.any() else 1.0
         has_other_value = np.square(self.vectors - known_vectors[0]) > _MIN_SQUARED_DISTANCE
         has_unknown_effect = has_other_value[:, ~has_other_value[is_known].any(axis=0)].any(axis=1)
-        return np.where(has_unknown_effect, np.inf, np.sqrt(np.array(nearest_squares) / squared_unit))
+        return np.where(has_unknown_effect, np.inf, np.sqrt(np.array(nearest_distances) / squared_unit))
 
     def state(self) -> dict[str, Any]:
         """Return the catalogue in JSON types. ``from_state`` reads them."""

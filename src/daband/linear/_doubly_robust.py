@@ -1,4 +1,4 @@
-"""Compute doubly robust scores of logged rounds. Estimates from logs and policies learned from logs use them.
+"""Compute doubly robust scores of logged rounds, to estimate values from logs and to learn policies from logs.
 
 The score of arm a in round i is ``m(x_i, a) + 1{a = A_i} (r_i - m(x_i, a)) / p_i``. It is the prediction m of a model,
 corrected by the reward r_i of the logged arm A_i with propensity p_i. If the propensities are right, the mean score of
@@ -28,7 +28,7 @@ _MAX_DIMENSIONS = 256
 _N_COMPONENTS = 64
 #: Maximum number of rows to which principal components, means and standard deviations are fitted.
 _MAX_SAMPLE_ROWS = 4096
-#: Maximum size of these rows, in bytes.
+#: Maximum size of the sample of these rows, in bytes.
 _MAX_SAMPLE_BYTES = 1 << 28
 #: The ridge penalties that are compared, divided by the number of rounds, for features of unit variance.
 _PENALTIES: FloatArray = np.geomspace(1e-3, 30.0, 16)
@@ -42,7 +42,9 @@ _MAX_FREEDOM_FRACTION = 0.9
 
 
 class RidgePath:
-    """Ridge regressions with an unpenalised intercept, for any penalty, computed from sums over n rows (1, z, y).
+    """Ridge regressions with an unpenalised intercept, for any penalty, computed from sums over rows.
+
+    A row has features z (d,) and targets y (m,). A 1 is prepended to z for the intercept.
 
     Args:
         gram: (1 + d, 1 + d), the sum of (1, z) (1, z)'.
@@ -52,12 +54,13 @@ class RidgePath:
 
     def __init__(self, gram: FloatArray, moment: FloatArray, squares: FloatArray) -> None:
         self.n_rows = float(gram[0, 0])
-        self._centre = gram[0, 1:] / self.n_rows
+        self._feature_means = gram[0, 1:] / self.n_rows
         self._mean = moment[0] / self.n_rows
-        covariance = gram[1:, 1:] / self.n_rows - np.outer(self._centre, self._centre)
+        covariance = gram[1:, 1:] / self.n_rows - np.outer(self._feature_means, self._feature_means)
         eigenvalues, self._eigenvectors = np.linalg.eigh(covariance)
         self._eigenvalues = np.maximum(eigenvalues, 0.0)
-        self._projected_moment = self._eigenvectors.T @ (moment[1:] / self.n_rows - np.outer(self._centre, self._mean))
+        centred_moment = moment[1:] / self.n_rows - np.outer(self._feature_means, self._mean)
+        self._projected_moment = self._eigenvectors.T @ centred_moment
         self._variance = np.maximum(squares / self.n_rows - self._mean**2, 0.0)
 
     def choose_penalty(self) -> float:
@@ -75,13 +78,13 @@ class RidgePath:
         return float(_PENALTIES[np.argmin(errors)])
 
     def compute_coefficients(self, penalty: float, prior_mean: FloatArray | float | None = None) -> FloatArray:
-        """Return intercept and slopes, (1 + d, m), for a penalty per row.
+        """Return intercept and slopes, (1 + d, m), for a penalty that is divided by the number of rows.
 
         With ``prior_mean``, the mean of a target is computed as if one more row had the target ``prior_mean``.
         """
         slopes = self._eigenvectors @ (self._projected_moment / (self._eigenvalues + penalty)[:, None])
         mean = self._mean if prior_mean is None else (self.n_rows * self._mean + prior_mean) / (self.n_rows + 1.0)
-        return np.concatenate([(mean - self._centre @ slopes)[None], slopes])
+        return np.concatenate([(mean - self._feature_means @ slopes)[None], slopes])
 
 
 class RewardSums:
@@ -90,19 +93,19 @@ class RewardSums:
     Args:
         n_folds: the number of folds.
         n_heads: the number of regressions: one per arm, or one in total if every arm has its own context.
-        sample: features (m, d). Features are standardised by their means and standard deviations before they are
-            summed, which keeps rounding errors small.
+        sample_features: the features of some rounds, (m, d). All features are standardised by the means and standard
+            deviations of these before they are summed, which keeps rounding errors small.
         typical_reward: a reward that is subtracted from all rewards, for the same reason.
     """
 
-    def __init__(self, n_folds: int, n_heads: int, sample: FloatArray, typical_reward: float) -> None:
+    def __init__(self, n_folds: int, n_heads: int, sample_features: FloatArray, typical_reward: float) -> None:
         self.n_folds, self.n_heads = n_folds, n_heads
-        self._centre, deviation = sample.mean(axis=0), sample.std(axis=0)
-        is_varying = deviation > 1e-12 * (1.0 + np.abs(self._centre))
+        self._feature_means, deviation = sample_features.mean(axis=0), sample_features.std(axis=0)
+        is_varying = deviation > 1e-12 * (1.0 + np.abs(self._feature_means))
         self._scale = np.where(is_varying, deviation, np.inf)  # a constant feature becomes 0
         self._typical_reward = typical_reward
         self._low, self._high = math.inf, -math.inf
-        self._n_columns = 1 + len(self._centre)
+        self._n_columns = 1 + len(self._feature_means)
         check_memory(
             8.0 * n_folds * n_heads * (self._n_columns + 1) ** 2,
             f"a reward model of {n_heads} arms and {self._n_columns} features",
@@ -163,7 +166,7 @@ class RewardSums:
 
     def _standardise(self, features: FloatArray) -> FloatArray:
         """Return features (n, d), centred and scaled by the sample."""
-        return (features - self._centre) / self._scale
+        return (features - self._feature_means) / self._scale
 
 
 class RewardModel:
@@ -201,7 +204,7 @@ def _solve_ridge(gram: FloatArray, penalty: float, prior_mean: float) -> FloatAr
     return np.concatenate([[mean - centre[:-1] @ slopes], slopes])
 
 
-def doubly_robust_scores(
+def compute_doubly_robust_scores(
     predictions: FloatArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray
 ) -> FloatArray:
     """Return the scores (n, K) from predicted rewards (n, K) and logged arms, rewards and propensities (n,)."""
@@ -230,27 +233,27 @@ def extract_features(*batches: AnyArray) -> list[FloatArray]:
 
     Contexts with more than 256 dimensions become their first 64 principal components, fitted to all batches together.
     """
-    dim = math.prod(batches[0].shape[1:])
-    flat_batches = [batch.reshape(-1, dim) for batch in batches]
-    sampled_batches = flat_batches if needs_components(dim) else []
+    n_dimensions = math.prod(batches[0].shape[1:])
+    flat_batches = [batch.reshape(-1, n_dimensions) for batch in batches]
+    sampled_batches = flat_batches if needs_components(n_dimensions) else []
     samples = [batch[sample_rows(len(batch), batch[0].nbytes)] for batch in sampled_batches]
-    to_features = build_feature_map(dim, samples)
+    to_features = build_feature_map(n_dimensions, samples)
     return [to_features(batch) for batch in flat_batches]
 
 
-def build_feature_map(dim: int, samples: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:
-    """Return a function from rows (n, dim) to features (n, d).
+def build_feature_map(n_dimensions: int, samples: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:
+    """Return a function from rows (n, n_dimensions) to features (n, d).
 
     Rows with more than 256 dimensions become principal components, which are fitted to ``samples``.
     """
-    if not needs_components(dim):
+    if not needs_components(n_dimensions):
         return to_floats
     return PCA(min(_N_COMPONENTS, sum(map(len, samples)))).fit(*samples)
 
 
-def needs_components(dim: int) -> bool:
+def needs_components(n_dimensions: int) -> bool:
     """Return True if contexts with this many dimensions are reduced to principal components."""
-    return dim > _MAX_DIMENSIONS
+    return n_dimensions > _MAX_DIMENSIONS
 
 
 def sample_rows(n: int, row_bytes: int) -> IntArray:

@@ -21,7 +21,7 @@ from daband.linear._standardise import Standardise, StandardiseStep
 TransformStep = StandardiseStep | PcaStep | PiecewiseStep
 
 
-def load_step(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> TransformStep:
+def build_step(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> TransformStep:
     """Return the fitted transform that a file describes by the ``settings`` in its header and its ``arrays``."""
     if settings["kind"] == "pca":
         return PcaStep(arrays["centre"], arrays["axes"])
@@ -40,7 +40,7 @@ _TRANSFORM_CLASSES: dict[str, Any] = {"pca": PCA, "standardise": Standardise, "p
 
 
 def as_transform(transform: Any) -> Transform | None:
-    """Return a copy of the argument ``transform`` of a policy. None stays None, and other types raise an error."""
+    """Check the argument ``transform`` of a policy, and return a copy. None stays None; other types are errors."""
     if transform is not None and type(transform) not in _TRANSFORM_CLASSES.values():
         name = f"the class {transform.__name__}" if isinstance(transform, type) else type(transform).__name__
         raise InvalidInput(

@@ -65,7 +65,7 @@ def with_added_arms(model: Model, note_json: str | None) -> Model:
     if note_json is None or catalogue is None:
         return model
     note = orjson.loads(note_json)
-    new_arms = [arm for arm in note["arms"] if arm["id"] not in catalogue.index]
+    new_arms = [arm for arm in note["arms"] if arm["id"] not in catalogue.index_by_name]
     offered_names = note["offered"]
     if offered_names is None:
         mask = catalogue.offered[0]
@@ -73,7 +73,7 @@ def with_added_arms(model: Model, note_json: str | None) -> Model:
         offered_names = [*file_arm_names, *(arm["id"] for arm in new_arms)]
     deployed = model.deployed.with_arms([*catalogue.names, *new_arms]) if new_arms else model.deployed
     assert deployed.frozen.catalogue is not None
-    known_names = [name for name in offered_names if name in deployed.frozen.catalogue.index]
+    known_names = [name for name in offered_names if name in deployed.frozen.catalogue.index_by_name]
     return Model(model.number, deployed.with_arms(known_names))
 
 
@@ -163,7 +163,8 @@ class Decider:
         arm_lists = [event["arms"] for event in event_objects if isinstance(event.get("arms"), list)]
         arms = [arm for arm_list in arm_lists for arm in arm_list if isinstance(arm, dict)]
         arms_by_id = {str(arm.get("id")): arm for arm in arms if len(arm) > 1} if catalogue is not None else {}
-        return [arm for arm_id, arm in arms_by_id.items() if catalogue is not None and arm_id not in catalogue.index]
+        known_ids = {} if catalogue is None else catalogue.index_by_name
+        return [arm for arm_id, arm in arms_by_id.items() if arm_id not in known_ids]
 
     def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]], list[tuple[str, ...]]]:
         """Return the events of a request, and for each event its warnings and its ranking of arms.

@@ -45,7 +45,7 @@ def read_rows(contexts: Iterable[str]) -> Any:
     return rows if isinstance(rows[0], dict) else np.asarray(rows, np.float64)
 
 
-def can_read(context: str | None, deployed: DeployedPolicy) -> bool:
+def can_policy_read(context: str | None, deployed: DeployedPolicy) -> bool:
     """Return True if a policy can read a context of the log, which may be the context of another policy."""
     if context is None or context.startswith("{") is (deployed.columns is None):
         return False
@@ -176,29 +176,28 @@ class RewardSums:
         if weight_sum <= 0.0:
             return MeanEstimate(math.nan, math.inf)
         value = float(sums[power, 1]) / weight_sum
-        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ sums[2 * power])  # of weighted deviations
+        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ sums[2 * power])  # of w^power (r - value)
         return MeanEstimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / weight_sum if n > 1 else math.inf)
 
     def estimate_difference(self) -> MeanEstimate:
         """Return the mean reward of the played arms minus the mean reward of the other policy, on the same rounds."""
-        sums, n, played_mean, other_mean = self.sums, self.n, self.estimate_mean(0), self.estimate_mean(1)
-        if not math.isfinite(other_mean.standard_error):
+        sums, n, played, other = self.sums, self.n, self.estimate_mean(0), self.estimate_mean(1)
+        if not math.isfinite(other.standard_error):
             return MeanEstimate(math.nan, math.inf)
-        # v and u are the means of the played arms and of the other policy. The next three sums are the sums of squares
-        # and of products of the terms r - v and w (r - u).
-        v, u, scale = played_mean.value, other_mean.value, n / float(sums[1, 0])
-        played_squares = float(sums[0, 2] - 2 * v * sums[0, 1] + v * v * sums[0, 0])
-        products = float(sums[1, 2] - (v + u) * sums[1, 1] + v * u * sums[1, 0])
-        other_squares = float(sums[2, 2] - 2 * u * sums[2, 1] + u * u * sums[2, 0])
+        played_mean, other_mean, scale = played.value, other.value, n / float(sums[1, 0])
+        # These are the sums of squares and of products of the terms r - played_mean and w (r - other_mean).
+        played_squares = float(sums[0, 2] - 2 * played_mean * sums[0, 1] + played_mean * played_mean * sums[0, 0])
+        products = float(sums[1, 2] - (played_mean + other_mean) * sums[1, 1] + played_mean * other_mean * sums[1, 0])
+        other_squares = float(sums[2, 2] - 2 * other_mean * sums[2, 1] + other_mean * other_mean * sums[2, 0])
         squares = played_squares - 2.0 * scale * products + scale * scale * other_squares
-        return MeanEstimate(v - u, math.sqrt(max(squares, 0.0) / (n - 1) / n))
+        return MeanEstimate(played_mean - other_mean, math.sqrt(max(squares, 0.0) / (n - 1) / n))
 
 
 class Statistics:
     """Statistics of events and rewards for the service's page. Entries must be added in the order of the log.
 
     ``deployed`` is the newest exported file, which is model ``first_model`` of the log. Decisions of earlier models are
-    counted, but their contexts are not monitored.
+    counted, but they are not in the lift, and their contexts are not monitored.
     """
 
     def __init__(self, deployed: DeployedPolicy, settings: Settings, *, first_model: int = 0) -> None:
@@ -221,8 +220,8 @@ class Statistics:
         self._alarm_event: int | None = None
         #: The estimated lift of the policy over the control group.
         self.lift = LiftSequence(_CONFIDENCE)
-        #: The events of this comparison that were not added to the lift, in the order of the log, with their rewards;
-        #: None if the reward has not arrived.
+        #: The rewards of events that are not yet in the lift, by event id in the order of the log; None if the reward
+        #: has not arrived.
         self._pending_rewards: dict[str, LoggedReward | None] = {}
 
     def add_events(self, events: Sequence[Event]) -> None:
@@ -235,14 +234,14 @@ class Statistics:
             if event.own_arm is not None:
                 self._own_arm_counts[event.own_arm] += 1
                 if event.incumbent_arm is not None:
-                    self._counts["compared"] += 1
+                    self._counts["both_known"] += 1
                     self._counts["equal"] += event.own_arm == event.incumbent_arm
             self._min_propensity = min(event.propensity, self._min_propensity or 1.0)
-            if self.settings.wait is not None and self._is_compared(event):
+            if self.settings.wait is not None and self._is_in_lift_test(event):
                 self._pending_rewards[event.event_id] = None
             if self._monitor is None or event.model < self._first_model or index % stride:
                 continue
-            if event.context is not None and can_read(event.context, self.deployed):
+            if event.context is not None and can_policy_read(event.context, self.deployed):
                 monitored_contexts.append((self._counts["events"], event.context))
         for start in range(0, len(monitored_contexts), _CONTEXTS_PER_CALL):
             self._check_contexts(monitored_contexts[start : start + _CONTEXTS_PER_CALL])
@@ -263,12 +262,12 @@ class Statistics:
             weight = self._weigh_other_policy(entry.event)
             if weight is not None:
                 self._weighted_sums.add(weight, entry.reward)
-            if self._is_compared(entry.event):
+            if self._is_in_lift_test(entry.event):
                 self._pending_rewards[entry.event.event_id] = entry
                 self._update_lift()
 
-    def _is_compared(self, event: Event) -> bool:
-        """Return True if an event is in the comparison of the newest file with the control group."""
+    def _is_in_lift_test(self, event: Event) -> bool:
+        """Return True if an event is used in the lift of the newest file over the control group."""
         return event.control is not None and event.model >= self._first_model
 
     def _update_lift(self) -> None:
@@ -308,7 +307,7 @@ class Statistics:
             "join_rate": counts["given"] / counts["events"] if counts["events"] else None,
             "defaulted_fraction": counts["defaulted"] / n_rewarded if n_rewarded else None,
             "min_propensity": self._min_propensity,
-            "equal_fraction": counts["equal"] / counts["compared"] if counts["compared"] else None,
+            "equal_fraction": counts["equal"] / counts["both_known"] if counts["both_known"] else None,
             "played": _to_limits(self._all_sums.estimate_mean()),
             "other": _to_limits(self._weighted_sums.estimate_mean(1)),
             "uplift": _to_limits(uplift),

@@ -27,7 +27,7 @@ from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._policy import Policy
 from daband.service._decider import Model, load_model, with_added_arms
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
-from daband.service._log_readers import Statistics, can_read, read_rows
+from daband.service._log_readers import Statistics, can_policy_read, read_rows
 from daband.service._settings import Clock, Limits, Settings, Tokens
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
@@ -110,7 +110,7 @@ class LogLearner:
         catalogue, arms_note = self.policy.catalogue, self._store.read_note("arms")
         if catalogue is not None and arms_note is not None:
             for arm in orjson.loads(arms_note)["arms"]:
-                if arm["id"] not in catalogue.index:
+                if arm["id"] not in catalogue.index_by_name:
                     columns = {name: value for name, value in arm.items() if name != "id"}
                     self.policy.add_arm(arm["id"], columns if catalogue.table is not None else columns["features"])
 
@@ -149,7 +149,7 @@ class LogLearner:
 
 def learn_rewards(policy: Policy, logged_rewards: Sequence[LoggedReward], deployed: DeployedPolicy) -> None:
     """Update a policy with a group of rewards. Rounds in which the incumbent chose are weighted by propensity."""
-    readable_rewards = [entry for entry in logged_rewards if can_read(entry.event.context, deployed)]
+    readable_rewards = [entry for entry in logged_rewards if can_policy_read(entry.event.context, deployed)]
     for is_online in (True, False):
         entries = [entry for entry in readable_rewards if (entry.event.mode == "online") is is_online]
         if not entries:

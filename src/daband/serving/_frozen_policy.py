@@ -25,7 +25,7 @@ from daband.linear._joint_ridge import append_one, compute_arm_heads, count_effe
 from daband.linear._kernels import make_draw_key
 from daband.linear._primal_ridge import compute_ridge_scores, mix_scores
 from daband.linear._standardise import StandardiseStep
-from daband.linear._transforms import TransformStep, load_step
+from daband.linear._transforms import TransformStep, build_step
 from daband.serving._numpy_networks import ConvNetwork, MlpNetwork, Network, load_network
 
 #: The inverse matrices of a member are *large* above this size in bytes. Large ones are written in single precision.
@@ -770,7 +770,7 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         member = Member(
             theta=member_arrays["theta"], weight=float(fields["weight"]), bonus_weight=float(fields["bonus_weight"]),
             inverse=inverse.astype(np.float64) if inverse.dtype == np.float32 else inverse,
-            transform=None if step is None else load_step(step, drop_prefix("transform/", member_arrays)),
+            transform=None if step is None else build_step(step, drop_prefix("transform/", member_arrays)),
             network=None if network is None else load_network(network, drop_prefix("network/", member_arrays)),
             is_constant=bool(fields["constant"]), arm_factors=member_arrays.get("arm_factors"),
             vectors=catalogue.vectors if catalogue is not None and fields.get("joint") else None,
@@ -786,7 +786,7 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         reward_unit=(float(centre), float(scale)),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
         members=tuple(members),
-        transform=None if transform is None else load_step(transform, drop_prefix("transform/", arrays)),
+        transform=None if transform is None else build_step(transform, drop_prefix("transform/", arrays)),
         layout=header["layout"],
         new_arm_fraction=float(header["new_arms"]),
         is_unrewarded=is_unrewarded,

@@ -283,7 +283,7 @@ def build_assessment(
     if outside_fraction > _MAX_OUTSIDE_FRACTION:
         doubts.append(f"{outside_fraction:.0%} of target contexts are far from every source context")
     target_fractions, new_arms = compute_arm_fractions(choices.target_arms, policy.n_arms), _find_new_arms(policy)
-    new_arm_fraction = sum(target_fractions[policy.catalogue.index[name]] for name in new_arms)
+    new_arm_fraction = sum(target_fractions[policy.catalogue.index_by_name[name]] for name in new_arms)
     if new_arm_fraction > _MAX_NEW_ARM_FRACTION and is_gain_proven is None:
         evidence = estimate_new_arm_gain(policy, rounds)
         is_gain_proven = evidence is not None and evidence.personalises
@@ -292,7 +292,7 @@ def build_assessment(
             f"arms without any reward are chosen for {new_arm_fraction:.0%} of target contexts, without proof of a gain"
         )
     unlike_arms = [name for name, distance in new_arms.items() if math.isinf(distance)]
-    unlike_fraction = sum(target_fractions[policy.catalogue.index[name]] for name in unlike_arms)
+    unlike_fraction = sum(target_fractions[policy.catalogue.index_by_name[name]] for name in unlike_arms)
     if unlike_fraction > _MAX_NEW_ARM_FRACTION:
         doubts.append(
             f"arms with a feature value that no arm with rewards has ({', '.join(unlike_arms[:3])}) are chosen for "

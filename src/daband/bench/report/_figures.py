@@ -76,8 +76,8 @@ def draw_scores(rows: Sequence[ScoreRow], metric: Metric) -> Figure:
         if row.paper_accuracy is not None:
             colours = {"markerfacecolor": "white", "markeredgecolor": _DARK_COLOUR}
             axes.plot(row.paper_accuracy, y, "D", markersize=5.5, zorder=4, **colours)
-        mean_text, right_edge = f"{mean:,.{metric.count_decimals(mean)}f}", axes.get_yaxis_transform()
-        axes.text(1.01, y, mean_text, transform=right_edge, va="center", fontweight="bold", color=colour)
+        mean_text, y_axis_transform = f"{mean:,.{metric.count_decimals(mean)}f}", axes.get_yaxis_transform()
+        axes.text(1.01, y, mean_text, transform=y_axis_transform, va="center", fontweight="bold", color=colour)
     axes.set_yticks(range(len(ranked_rows)), [shorten_text(get_label(*row.key), 32) for row in ranked_rows])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -92,12 +92,12 @@ def draw_regret(curves_by_method: Mapping[MethodKey, RunCurves], *, domain: str)
 
     A line is the mean over seeds, and its band is the range of seeds.
 
-    The axis ends with the largest regret of methods that learn. The regret of random and constant arms is often so
-    large that it would hide all other differences.
+    The y-axis ends just above the largest regret of methods that learn. The regret of random and constant arms is often
+    so large that it would hide all other differences.
     """
     figure, axes = _create_figure(3.2)
-    learners = [key for key in curves_by_method if key[0] not in ("random", "constant")]
-    last_regrets = [float(curves_by_method[key].values[:, -1].max()) for key in learners or curves_by_method]
+    learning_methods = [key for key in curves_by_method if key[0] not in ("random", "constant")]
+    last_regrets = [float(curves_by_method[key].values[:, -1].max()) for key in learning_methods or curves_by_method]
     y_limit = 1.08 * max(last_regrets) or 1.0  # 1 if nothing has regret
     axes.set_xlim(0, max(int(curves.rounds[-1]) for curves in curves_by_method.values()))
     axes.set_ylim(0, y_limit)
