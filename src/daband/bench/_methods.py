@@ -17,7 +17,7 @@ from daband.policies._policy import Policy
 from daband.policies._registered import policies
 
 #: The suffix of methods that are fitted on principal components.
-_PCA_SUFFIX = "-p"
+PCA_SUFFIX = "-p"
 #: Methods whose policies ignore contexts, so that PCA has no effect on them.
 CONTEXT_FREE_METHODS = ("constant", "random")
 #: Policy arguments that are set by the pair, the method's name and the run's seed.
@@ -27,14 +27,14 @@ _NON_SETTING_ARGUMENTS = ("context_shape", "n_arms", "arms", "transform", "seed"
 def list_methods() -> list[str]:
     """Return the sorted names of all methods: each policy, and with the suffix "-p" each policy that uses contexts."""
     names = policies.names()
-    pca_names = [f"{name}{_PCA_SUFFIX}" for name in names if name not in CONTEXT_FREE_METHODS]
+    pca_names = [f"{name}{PCA_SUFFIX}" for name in names if name not in CONTEXT_FREE_METHODS]
     return sorted([*names, *pca_names])
 
 
 def check_method(method: str) -> str:
     """Return the name of the method. If there is no such method, raise an error that suggests the nearest name."""
     # Listing all names imports every policy and torch, which a comparison of linear methods does not need.
-    policy_name = method.removesuffix(_PCA_SUFFIX)
+    policy_name = method.removesuffix(PCA_SUFFIX)
     if not policies.is_registered(policy_name) or (policy_name != method and policy_name in CONTEXT_FREE_METHODS):
         known_names = list_methods()
         if method in known_names:
@@ -84,14 +84,14 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, A
     """
     arguments = check_policy_arguments(check_method(method), settings)
     policy_class = get_policy_class(method)
-    if method.endswith(_PCA_SUFFIX):
+    if method.endswith(PCA_SUFFIX):
         arguments["transform"] = choose_transform(policy_class, pair, components=n_components)
     return policy_class.for_pair(pair, seed=seed, **arguments)
 
 
 def get_policy_class(method: str) -> type[Policy]:
     """Return the class of a method's policy."""
-    return policies.get(method.removesuffix(_PCA_SUFFIX))
+    return policies.get(method.removesuffix(PCA_SUFFIX))
 
 
 def list_settings(method: str) -> list[str]:

@@ -11,10 +11,10 @@ import typer
 
 import daband
 from daband._files import check_writable, make_folder, write_bytes, write_json
-from daband.bench._methods import check_method, get_policy_class
+from daband.bench._methods import PCA_SUFFIX, check_method, get_policy_class
 from daband.bench._policy_folders import PolicyFolder, find_policy_folder
 from daband.bench._records import count_decimals
-from daband.cli import _shared as options
+from daband.cli import _shared as shared_options
 from daband.cli._files import write_table_as_log
 from daband.cli._shared import print_line, show_rows_bar
 from daband.domains.readers._columns import Columns
@@ -39,11 +39,11 @@ def fit_log_command(
     policy: Annotated[Path | None, typer.Option(help="A saved policy to continue with; by default a new one.")] = None,
     method: Annotated[str, typer.Option(help="The method of a new policy.")] = "linucb",
     n_arms: Annotated[int | None, typer.Option(min=1, help="The number of arms of a new policy.")] = None,
-    context: options.ContextColumns = None,
+    context: shared_options.ContextColumns = None,
     state: Annotated[
         Path | None, typer.Option(help="A folder for the state; after an interruption, the same command continues.")
     ] = None,
-    weights: options.WeightColumn = None,
+    weights: shared_options.WeightColumn = None,
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
 
@@ -58,7 +58,7 @@ def fit_log_command(
         roles = {"arm": arm, "reward": reward, "propensity": propensity, "id": ids or []}
         _save_policy(_fit_table(log, method, roles), out)
         return
-    columns = options.parse_columns(context)
+    columns = shared_options.parse_columns(context)
     fitted_policy = daband.load(policy) if policy is not None else _make_policy(method, n_arms, log, columns)
     with show_rows_bar(fitted_policy.name) as show_rows:
         daband.fit_log(fitted_policy, log, columns=columns, directory=state, weights=weights, progress=show_rows)
@@ -72,16 +72,16 @@ def _save_policy(policy: Policy, path: Path) -> None:
 
 
 def learn_command(
-    policy: options.PolicyArgument,
-    log: options.LogArgument,
-    arm: options.ArmColumn = "arm",
-    reward: options.RewardColumn = "reward",
-    propensity: options.PropensityColumn = "propensity",
+    policy: shared_options.PolicyArgument,
+    log: shared_options.LogArgument,
+    arm: shared_options.ArmColumn = "arm",
+    reward: shared_options.RewardColumn = "reward",
+    propensity: shared_options.PropensityColumn = "propensity",
     id_column: Annotated[
         str | None, typer.Option("--id", help="The column with a new id for each round, so that none is learned twice.")
     ] = None,
-    context: options.ContextColumns = None,
-    weights: options.WeightColumn = None,
+    context: shared_options.ContextColumns = None,
+    weights: shared_options.WeightColumn = None,
     out: Annotated[
         Path | None, typer.Option(help="The file for the policy; by default the next version in DIR, or the same file.")
     ] = None,
@@ -109,7 +109,7 @@ def learn_command(
         daband.learn_log(
             learner,
             log,
-            columns=options.parse_columns(context, arm=arm, reward=reward, propensity=propensity),
+            columns=shared_options.parse_columns(context, arm=arm, reward=reward, propensity=propensity),
             arm=arm,
             reward=reward,
             propensity=propensity,
@@ -137,7 +137,8 @@ def _fit_table(log: str, method: str, roles: dict[str, Any]) -> Policy:
     check_method(method)
     with tempfile.TemporaryDirectory() as folder:
         pair, columns = write_table_as_log(log, Path(folder) / "log.parquet", roles)
-        policy_arguments = {"transform": daband.PCA(min(64, pair.context_shape[0]))} if method.endswith("-p") else {}
+        pca = daband.PCA(min(64, pair.context_shape[0]))
+        policy_arguments = {"transform": pca} if method.endswith(PCA_SUFFIX) else {}
         fitted_policy = get_policy_class(method).for_pair(pair, seed=0, **policy_arguments)
         with show_rows_bar(fitted_policy.name) as show_rows:
             daband.fit_log(fitted_policy, folder, columns=columns, progress=show_rows)
@@ -153,7 +154,7 @@ def _make_policy(method: str, n_arms: int | None, log: str, columns: Columns | N
     parquet_log = ParquetLog(log, n_arms=n_arms, columns=columns)
     policy_arguments: dict[str, Any] = {"context_shape": parquet_log.context_shape, "n_arms": n_arms}
     policy_class = get_policy_class(method)
-    if method.endswith("-p"):
+    if method.endswith(PCA_SUFFIX):
         policy_arguments["transform"] = daband.PCA(min(64, parquet_log.context_shape[0]))
     elif policy_class.scale_matters:
         policy_arguments["transform"] = daband.Standardise()
@@ -165,11 +166,11 @@ _ESTIMATES_FILE = "log_estimates.json"
 
 
 def evaluate_log_command(
-    policy: options.PolicyOrExportArgument,
-    log: options.LogArgument,
-    arm: options.ArmColumn = "arm",
-    reward: options.RewardColumn = "reward",
-    propensity: options.PropensityColumn = "propensity",
+    policy: shared_options.PolicyOrExportArgument,
+    log: shared_options.LogArgument,
+    arm: shared_options.ArmColumn = "arm",
+    reward: shared_options.RewardColumn = "reward",
+    propensity: shared_options.PropensityColumn = "propensity",
     id_column: Annotated[
         str | None, typer.Option("--id", help="The column with the id of a round, to recognise learned rounds.")
     ] = None,
@@ -178,7 +179,7 @@ def evaluate_log_command(
         Literal["source", "target"] | None,
         typer.Option(help="The domain of the log; by default the one that the policy is deployed in."),
     ] = None,
-    context: options.ContextColumns = None,
+    context: shared_options.ContextColumns = None,
     out: Annotated[
         Path | None, typer.Option(help=f"A JSON file; by default {_ESTIMATES_FILE} in the run's folder.")
     ] = None,
@@ -199,7 +200,7 @@ def evaluate_log_command(
             raise InvalidInput(f"{policy} was exported for the {evaluated_policy.domain}, not for the {domain}")
     elif domain is not None:
         evaluated_policy.deploy(domain)
-    columns = options.parse_columns(context, arm=arm, reward=reward, propensity=propensity)
+    columns = shared_options.parse_columns(context, arm=arm, reward=reward, propensity=propensity)
     id_role = {"id": id_column} if id_column is not None else {}
     opened_log = open_log(
         log,

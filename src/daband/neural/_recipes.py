@@ -82,13 +82,13 @@ def resolve_recipe(
             are applied; by default ``get_default_shift(context_shape)``.
         contexts_are_standardised: if True, the network does not normalise its inputs again.
     """
+    recipe = "default" if recipe is None else recipe
     if isinstance(recipe, Recipe):
         resolved_recipe = recipe
     elif isinstance(recipe, Mapping) and set(recipe) >= {group.name for group in fields(Recipe)}:
         resolved_recipe = parse_recipe(recipe)
-    elif recipe is None or isinstance(recipe, str | Mapping):
-        base_change: dict[str, Any] = {} if recipe is None else {"base": recipe}
-        changes = dict(recipe) if isinstance(recipe, Mapping) else base_change
+    elif isinstance(recipe, str | Mapping):
+        changes: dict[str, Any] = dict(recipe) if isinstance(recipe, Mapping) else {"base": recipe}
         base_name = str(changes.pop("base", "default"))
         base = recipe_for(base_name, context_shape=context_shape)
         base = base.source_only() if source_only else base
