@@ -122,7 +122,7 @@ def run(folder: Path | None, job: tuple[str, str, int]) -> dict[str, Any]:
     repeated, episodes, length = choose_training_budget(pair, None, 64)
     policy_name, components, settings = METHODS[method]
     policy_class = policies.get(policy_name)
-    transform = choose_transform(policy_class, pair, components=components)
+    transform = choose_transform(policy_class, pair, max_components=components)
     policy = policy_class.for_pair(pair, seed=seed, transform=transform, **settings)
     done = daband.train(
         policy, source=repeated.source, target=repeated.target, episodes=episodes, episode_length=length

@@ -85,7 +85,7 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, A
     arguments = check_policy_arguments(check_method(method), settings)
     policy_class = get_policy_class(method)
     if method.endswith(PCA_SUFFIX):
-        arguments["transform"] = choose_transform(policy_class, pair, components=n_components)
+        arguments["transform"] = choose_transform(policy_class, pair, max_components=n_components)
     return policy_class.for_pair(pair, seed=seed, **arguments)
 
 

@@ -97,7 +97,7 @@ def compute_arm_probabilities(
             frozen = policy.frozen
             if batch.shape[1:] != frozen.row_shape:
                 raise InvalidInput(f"{name} has contexts of shape {batch.shape[1:]}, expected {frozen.row_shape}")
-            mask = None if mask is None and frozen.offered is None else policy.arm_mask(mask, len(batch))
+            mask = None if mask is None and frozen.offered is None else policy.make_arm_mask(mask, len(batch))
             probabilities = frozen.compute_probabilities(*frozen.score(batch), mask, limit=policy.limit_new_arms())
             batch_probabilities.append(probabilities)
         else:

@@ -8,9 +8,9 @@ most the mean of their errors.
 
 Members are ordinary policies. ``Mixture.for_pair`` uses the members that did best on the development half of the data
 sets (benchmarks/records/split.json). A member has one weight in predictions and another one in the bonus, because a
-regression that explores well need not predict well. A small ridge penalty explores well, because the bonus of a context
-falls as soon as that context has been seen. For contexts of more than 64 numbers, a large penalty predicts better in
-another domain.
+regression that explores well need not predict well. With a small ridge penalty, the bonus of a context falls quickly
+once that context has been seen, which explores well. For contexts of more than 64 numbers, a large penalty
+predicts better in another domain.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from daband.linear._ridge_head import EpisodeScores
 from daband.linear._standardise import Standardise
 from daband.policies._checkpoints import collect_arrays, restore_arrays
 from daband.policies._pair_defaults import (
-    JOINT_ALPHA,
+    DEFAULT_JOINT_ALPHA,
     build_policy_for_pair,
     choose_transform,
     compute_default_alpha,
@@ -215,7 +215,7 @@ class Mixture(Policy):
         For vectors the members are a ridge regression on standardised numbers, the mean reward of every arm, and
         ``DABand`` if torch is installed. With at most 64 numbers there is also a regression on piecewise features. With
         more numbers there are also a regression on principal components, and a regression with a large penalty. If the
-        source has labels, the latter also learns its own choices in the target (``SelfTraining``). Tables with
+        source has labels, the latter also learns pseudo-labels of target contexts (``SelfTraining``). Tables with
         categorical columns have no such self-training: on 14 of these tables it changed the accuracy by -0.065 to
         0.050, and by -0.002 on average. For images the only member is ``DABand``.
 
@@ -302,6 +302,10 @@ class Mixture(Policy):
         return self._bonus_weights * np.array([member.exploration.alpha for member in self.members.values()])
 
     def _freeze(self, domain: int) -> FrozenParts:
+        """Return frozen regressions of all members, whose weighted sum predicts as ``_score`` does.
+
+        Members have their own centres of rewards. A constant regression adds the difference, ``offsets`` (K,).
+        """
         parts_by_member, moments, offsets = [], self.reward_moments, np.zeros(self.n_arms)
         frozen_members: list[Member] = []
         arm_weights, bonus_scales = self._compute_arm_weights(list(self.members.values())), self._compute_bonus_scales()
@@ -312,29 +316,30 @@ class Mixture(Policy):
                 joint_weights = weight + (1.0 - arm_weights) * (1.0 - weight)
                 alpha = member.exploration.alpha
                 other_bonus_weight = self._bonus_weights.sum() - self._bonus_weights[index]
-                joint_scales = bonus_scale + (1.0 - arm_weights) * alpha * other_bonus_weight
+                joint_bonus_scales = bonus_scale + (1.0 - arm_weights) * alpha * other_bonus_weight
                 weight, bonus_scale = 1.0, alpha * self._bonus_weights.sum()
-                bonus_factors = joint_scales / bonus_scale if bonus_scale else np.ones(self.n_arms)
+                bonus_factors = joint_bonus_scales / bonus_scale if bonus_scale else np.ones(self.n_arms)
                 arm_factors = np.stack([joint_weights, bonus_factors])
-                joint_parts = tuple(dataclasses.replace(part, arm_factors=arm_factors) for part in parts.members)
-                parts = parts._replace(members=joint_parts)
+                joint_members = (dataclasses.replace(frozen, arm_factors=arm_factors) for frozen in parts.members)
+                parts = parts._replace(members=tuple(joint_members))
                 offsets += (joint_weights - weight) * (member_moments.centre - moments.centre) / moments.scale
             elif self._joint_index is not None:
-                parts = parts._replace(members=tuple(_scale_arms(part, arm_weights) for part in parts.members))
+                parts = parts._replace(members=tuple(_scale_arms(frozen, arm_weights) for frozen in parts.members))
                 offsets += (arm_weights - 1.0) * weight * (member_moments.centre - moments.centre) / moments.scale
             frozen_transform = None if member.transform is None else copy.deepcopy(member.transform.get_step(domain))
             unit_ratio = member_moments.scale / moments.scale  # members predict in their own unit
             offsets += weight * (member_moments.centre - moments.centre) / moments.scale
-            for part in parts.members:
-                part_weights = weight * unit_ratio * part.weight, float(bonus_scale) * unit_ratio * part.bonus_weight
-                if max(part_weights) > 0.0:
-                    transform = None if part.is_constant else frozen_transform
-                    frozen_members.append(_with_weights(part, *part_weights, transform))
+            for frozen in parts.members:
+                frozen_weight = weight * unit_ratio * frozen.weight
+                frozen_bonus_weight = float(bonus_scale) * unit_ratio * frozen.bonus_weight
+                if max(frozen_weight, frozen_bonus_weight) > 0.0:
+                    transform = None if frozen.is_constant else frozen_transform
+                    frozen_members.append(_with_weights(frozen, frozen_weight, frozen_bonus_weight, transform))
             parts_by_member.append(parts)
         if offsets.any():
             no_inverse = np.zeros((self.n_arms, 0, 0))
             frozen_members.append(Member(offsets[:, None], no_inverse, bonus_weight=0.0, is_constant=True))
-        layouts = {parts.layout for parts in parts_by_member if not all(part.is_constant for part in parts.members)}
+        layouts = {parts.layout for parts in parts_by_member if not all(frozen.is_constant for frozen in parts.members)}
         if "channels_last" in layouts and len(layouts) > 1:
             raise InvalidInput("images with channels last: a mixture of a network and other members cannot be exported")
         return FrozenParts(
@@ -352,8 +357,8 @@ class Mixture(Policy):
         checksums = _compute_checksums(contexts)
         is_new = self._find_new_contexts(checksums)
         if is_new.any():
-            pairs = zip(self.members.values(), member_features, strict=True)
-            means = [score_transformed(member, features[is_new], domain, False)[0] for member, features in pairs]
+            inputs = zip(self.members.values(), member_features, strict=True)
+            means = [score_transformed(member, features[is_new], domain, False)[0] for member, features in inputs]
             if self._joint_index is not None:
                 arm_weights = self._compute_arm_weights(list(self.members.values()))
                 means = [arm_weights * mean + (1.0 - arm_weights) * means[self._joint_index] for mean in means]
@@ -472,10 +477,10 @@ class Mixture(Policy):
         collapsed if this number was below half of the members' median in each of the last ten batches of target
         contexts. It is then dropped, with a warning, until a batch in which it chooses more arms.
         """
-        pairs = zip(self.members.values(), member_features, strict=True)
-        means = [score_transformed(member, features, domain, False)[0] for member, features in pairs]
-        counts = np.stack([np.bincount(mean.argmax(axis=1), minlength=self.n_arms) for mean in means])
-        self._arm_counts = _COUNT_DECAY * self._arm_counts + counts
+        inputs = zip(self.members.values(), member_features, strict=True)
+        means = [score_transformed(member, features, domain, False)[0] for member, features in inputs]
+        batch_counts = np.stack([np.bincount(mean.argmax(axis=1), minlength=self.n_arms) for mean in means])
+        self._arm_counts = _COUNT_DECAY * self._arm_counts + batch_counts
         fractions = self._arm_counts / self._arm_counts.sum(axis=1, keepdims=True)
         n_arms_used = np.exp(-np.sum(fractions * np.log(np.maximum(fractions, 1e-300)), axis=1))
         uses_few_arms = n_arms_used < np.median(n_arms_used) / 2
@@ -606,8 +611,8 @@ def _build_mixture_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str,
     are_vectors = len(pair.context_shape) == 1
     if "transform" not in settings:
         has_custom_encoder = callable(getattr(network_settings.get("encoder"), "forward", None))  # needs raw contexts
-        standardises = are_vectors and not shift.aligns_features and not has_custom_encoder
-        settings["transform"] = choose_transform(LinUCB, pair, shift=shift) if standardises else None
+        must_standardise = are_vectors and not shift.aligns_features and not has_custom_encoder
+        settings["transform"] = choose_transform(LinUCB, pair, shift=shift) if must_standardise else None
     transform = settings["transform"]
     feature_shape = pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
     if transform is not None:  # the given transform handles units
@@ -619,7 +624,7 @@ def _build_mixture_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str,
         "seed": settings.get("seed", 0), "domains": getattr(pair, "domains", None),
     }  # fmt: skip
     catalogue = getattr(pair, "catalogue", None) if pair.arms == "disjoint" else None
-    joint_settings = {} if catalogue is None else {"alpha": JOINT_ALPHA, "catalogue": catalogue}
+    joint_settings = {} if catalogue is None else {"alpha": DEFAULT_JOINT_ALPHA, "catalogue": catalogue}
     has_linear_members = are_vectors and math.prod(feature_shape) <= MAX_LINEAR_DIM
     #: Members by name, each with its prior weight and its bonus weight.
     members: dict[str, tuple[Policy, float, float]] = {}
@@ -675,15 +680,15 @@ def _build_linear_members(
         members = {"ridge": (build_ridge(standardise, ridge), 2.0, 2.0), "piecewise": (piecewise_ridge, 1.0, 0.0)}
     if feature_shape[0] > _MAX_SMALL_DIM:
         reduction = Standardise(components=min(_MAX_COMPONENTS, n_contexts))
-        shrunk_member = build_ridge(standardise, ridge * dim / 16)
+        large_penalty_member = build_ridge(standardise, ridge * dim / 16)
         if self_trains and is_disjoint:  # equal in the source, but also learns pseudo-labels of the target
             settings = {name: value for name, value in common_settings.items() if name != "standardise_rewards"}
             settings |= {"feedback": "one_hot", "transform": standardise, "ridge": ridge * dim / 16, "alpha": alpha}
-            shrunk_member = SelfTraining(**settings)
+            large_penalty_member = SelfTraining(**settings)
         members = {
             "ridge": (build_ridge(standardise, ridge), 0.0, 1.0),
             "components": (build_ridge(reduction, ridge), 2.0 / 3.0, 1.0),
-            "shrunk": (shrunk_member, 5.0, 0.0),
+            "shrunk": (large_penalty_member, 5.0, 0.0),
         }
     if is_disjoint:
         members["constant"] = Constant(**common_settings), 0.0, 0.0

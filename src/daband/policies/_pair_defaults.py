@@ -22,7 +22,7 @@ from daband.linear._standardise import Standardise
 #: The type of the policy that is built.
 _PolicyType = TypeVar("_PolicyType")
 #: The default ``alpha``, the factor of the confidence bonus, of a regression on products of context and arm features.
-JOINT_ALPHA = 0.3
+DEFAULT_JOINT_ALPHA = 0.3
 #: Maximum number of products of context and arm features. Larger contexts are reduced to principal components.
 MAX_PRODUCTS = 1024
 #: Attributes of the pair that are arguments of a policy.
@@ -58,10 +58,10 @@ def build_policy_for_pair(policy_class: type[_PolicyType], pair: Any, settings: 
     if "transform" not in settings:
         n_components = count_joint_components(pair.context_shape, catalogue) if is_joint and is_linear else None
         shift = settings.get("shift")
-        arguments["transform"] = choose_transform(policy_class, pair, components=n_components, shift=shift)
+        arguments["transform"] = choose_transform(policy_class, pair, max_components=n_components, shift=shift)
     arguments |= {"catalogue": catalogue, **settings}
     if is_joint and "alpha" not in settings:
-        arguments["alpha"] = JOINT_ALPHA
+        arguments["alpha"] = DEFAULT_JOINT_ALPHA
     elif is_linear and isinstance(arguments["transform"], Standardise):
         n_features = arguments["transform"].n_features(tuple(pair.context_shape))
         if "alpha" not in settings:
@@ -108,10 +108,9 @@ def compute_default_alpha(n_features: int) -> float:
     """Return the default ``alpha`` of a linear policy on this many standardised features.
 
     A context of d standardised features has a bonus of about sqrt(d / n) after n rounds of an arm. Its factor ``alpha``
-    can therefore be smaller for more features: it is 1 up to 16 features, and 0.1 from 51 on. If ``alpha`` is too small
-    for few features, the policy plays arms other than the greedy one so rarely that its result depends on the seed. On
-    the data set weather-city (four seeds), mean rewards range from 0.44 to 0.63 with ``alpha=0.3`` and ``ridge=1``, and
-    from 0.55 to 0.58 with these defaults.
+    can therefore be smaller for more features: it is 1 up to 16 features, and 0.1 from 51 on. With few features, a
+    small ``alpha`` explores so little that the result depends on the seed. On the data set weather-city (four seeds),
+    mean rewards range from 0.44 to 0.63 with ``alpha=0.3`` and ``ridge=1``, and from 0.55 to 0.58 with these defaults.
     """
     return min(1.0, max(0.1, (16 / n_features) ** 2))
 
@@ -121,7 +120,9 @@ def compute_default_ridge(n_features: int) -> float:
     return 0.1 / compute_default_alpha(n_features)
 
 
-def choose_transform(policy_class: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None) -> Any:
+def choose_transform(
+    policy_class: type, pair: Any, *, max_components: int | None = None, shift: ShiftLike = None
+) -> Any:
     """Return the default transform of a policy for a pair, or None.
 
     A linear policy gets ``Standardise``, since its bonuses grow with the scale of contexts. Images (``uint8``) are not
@@ -131,21 +132,22 @@ def choose_transform(policy_class: type, pair: Any, *, components: int | None = 
     Args:
         policy_class: the class of the policy.
         pair: the pair of domains.
-        components: the maximum number of principal components to which contexts are reduced; None for no reduction.
+        max_components: the maximum number of principal components to which contexts are reduced; None for no reduction.
             Vectors are standardised before the reduction.
         shift: the assumed shift; by default the pair's.
     """
-    n_components = None if components is None else min(components, math.prod(pair.context_shape))
+    dim, are_vectors = math.prod(pair.context_shape), len(pair.context_shape) == 1
+    n_components = None if max_components is None else min(max_components, dim)
     are_images = pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8
     assumed_shift = getattr(pair, "shift", None) if shift is None else as_shift(shift, context_shape=pair.context_shape)
-    are_vectors, is_network = len(pair.context_shape) == 1, getattr(policy_class, "learns_by_gradients", False)
-    standardises = getattr(policy_class, "scale_matters", False)
-    if is_network:
-        standardises = standardises and are_vectors and assumed_shift is not None and not assumed_shift.aligns_features
-    standardises = standardises or (n_components is not None and are_vectors)
-    if standardises and not are_images:
-        own_columns: list[int] = []
+    must_standardise = getattr(policy_class, "scale_matters", False)
+    if getattr(policy_class, "learns_by_gradients", False):
+        needs_no_alignment = assumed_shift is not None and not assumed_shift.aligns_features
+        must_standardise = must_standardise and are_vectors and needs_no_alignment
+    must_standardise = must_standardise or (n_components is not None and are_vectors)
+    if must_standardise and not are_images:
+        separate_columns: list[int] = []
         if assumed_shift is not None:
-            own_columns = np.flatnonzero(assumed_shift.mask_separate_columns(math.prod(pair.context_shape))).tolist()
-        return Standardise(components=n_components, by_domain=own_columns)
+            separate_columns = np.flatnonzero(assumed_shift.mask_separate_columns(dim)).tolist()
+        return Standardise(components=n_components, by_domain=separate_columns)
     return None if n_components is None else PCA(n_components)

@@ -4,8 +4,8 @@ Lee: "Pseudo-label" (2013); Liao et al.: "PACE" (2022). Each domain is standardi
 regression on the source labels predicts an arm for each target context. For each arm, the fifth of its contexts with
 the most confident predictions is labelled with that arm (pseudo-labels). The regression is fitted again to both
 domains. These two steps are repeated with two fifths of the contexts, three fifths, and so on. The mean of all
-regressions decides in the target, which limits the effect of wrong pseudo-labels. LinUCB's predictions, scaled to the
-same standard deviation, have a quarter of the weight.
+regressions is used in the target, which limits the effect of wrong pseudo-labels. The prediction in
+the target is 3/4 of this mean plus 1/4 of LinUCB's prediction, scaled to the same standard deviation.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SelfTraining(LinUCB):
         #: The sum of z over the labelled contexts of each arm, (K, d).
         self._arm_sums: FloatArray = np.zeros((self.n_arms, 0))
         #: The sum of the weights of labelled contexts.
-        self._label_weight = 0.0
+        self._total_label_weight = 0.0
         #: Checksums of labelled contexts. Each context counts once, so that repetitions do not outweigh the target.
         self._seen_checksums: dict[int, None] = {}
         #: The features (n, d) of distinct contexts, by the index of their target.
@@ -124,7 +124,7 @@ class SelfTraining(LinUCB):
 
         Bonuses in the target are multiplied by its square root.
         """
-        return float(self._head.ridge * self._label_weight / np.trace(self._gram))
+        return float(self._head.ridge * self._total_label_weight / np.trace(self._gram))
 
     def _freeze(self, domain: int) -> FrozenParts:
         parts = super()._freeze(domain)
@@ -164,7 +164,7 @@ class SelfTraining(LinUCB):
         new_features = to_floats(features[new_rows])
         self._gram += new_features.T @ (new_features * row_weights[:, None])
         np.add.at(self._arm_sums, arms[new_rows], new_features * row_weights[:, None])
-        self._label_weight += float(row_weights.sum())
+        self._total_label_weight += float(row_weights.sum())
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         is_full = len(self._target_features.get(domain, ())) >= _MAX_TARGET_CONTEXTS
@@ -184,10 +184,10 @@ class SelfTraining(LinUCB):
         n_learned, self._episodes_left = self.rounds_learned, self._episodes_left - 1
         # Without ``steps``, fit when the number of rounds has doubled, and after the last episode.
         must_fit = bool(steps) or (steps is None and (n_learned >= 2 * self._rounds_at_fit or self._episodes_left == 0))
-        if self._label_weight and self._target_features and must_fit and n_learned > self._rounds_at_fit:
+        if self._total_label_weight and self._target_features and must_fit and n_learned > self._rounds_at_fit:
             new_thetas, linucb_theta = {}, self._head.statistics.compute_coefficients()
             for domain, features in self._target_features.items():
-                fitted_theta = fit_self_training(self._gram, self._arm_sums, self._label_weight, features)
+                fitted_theta = fit_self_training(self._gram, self._arm_sums, self._total_label_weight, features)
                 fitted_std, linucb_std = np.std(features @ fitted_theta.T), np.std(features @ linucb_theta.T)
                 linucb_weight = _LINUCB_WEIGHT if linucb_std > 0.0 else 0.0
                 linucb_factor = linucb_weight * fitted_std / linucb_std if linucb_weight else 0.0
@@ -205,7 +205,7 @@ class SelfTraining(LinUCB):
     # Files.
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        counters = np.array([self._label_weight, self._rounds_at_fit, self._episodes_left])
+        counters = np.array([self._total_label_weight, self._rounds_at_fit, self._episodes_left])
         checksums = np.array(list(self._seen_checksums) if replay else [], np.int64)
         arrays = {"gram": self._gram, "moment": self._arm_sums, "counts": counters, "seen": checksums}
         target_features = self._target_features if replay else {}
@@ -230,7 +230,8 @@ class SelfTraining(LinUCB):
             )
         checksums = dict.fromkeys(arrays["seen"].tolist())
         super()._restore({name: array for name, array in state.items() if not name.startswith("labels/")})
-        self._gram, self._arm_sums, self._label_weight, self._seen_checksums = gram, arm_sums, label_weight, checksums
+        self._gram, self._arm_sums, self._total_label_weight = gram, arm_sums, label_weight
+        self._seen_checksums = checksums
         self._rounds_at_fit, self._episodes_left = int(rounds_at_fit), int(episodes_left)
         self._target_thetas, self._target_features = thetas, features
 
@@ -244,18 +245,18 @@ def _add_if_new(checksums: dict[int, None], context_features: AnyArray) -> bool:
     return is_new
 
 
-def fit_self_training(gram: FloatArray, arm_sums: FloatArray, label_weight: float, contexts: AnyArray) -> FloatArray:
+def fit_self_training(gram: FloatArray, arm_sums: FloatArray, label_weight: float, features: AnyArray) -> FloatArray:
     """Return the mean coefficients (K, d) of regressions on the labels and a growing number of pseudo-labels.
 
     Args:
         gram: the sum of z z' over the features z of labelled contexts, (d, d).
         arm_sums: the sum of z over the labelled contexts of each arm, (K, d).
         label_weight: the sum of the weights of labelled contexts, which is their number without weights.
-        contexts: the features of unlabelled target contexts, (n, d).
+        features: the features of unlabelled target contexts, (n, d).
 
     The ridge penalty is the mean squared norm of a labelled context.
     """
-    features, n_arms = contexts.astype(np.float64), len(arm_sums)
+    features, n_arms = features.astype(np.float64), len(arm_sums)
     penalty = np.eye(len(gram)) * (np.trace(gram) / label_weight)
     thetas = [np.linalg.solve(gram + penalty, arm_sums.T)]
     for fraction in _LABELLED_FRACTIONS if len(features) and n_arms > 1 else ():

@@ -149,7 +149,7 @@ class Decider:
         self._settings = settings
         self._incumbent = model.deployed.incumbent
         if settings.incumbent is not None:
-            self._incumbent = model.deployed.arm_index(settings.incumbent, "incumbent")
+            self._incumbent = model.deployed.find_arm_index(settings.incumbent, "incumbent")
         if settings.control and self._incumbent is None:
             raise InvalidInput("control needs an incumbent: use --incumbent, or export the policy with one")
         #: The fraction of events for which the incumbent's arm is played.
@@ -286,7 +286,7 @@ class Decider:
         if eligible is not None:
             if not isinstance(eligible, list) or not 1 <= len(eligible) <= deployed.n_arms:
                 raise InvalidInput(f"eligible must be a list of 1 to {deployed.n_arms} arms")
-            eligible = sorted({deployed.arm_index(arm, "eligible") for arm in eligible})
+            eligible = sorted({deployed.find_arm_index(arm, "eligible") for arm in eligible})
         arms, top = event.get("arms"), event.get("top")
         if arms is not None:
             if eligible is not None:
@@ -303,7 +303,7 @@ class Decider:
             context=context,
             row=_read_context(context, deployed),
             eligible=eligible,
-            incumbent=self._incumbent if incumbent is None else deployed.arm_index(incumbent, "incumbent"),
+            incumbent=self._incumbent if incumbent is None else deployed.find_arm_index(incumbent, "incumbent"),
             incumbent_propensity=float(propensity),
             arms=arms,
             top=top,

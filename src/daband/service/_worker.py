@@ -58,19 +58,20 @@ _SNAPSHOT_SECONDS = 1.0
 class LogLearner:
     """A policy that learns the rewards of a log in groups of fixed size, and is published as numbered models.
 
-    A model depends only on the policy file and the log, because groups have a fixed size and the order of the log. The
-    first policy file of a log learns from the first reward on, later files from the next reward that arrives.
+    A model depends only on the policy file and the log, because groups have a fixed size and are learned in the log's
+    order. The first policy file of a log learns from the first reward on. A later file learns from the next reward that
+    arrives after it.
 
     Args:
         store: the log.
         policy_file: the saved policy.
-        file_model: the model of the log that was exported from this policy.
+        exported_model: the model of the log that was exported from this policy.
         group_size: the number of rewards in a group.
     """
 
-    def __init__(self, store: Store, policy_file: str | Path, file_model: Model, *, group_size: int = 100) -> None:
-        self._store, self._file_model, self._group_size = store, file_model, group_size
-        deployed = file_model.deployed
+    def __init__(self, store: Store, policy_file: str | Path, exported_model: Model, *, group_size: int = 100) -> None:
+        self._store, self._exported_model, self._group_size = store, exported_model, group_size
+        deployed = exported_model.deployed
         content = Path(policy_file).read_bytes()
         #: The digest of the policy file and the size of groups, which identify the sequence of learned models.
         self.sequence_id = f"{hashlib.sha256(content).hexdigest()}/{group_size}"
@@ -80,7 +81,7 @@ class LogLearner:
         self.policy = _load_policy(policy_file, deployed)
         if not _was_exported_from(deployed, self.policy):
             raise InvalidInput(
-                f"model {file_model.number} was exported from another policy, which had learned "
+                f"model {exported_model.number} was exported from another policy, which had learned "
                 f"{deployed.rounds_learned:,} rounds (this one has learned {self.policy.rounds_learned:,}). Start the "
                 "service with --learn and the policy that the file was exported from"
             )
@@ -101,7 +102,7 @@ class LogLearner:
         if len(logged_rewards) < self._group_size:
             return False
         self._add_arms()
-        learn_rewards(self.policy, logged_rewards, self._file_model.deployed)
+        learn_rewards(self.policy, logged_rewards, self._exported_model.deployed)
         self.learned_seq = logged_rewards[-1].seq
         return True
 
@@ -119,7 +120,7 @@ class LogLearner:
         if self.learned_seq == self._published_seq:
             return None
         row = self._store.add_model(
-            export_to_bytes(self.policy, self._file_model.deployed),
+            export_to_bytes(self.policy, self._exported_model.deployed),
             time=now,
             origin="learned",
             base=self.sequence_id,
@@ -127,7 +128,7 @@ class LogLearner:
             learned_seq=self.learned_seq,
             rounds=self.policy.rounds_learned,
             state=_write_to_bytes(self.policy.save),
-            file_number=self._file_model.number,
+            file_number=self._exported_model.number,
         )
         self._published_seq = self.learned_seq
         return row
@@ -148,7 +149,10 @@ class LogLearner:
 
 
 def learn_rewards(policy: Policy, logged_rewards: Sequence[LoggedReward], deployed: DeployedPolicy) -> None:
-    """Update a policy with a group of rewards. Rounds in which the incumbent chose are weighted by propensity."""
+    """Update a policy with a group of rewards.
+
+    Rounds of events whose mode is not "online" are weighted by propensity, because the incumbent chose their arm.
+    """
     readable_rewards = [entry for entry in logged_rewards if can_policy_read(entry.event.context, deployed)]
     for is_online in (True, False):
         entries = [entry for entry in readable_rewards if (entry.event.mode == "online") is is_online]
@@ -264,7 +268,7 @@ class Worker:
         self._started_at = self._clock.now()
         #: Events up to this time have a reward or a default reward.
         self._defaulted_until = 0.0
-        self._reset_note = self._verdict = ""
+        self._reset_time_note = self._lift_verdict = ""
         self._arms_note: str | None
         self._snapshot_json, self._snapshot_written_at = b"", 0.0
         self._restart_statistics()
@@ -289,13 +293,13 @@ class Worker:
         if self._clock.now() - self._snapshot_written_at < self._snapshot_seconds:
             return
         snapshot = self._statistics.build_snapshot(0.0)
-        lift = snapshot["lift"]
-        if lift["verdict"] != self._verdict:
-            self._verdict = lift["verdict"]
-            if self._verdict:
+        lift, verdict = snapshot["lift"], snapshot["lift"]["verdict"]
+        if verdict != self._lift_verdict:
+            self._lift_verdict = verdict
+            if verdict:
                 limits = lift["value"], lift["low"], lift["high"]
-                _logger.warning("the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", self._verdict, *limits)
-            self.store.write_note("verdict", f"{self._reset_note}/{self._model.number}/{self._verdict}")
+                _logger.warning("the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", verdict, *limits)
+            self.store.write_note("verdict", f"{self._reset_time_note}/{self._model.number}/{verdict}")
         snapshot["learning"] = self._learner is not None
         snapshot_json = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
         now = self._clock.now()
@@ -306,17 +310,17 @@ class Worker:
 
     def _restart_statistics(self) -> None:
         """Start the statistics again. The log is read from its start, but events before the last reset do not count."""
-        self._reset_note = self.store.read_note("watch_from") or "0"
+        self._reset_time_note = self.store.read_note("watch_from") or "0"
         self._statistics = Statistics(self._model.deployed, self.settings, first_model=self._model.number)
         self._event_seq = self._reward_seq = 0
         self._arms_note = None  # so that the next ``_read_log`` adds the arms of the log again
-        self._verdict = ""
+        self._lift_verdict = ""
 
     def _read_log(self) -> bool:
         """Add the next events and rewards to the statistics. Return True if there are more."""
-        if (self.store.read_note("watch_from") or "0") != self._reset_note:
+        if (self.store.read_note("watch_from") or "0") != self._reset_time_note:
             self._restart_statistics()
-        reset_time = float(self._reset_note)
+        reset_time = float(self._reset_time_note)
         arms_note = self.store.read_note("arms")
         if arms_note != self._arms_note:
             self._arms_note, self._statistics.deployed = arms_note, with_added_arms(self._model, arms_note).deployed

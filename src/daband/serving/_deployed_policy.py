@@ -61,7 +61,8 @@ class DeployedDecision(NamedTuple):
     control: float | FloatArray = 0.0
     #: True if the row is in the control group, in which the incumbent is chosen.
     in_control: bool | BoolArray = False
-    #: With ``top``, the names of this many arms: the chosen arm, then the others by score. A batch has a tuple per row.
+    #: The names of the ``top`` best arms: the chosen arm, then the others by score; () without ``top``. A batch has a
+    #: tuple per row.
     ranking: tuple[Any, ...] = ()
 
 
@@ -143,7 +144,7 @@ class DeployedPolicy:
 
         Args:
             row: a mapping from column to value, a pandas row, an array of ``context_shape``, or the bytes or path of an
-                image file. A batch is a list of these, a pandas or polars frame, or an array with a leading n.
+                image file. A batch is a list of these, a pandas or polars frame, or an array of n contexts.
             arms: the arms that may be chosen; all by default. Either a list of at most 1,000 arms, e.g.
                 ``["letter", "call"]``, by name or index, or as mappings with the "id" and the features of an arm, which
                 may be new. ``arm``, ``mean`` and ``bonus`` then refer to this list. Or booleans (K,), or (n, K) for a
@@ -198,14 +199,14 @@ class DeployedPolicy:
                 limit = limit._replace(is_unrewarded=(indices < 0) | limit.is_unrewarded[indices])
         else:
             if arms is not None:
-                mask = self.arm_mask(arms, len(read_rows.contexts))
+                mask = self.make_arm_mask(arms, len(read_rows.contexts))
             elif frozen.offered is not None:
                 mask = np.tile(frozen.offered, (len(read_rows.contexts), 1))
             if read_rows.is_single and mask is None and limit is None and not control and top is None:
                 mean, bonus, arm, propensity = frozen.decide_row(read_rows.contexts[0], round_number)
                 return DeployedDecision(arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]), read_rows
             mean, bonus = frozen.score(read_rows.contexts)
-        fields: list[Any] = []  # the fields ``control`` and ``in_control`` of the decision, (n,) each
+        controls: list[Any] = []  # the fields ``control`` and ``in_control`` of the decision, (n,) each
         if control:
             check_fraction("control", control, allow_one=True)
             if incumbents is None:
@@ -213,7 +214,7 @@ class DeployedPolicy:
             if indices is not None:  # an incumbent that is not in the request cannot be chosen
                 index_in_request = {int(arm): index for index, arm in enumerate(indices) if arm >= 0}
                 incumbents = np.array([index_in_request.get(int(arm), -1) for arm in incumbents])
-            choices, *fields = frozen.choose_with_control(mean, bonus, mask, round_number, control, incumbents, limit)
+            choices, *controls = frozen.choose_with_control(mean, bonus, mask, round_number, control, incumbents, limit)
         else:
             choices = frozen.choose(mean, bonus, mask, round_number, limit=limit)
         rankings = _rank_arms(frozen.exploration.bonus_factor, mean, bonus, mask, choices, names, top)
@@ -221,30 +222,32 @@ class DeployedPolicy:
             chosen_names = tuple(names[arm] for arm, _ in choices)
             chosen_arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
             scores, warnings = frozen.to_user_units(mean, bonus), tuple(read_rows.warnings)
-            batch = DeployedDecision(chosen_arms, chosen_names, propensities, *scores, warnings, *fields)
+            batch = DeployedDecision(chosen_arms, chosen_names, propensities, *scores, warnings, *controls)
             return batch._replace(ranking=rankings), read_rows
         (arm, propensity), scores = choices[0], frozen.to_user_units(mean[0], bonus[0])
-        row_fields = (field[0].item() for field in fields)
-        decision = DeployedDecision(arm, names[arm], propensity, *scores, read_rows.warnings[0], *row_fields)
+        row_control = (column[0].item() for column in controls)
+        decision = DeployedDecision(arm, names[arm], propensity, *scores, read_rows.warnings[0], *row_control)
         return decision._replace(ranking=rankings[0]) if rankings else decision, read_rows
 
     def look_up_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:
         """Return the names, indices (-1 for a new arm) and vectors of the arms of a request.
 
-        ``arms`` are as in ``decide``. Vectors are None if no arm has features. Also arms of the catalogue that the
-        policy's domain does not offer may be given.
+        ``arms`` are as in ``decide``. Vectors are None if no arm has features. Arms of the catalogue may be given even
+        if the policy's domain does not offer them.
         """
         if isinstance(arms, str | bytes | Mapping) or not hasattr(arms, "__len__") or not 1 <= len(arms) <= _MAX_ARMS:
             raise InvalidInput(f"arms must be a list of 1 to {_MAX_ARMS:,} arms, got {repr(arms)[:80]}")
         catalogue = self.frozen.catalogue
         if not {int, np.int64}.isdisjoint(map(type, arms)):
             index_type = int | np.integer
-            arms = [self.arm_names[self.arm_index(arm, "arms")] if isinstance(arm, index_type) else arm for arm in arms]
+            arms = [
+                self.arm_names[self.find_arm_index(arm, "arms")] if isinstance(arm, index_type) else arm for arm in arms
+            ]
         if catalogue is None:
             if any(isinstance(arm, Mapping) and len(arm) > 1 for arm in arms):
                 raise InvalidInput("arms has features, but the policy was trained without a catalogue of arms")
             ids = [arm.get("id") if isinstance(arm, Mapping) else arm for arm in arms]
-            indices = [self.arm_index(arm, "arms") for arm in ids]
+            indices = [self.find_arm_index(arm, "arms") for arm in ids]
             if len(set(indices)) < len(indices):
                 raise InvalidInput("arms must have each arm only once, but one is given twice")
             return [self.arm_names[index] for index in indices], np.array(indices), None
@@ -317,16 +320,17 @@ class DeployedPolicy:
         """
         return Monitor(self, false_alarms=false_alarms)
 
-    def arm_mask(self, arms: Any, n: int) -> BoolArray:
+    def make_arm_mask(self, arms: Any, n_rows: int) -> BoolArray:
         """Return a mask (n, K) of the arms that may be chosen, from booleans (K,) or (n, K), or None for all."""
-        mask = np.ones((n, self.n_arms), np.bool_) if arms is None else check_available(arms, n, self.n_arms, "arms")
+        all_arms = np.ones((n_rows, self.n_arms), np.bool_)
+        mask = all_arms if arms is None else check_available(arms, n_rows, self.n_arms, "arms")
         if self.frozen.offered is not None:
             mask = mask & self.frozen.offered
         if not mask.any(axis=1).all():
             raise InvalidInput("arms must allow at least one arm that the domain offers in each row")
         return mask
 
-    def arm_index(self, arm: Any, argument: str) -> int:
+    def find_arm_index(self, arm: Any, argument: str) -> int:
         """Return the index of an arm that is given by name or index. ``argument`` is the argument's name in errors."""
         return find_arm_index(arm, self.arm_names, argument)
 

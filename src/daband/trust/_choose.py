@@ -49,9 +49,10 @@ from daband.trust._questions import Evidence, Questions
 _PCA_SUFFIX = "-p"
 #: Default number of principal components.
 _N_COMPONENTS = 64
-#: Vectors of at least this many numbers are wide. Trees are then not candidates, and projections have this many
-#: components.
-_WIDE_DIMENSIONS = 512
+#: Vectors of at least this many numbers are wide. Trees are then not candidates.
+_MIN_WIDE_DIMENSIONS = 512
+#: Number of principal components for wide vectors.
+_N_WIDE_COMPONENTS = 512
 #: Maximum number of arms times squared dimensions, which is the number of values that an exported regression stores.
 #: Above it, the mixture is fitted on principal components.
 _MAX_REGRESSION_VALUES = 1 << 28
@@ -91,7 +92,7 @@ class Candidate:
         settings: dict[str, Any] = {"device": device, **self.settings}
         if self.method.endswith(_PCA_SUFFIX):
             settings["transform"] = choose_transform(
-                policy_class, pair, components=self.components, shift=self.settings.get("shift")
+                policy_class, pair, max_components=self.components, shift=self.settings.get("shift")
             )
         return policy_class.for_pair(pair, seed=seed, **settings)
 
@@ -152,9 +153,9 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         return [*candidates, Candidate("linucb-p", "linucb-p"), alternative, default]
     candidates.append(Candidate("linucb", "linucb"))
     dimensions = math.prod(pair.context_shape)
-    is_wide = dimensions >= _WIDE_DIMENSIONS
+    is_wide = dimensions >= _MIN_WIDE_DIMENSIONS
     if is_wide and pair.shift.aligns_features and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
-        candidates.append(Candidate("self-training", "self-training-p", components=_WIDE_DIMENSIONS, preferred=True))
+        candidates.append(Candidate("self-training", "self-training-p", components=_N_WIDE_COMPONENTS, preferred=True))
         if not pair.shift.stated:
             candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
         return candidates
@@ -162,7 +163,7 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         is_regression_small = dimensions < MAX_LINEAR_DIM and pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
         method = "mixture" if is_regression_small else f"mixture{_PCA_SUFFIX}"
         settings = {"recipe": {"base": recipe, "learning": {"steps": _WIDE_STEPS}}}
-        return [*candidates, Candidate("mixture", method, settings, _WIDE_DIMENSIONS, preferred=True)]
+        return [*candidates, Candidate("mixture", method, settings, _N_WIDE_COMPONENTS, preferred=True)]
     if "trees" in policies.names():
         candidates.append(Candidate("trees", "trees"))
     candidates.append(Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True))
@@ -247,11 +248,12 @@ def choose(
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
     **Without target rewards** the data cannot show which candidate's assumption holds, so the ``preferred`` candidate
-    is chosen. ``assessment`` estimates its advantage over the incumbent. The exception is the frequency of arms in
-    labelled images: DABand that does not assume equal frequencies is chosen if its target predictions are clearly more
-    certain, by their mean entropy. For a log the preferred candidate is ``LogPolicy``. It chooses by context if this
-    has significantly higher rewards in the log, and otherwise always the best arm; ``choice.rule`` reports the gain in
-    the unit of the rewards.
+    is chosen. ``assessment`` estimates its advantage over the incumbent. For a log the preferred candidate is
+    ``LogPolicy``. It chooses by context if this has significantly higher rewards in the log, and otherwise always the
+    best arm; ``choice.rule`` reports the gain in the unit of the rewards.
+
+    There is one exception, for labelled images: DABand that does not assume equal arm frequencies is chosen if its
+    target predictions are clearly more certain, by their mean entropy.
 
     **With target rewards** (``budget``) every reward is used to evaluate all candidates and the incumbent. The
     candidate with the largest expected advantage is chosen, and learns from the same rewards.
@@ -510,9 +512,9 @@ def _find_preferred_index(
     """Return the index of the candidate to choose without target rewards, and the gain of choosing by arm features.
 
     The index is ``preferred_index``, unless that candidate is a ``LogPolicy`` and the target has arms without rewards,
-    which a ``LogPolicy`` never chooses. Then it is the last candidate that uses arm features. It must gain
-    significantly in the log, unless the log has no target arm at all. The gain is None if no such arms exist or no
-    candidate uses features.
+    which a ``LogPolicy`` never chooses. Then it is the last candidate that uses arm features. Choosing by arm features
+    must gain significantly in the log, unless the log has no target arm at all. The gain is None if no such arms exist
+    or no candidate uses features.
     """
     log_policy, catalogue = trained_policies[preferred_index], pair.catalogue
     if not isinstance(log_policy, LogPolicy) or catalogue is None:

@@ -101,14 +101,14 @@ _MAX_CATEGORIES = 50
 _MIN_ROWS_PER_CATEGORY = 20
 #: Arms with fewer rows are reported.
 _MIN_ROWS_PER_ARM = 3
-#: Texts are ids if a larger fraction of their values is distinct. Integers also need the usual name of an id column.
+#: Texts are ids if more than this fraction of their values is distinct. Integers also need the name of an id column.
 _MAX_UNIQUE_FRACTION = 0.95
-#: A larger difference between the medians of the domains, in standard deviations, is reported.
+#: Maximum difference between the medians of the domains, in standard deviations, that is not reported.
 _MAX_MEDIAN_SHIFT = 2.0
-#: A larger ratio between the standard deviations of the domains is reported.
+#: Maximum ratio between the standard deviations of the domains that is not reported.
 _MAX_STD_RATIO = 4.0
-#: A larger fraction of target rows with new categories is reported.
-_MAX_NEW_FRACTION = 0.01
+#: Maximum fraction of target rows with new categories that is not reported.
+_MAX_NEW_CATEGORY_FRACTION = 0.01
 #: A number farther from the median, in interquartile ranges, is reported.
 _MAX_OUTLIER_IQRS = 1e4
 #: Numbers that many tables contain in place of missing values.
@@ -273,9 +273,9 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
     if not series:
         return ColumnRole(name, "ignored", "it has no value at all")
     dtypes = [values.dtype for values in series]
-    bad_type = next((dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in _get_readable_dtypes())), None)
-    if bad_type is not None:
-        return ColumnRole(name, "ignored", f"of type {bad_type}, which is not a number, category or date")
+    unreadable_dtypes = [dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in _get_readable_dtypes())]
+    if unreadable_dtypes:
+        return ColumnRole(name, "ignored", f"of type {unreadable_dtypes[0]}, which is not a number, category or date")
     date_kinds = {_get_date_kind(values) for values in series}
     are_numeric = [values.dtype.is_numeric() or values.dtype == pl.Boolean for values in series]
     n_distinct = pl.concat([values.cast(pl.Float64 if all(are_numeric) else pl.String) for values in series]).n_unique()
@@ -401,7 +401,7 @@ def find_notices(
             remedy = "They may be chosen, although little is known about them; drop these rows if they are mistakes"
             notices.append(Notice(name, f"{problem}. {remedy}"))
         new_values = [value for value in target_counts.elements() if value not in source_counts]
-        if column.role == "category" and len(new_values) > _MAX_NEW_FRACTION * max(1, target_counts.total()):
+        if column.role == "category" and len(new_values) > _MAX_NEW_CATEGORY_FRACTION * max(1, target_counts.total()):
             example = Counter(new_values).most_common(1)[0][0]
             new_fraction = len(new_values) / target_counts.total()
             problem = f"{new_fraction:.0%} of target rows have a category that the source lacks, such as {example!r}"
