@@ -150,14 +150,8 @@ class Piecewise:
         steps = [standardise.get_step(domain) for domain in range(len(samples) if standardise.by_domain else 1)]
         steps_and_samples = [(steps[min(i, len(steps) - 1)], rows) for i, rows in enumerate(samples) if len(rows)]
         z_scores = np.concatenate([step(sample)[:, :-1] / step.scale for step, sample in steps_and_samples])
-        has_many_values = ((z_scores > z_scores.min(axis=0)) & (z_scores < z_scores.max(axis=0))).any(axis=0)
         n_ramps = self.n_features((dim,)) - 1
-        n_available = n_ramps - int((~has_many_values).sum())
-        max_pieces = max(1, min(_MAX_PIECES, n_available // max(1, int(has_many_values.sum()))))
-        piece_limits = np.where(has_many_values, max_pieces, 1)
-        pieces = [_fit_pieces(z_scores[:, column], piece_limits[column]) for column in range(dim)]
-        columns = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
-        starts, widths, centres, scales = np.concatenate(pieces, axis=1)
+        columns, (starts, widths, centres, scales) = _fit_columns(z_scores, _MAX_PIECES, n_ramps)
         padding = (0, n_ramps - len(columns))  # features without a ramp are 0
         columns, starts, centres, scales = (np.pad(array, padding) for array in (columns, starts, centres, scales))
         widths, scales = np.pad(widths, padding, constant_values=1.0), scales * get_feature_scale(dim)
@@ -216,15 +210,25 @@ def fit_ramps(rows: FloatArray, max_pieces: int, *, clip_quantile: float = 0.0) 
     z_scores = (sample - mean) / deviation
     low, high = np.quantile(z_scores, [clip_quantile, 1.0 - clip_quantile], axis=0)
     z_scores = np.where(low < high, np.clip(z_scores, low, high), z_scores)
-    has_many_values = ((z_scores > z_scores.min(axis=0)) & (z_scores < z_scores.max(axis=0))).any(axis=0)
-    n_available = max(dim, _MAX_FEATURES) - int((~has_many_values).sum())
-    max_pieces = max(1, min(max_pieces, n_available // max(1, int(has_many_values.sum()))))
-    pieces = [_fit_pieces(z_scores[:, column], max_pieces if has_many_values[column] else 1) for column in range(dim)]
-    columns = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
-    starts, widths, centres, scales = np.concatenate(pieces, axis=1)
+    columns, (starts, widths, centres, scales) = _fit_columns(z_scores, max_pieces, max(dim, _MAX_FEATURES))
     return PiecewiseStep(
         columns, mean[columns] + starts * deviation[columns], widths * deviation[columns], centres, scales, dim
     )
+
+
+def _fit_columns(z_scores: FloatArray, max_pieces: int, max_ramps: int) -> tuple[IntArray, FloatArray]:
+    """Return the column of each ramp, (m,), and the ramps' starts, widths, centres and scales, (4, m).
+
+    A column with two values has one piece. Other columns have at most ``max_pieces`` pieces, and fewer if there would
+    be more than ``max_ramps`` ramps, but at least one.
+    """
+    has_many_values = ((z_scores > z_scores.min(axis=0)) & (z_scores < z_scores.max(axis=0))).any(axis=0)
+    n_available = max_ramps - int((~has_many_values).sum())
+    max_pieces = max(1, min(max_pieces, n_available // max(1, int(has_many_values.sum()))))
+    piece_limits = np.where(has_many_values, max_pieces, 1).tolist()
+    pieces = [_fit_pieces(values, limit) for values, limit in zip(z_scores.T, piece_limits, strict=True)]
+    columns = np.repeat(np.arange(len(pieces)), [len(starts) for starts, *_ in pieces])
+    return columns, np.concatenate(pieces, axis=1)
 
 
 def _fit_pieces(values: FloatArray, max_pieces: int) -> FloatArray:

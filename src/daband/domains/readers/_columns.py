@@ -99,7 +99,7 @@ _PROPENSITY_REGEX = re.compile(
 _MAX_CATEGORIES = 50
 #: Minimum mean number of rows per category of a text column with more categories.
 _MIN_ROWS_PER_CATEGORY = 20
-#: Arms with fewer rows are reported.
+#: Minimum number of rows per arm that is not reported.
 _MIN_ROWS_PER_ARM = 3
 #: Texts are ids if more than this fraction of their values is distinct. Integers also need the name of an id column.
 _MAX_UNIQUE_FRACTION = 0.95
@@ -109,7 +109,7 @@ _MAX_MEDIAN_SHIFT = 2.0
 _MAX_STD_RATIO = 4.0
 #: Maximum fraction of target rows with new categories that is not reported.
 _MAX_NEW_CATEGORY_FRACTION = 0.01
-#: A number farther from the median, in interquartile ranges, is reported.
+#: Maximum distance of a number from the median, in interquartile ranges, that is not reported.
 _MAX_OUTLIER_IQRS = 1e4
 #: Numbers that many tables contain in place of missing values.
 _MISSING_CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
@@ -178,33 +178,33 @@ class StatedRoles:
             raise InvalidInput("text and encoder must be given together: --text COLUMN --encoder NAME")
 
 
-def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles) -> tuple[Columns, list[ColumnRole]]:
+def infer_columns(source: pl.DataFrame, target: pl.DataFrame, stated: StatedRoles) -> tuple[Columns, list[ColumnRole]]:
     """Return the columns by role, and the role of every source column with the reason for it.
 
-    ``roles`` has the roles that the user stated.
+    ``stated`` has the roles that the user stated.
     """
-    if (roles.label is None) == (roles.arm is None):
+    if (stated.label is None) == (stated.arm is None):
         raise InvalidInput(
             "name either the column with the right arm (label), or the columns with the arm and the reward of a log "
             f"(arm and reward); the source has {', '.join(source.columns)}"
         )
-    if roles.arm is not None and roles.reward is None:
+    if stated.arm is not None and stated.reward is None:
         raise InvalidInput(
-            f"arm {roles.arm!r} needs a reward: the column with the reward of the chosen arm (--reward COLUMN)"
+            f"arm {stated.arm!r} needs a reward: the column with the reward of the chosen arm (--reward COLUMN)"
         )
     # The stated role of each column, and the reason for it.
     role_and_reason = {
-        **dict.fromkeys(roles.drop, ("ignored", "dropped, as stated")),
-        **({roles.domain: ("ignored", "it names the domain, as stated")} if roles.domain else {}),
-        **dict.fromkeys(roles.id, ("ignored", "an id, as stated")),
-        **dict.fromkeys(roles.category, ("category", "as stated")),
-        **dict.fromkeys(roles.number, ("number", "as stated")),
-        **dict.fromkeys(roles.date, ("date", "as stated")),
-        **dict.fromkeys(roles.text, ("text", f"read by {roles.encoder}")),
+        **dict.fromkeys(stated.drop, ("ignored", "dropped, as stated")),
+        **({stated.domain: ("ignored", "it names the domain, as stated")} if stated.domain else {}),
+        **dict.fromkeys(stated.id, ("ignored", "an id, as stated")),
+        **dict.fromkeys(stated.category, ("category", "as stated")),
+        **dict.fromkeys(stated.number, ("number", "as stated")),
+        **dict.fromkeys(stated.date, ("date", "as stated")),
+        **dict.fromkeys(stated.text, ("text", f"read by {stated.encoder}")),
     }
-    feedback_columns = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity", "offered")}
+    feedback_columns = {role: getattr(stated, role) for role in ("label", "arm", "reward", "propensity", "offered")}
     role_and_reason |= {name: (role, "as stated") for role, name in feedback_columns.items() if name is not None}
-    if roles.arm is not None and roles.propensity is None:
+    if stated.arm is not None and stated.propensity is None:
         other_columns = [name for name in source.columns if name not in role_and_reason]
         candidates = [name for name in other_columns if _PROPENSITY_REGEX.fullmatch(name)]
         if len(candidates) == 1 and source[candidates[0]].dtype.is_numeric():
@@ -212,11 +212,11 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles
             reason = f"by its name; --number {candidates[0]} makes it a context, --drop ignores it"
             role_and_reason[candidates[0]] = ("propensity", reason)
     for name in role_and_reason:
-        if name not in source.columns and not (name in roles.id and name in target.columns):
+        if name not in source.columns and not (name in stated.id and name in target.columns):
             hint = did_you_mean(name, source.columns)
             raise InvalidInput(f"the source has no column {name!r}{hint} (its columns: {', '.join(source.columns)})")
-    _check_arms_and_rewards(source, roles)
-    for name in roles.number:
+    _check_arms_and_rewards(source, stated)
+    for name in stated.number:
         for table_name, frame in (("source", source), ("target", target)):
             if name in frame.columns:
                 read_numbers(frame, name, table_name=table_name)
@@ -224,8 +224,8 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles
     for name in (name for name in source.columns if name != ROW_COLUMN):
         column = _infer_role(name, source, target)
         if name in role_and_reason:
-            column = ColumnRole(name, *role_and_reason[name], is_id=name in roles.id)
-        elif roles.id:
+            column = ColumnRole(name, *role_and_reason[name], is_id=name in stated.id)
+        elif stated.id:
             column = replace(column, is_id=False)
         if column.role in ("number", "category", "date", "text") and name not in target.columns:
             hint = did_you_mean(name, target.columns)
@@ -237,8 +237,8 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: StatedRoles
     categorical, dates, texts = (
         [column.name for column in context_columns if column.role == role] for role in ("category", "date", "text")
     )
-    ids = tuple(roles.id) or tuple(column.name for column in column_roles if column.is_id)
-    context, encoders = [column.name for column in context_columns], dict.fromkeys(texts, roles.encoder)
+    ids = tuple(stated.id) or tuple(column.name for column in column_roles if column.is_id)
+    context, encoders = [column.name for column in context_columns], dict.fromkeys(texts, stated.encoder)
     return Columns(context, categorical, dates=dates, id=ids, encoders=encoders, **feedback_columns), column_roles
 
 
@@ -247,9 +247,9 @@ def _list_reasons(column_roles: Sequence[ColumnRole]) -> str:
     return "; ".join(f"{column.name}: {column.reason}" for column in column_roles)
 
 
-def _check_arms_and_rewards(source: pl.DataFrame, roles: StatedRoles) -> None:
+def _check_arms_and_rewards(source: pl.DataFrame, stated: StatedRoles) -> None:
     """Raise an error if the column of arms has one value or too many, or if all rewards are equal."""
-    name = roles.label or roles.arm
+    name = stated.label or stated.arm
     assert name is not None
     arms = source[name].drop_nulls()
     if arms.n_unique() == 1:
@@ -259,9 +259,9 @@ def _check_arms_and_rewards(source: pl.DataFrame, roles: StatedRoles) -> None:
             f"column {name!r} has {arms.n_unique():,} different values in {len(arms):,} rows, such as {arms[0]!r}: "
             "these are not arms. For a log, use --arm COLUMN --reward COLUMN"
         )
-    rewards = None if roles.reward is None else source[roles.reward].drop_nulls()
+    rewards = None if stated.reward is None else source[stated.reward].drop_nulls()
     if rewards is not None and len(source) > 1 and rewards.n_unique() == 1:
-        problem = f"column {roles.reward!r} has the same reward in every row, {rewards[0]!r}"
+        problem = f"column {stated.reward!r} has the same reward in every row, {rewards[0]!r}"
         raise InvalidInput(f"{problem}: no arm is better than another")
 
 
