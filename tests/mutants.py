@@ -35,8 +35,8 @@ MUTANTS = (
     Mutant(
         "gate is always open",
         "neural/learning/_learner.py",
-        "self.gate = self.skill_gate.compute_skill(deviation) ** self.recipe.learning.gate_exponent",
-        "self.gate = 1.0",
+        "self.gate_factor = self.skill_gate.compute_skill(deviation) ** self.recipe.learning.gate_exponent",
+        "self.gate_factor = 1.0",
         GATE,
     ),
     Mutant(

@@ -62,7 +62,7 @@ def test_the_unit_of_rewards_changes_no_weight():
     draw = np.random.default_rng(2)
     predictions, rewards = draw.random((200, 3)), draw.random(200)
     unit, euros = MixtureWeights([0.5, 0.3, 0.2]), MixtureWeights([0.5, 0.3, 0.2])
-    unit.add(predictions, rewards, scale=0.3)
-    euros.add(1000.0 * predictions + 7e6, 1000.0 * rewards + 7e6, scale=300.0)
+    unit.add(predictions, rewards, reward_deviation=0.3)
+    euros.add(1000.0 * predictions + 7e6, 1000.0 * rewards + 7e6, reward_deviation=300.0)
     np.testing.assert_allclose(unit.weights, euros.weights, atol=1e-6)
     assert np.abs(unit.weights - unit.prior).max() > 0.01

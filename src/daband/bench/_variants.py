@@ -23,11 +23,11 @@ from daband.errors import InvalidInput
 
 @dataclass(frozen=True)
 class AblationRow:
-    """One combination of R, P and D on one base and pair, compared with the full method on the same seeds."""
+    """One combination of R, P and D for one base recipe and pair, compared with the full method on the same seeds."""
 
     #: The results of this combination.
     summary: MethodSummary
-    #: Name of the recipe.
+    #: Name of the base recipe, from which terms are removed.
     base: str
     #: Letters of the terms that are kept, for example "RP"; "none" if no term is.
     letters: str
@@ -52,12 +52,12 @@ def list_ablation_runs(
         raise InvalidInput("an ablation needs at least one base")
     runs = []
     for spec, base, letters in itertools.product(experiment.runs(["daband"], seeds), bases, ABLATION_LETTERS):
-        policy = {**spec.policy, "recipe": _remove_terms(base, letters, spec.policy.get("recipe"))}
+        policy = {**spec.policy, "recipe": _build_ablated_recipe(base, letters, spec.policy.get("recipe"))}
         runs.append(spec.model_copy(update={"variant": f"{base}:{letters}", "policy": policy}))
     return runs
 
 
-def _remove_terms(base: str, letters: str, recipe: object) -> dict[str, Any]:
+def _build_ablated_recipe(base: str, letters: str, recipe: object) -> dict[str, Any]:
     """Return the base recipe with the experiment's changes, and weight 0 for the terms whose letters are missing."""
     changed_recipe: dict[str, Any] = {"base": base}
     if isinstance(recipe, Mapping) and recipe.get("base") == base:
@@ -72,7 +72,7 @@ def _remove_terms(base: str, letters: str, recipe: object) -> dict[str, Any]:
 
 
 def compute_ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
-    """Return the table of an ablation from records of its runs; other records are ignored."""
+    """Return a row per base, pair and combination, from records of ablation runs; other records are ignored."""
     all_letters = ABLATION_LETTERS[-1]
     rows = []
     ablation_records = [record for record in records if summaries.get_role(record) == "ablation"]

@@ -104,8 +104,8 @@ def register_pair(
     Args:
         name: the pair's name, e.g. for ``daband.domains.load``.
         about: its summary, licence and citation.
-        resolve: a function from options to options. It replaces those whose value depends on the available files, so
-            that experiments can record the values. By default options are unchanged.
+        resolve: a function from options to options. It replaces options that depend on the available files by their
+            values, so that experiments can record the values. By default options are unchanged.
         resources: the files that the function reads.
     """
 
@@ -197,7 +197,10 @@ def check_data(name: str) -> Iterator[ResourceStatus]:
 
 
 def _is_complete(path: Path, resource: Resource) -> bool:
-    """Return True if a file has the expected checksum; if that is not known, or for a folder, if it is not empty."""
+    """Return True if a file has the expected checksum.
+
+    A folder, or a file whose checksum is not known, must only not be empty.
+    """
     if path.is_dir():
         return any(path.iterdir())
     if not resource.content_md5:

@@ -59,10 +59,11 @@ class MixtureWeights:
         #: The number of rounds when the weights were last computed.
         self._n_rounds_at_update = 0
 
-    def add(self, predictions: FloatArray, rewards: FloatArray, *, scale: float = 1.0) -> None:
+    def add(self, predictions: FloatArray, rewards: FloatArray, *, reward_deviation: float = 1.0) -> None:
         """Record the predictions (B, M) for rounds before they are learned, and the rewards (B,) of these rounds.
 
-        ``scale`` is the standard deviation of rewards.
+        ``reward_deviation`` is the square root of v in the formula of the module. The weights are computed again when
+        the number of rounds has grown by a sixteenth.
         """
         errors = predictions - rewards[:, None]
         self._error_products += errors.T @ errors
@@ -70,7 +71,7 @@ class MixtureWeights:
         if self.n_rounds - self._n_rounds_at_update < max(1, self._n_rounds_at_update // _UPDATE_DIVISOR):
             return
         self._n_rounds_at_update = self.n_rounds
-        gram = self._error_products / (scale * scale) + _PRIOR_STRENGTH * np.eye(len(self.prior))
+        gram = self._error_products / (reward_deviation * reward_deviation) + _PRIOR_STRENGTH * np.eye(len(self.prior))
         self.weights = solve_on_simplex(gram, _PRIOR_STRENGTH * self.prior)
 
     def state(self) -> dict[str, AnyArray]:

@@ -22,9 +22,13 @@ def estimate_propensities(
     """Return the estimated probability of each chosen arm (n,), and a description of the method.
 
     The estimate is the arm's frequency, or the prediction of a multinomial logistic model if that is better on held-out
-    rounds. Each round is predicted by a model that did not see it. If some rounds did not offer all arms, each arm has
-    a weight, and the probability of an offered arm is its weight divided by the sum of the weights of all offered arms.
-    The weights maximise the likelihood. No propensity is below 0.01.
+    rounds. Each round is predicted by a model that did not see it.
+
+    If some rounds did not offer all arms, another method is used. Each arm has a weight, and the probability of an
+    offered arm is its weight divided by the sum of the weights of all offered arms. The weights maximise the
+    likelihood.
+
+    No propensity is below 0.01.
 
     Args:
         contexts: the contexts of the log, (n, *C).
@@ -42,7 +46,7 @@ def estimate_propensities(
     frequencies = (counts / len(arms))[arms]
     method = "estimated by the frequency of each arm"
     propensities = np.clip(frequencies, _MIN_PROPENSITY, 1.0)
-    # A model needs enough rounds, and at least two arms with several rounds in every fold.
+    # A model needs at least 100 rounds, and at least two arms with 10 rounds each.
     if len(arms) >= 20 * _N_FOLDS and np.count_nonzero(counts >= 2 * _N_FOLDS) > 1:
         predictions = _predict_propensities(to_floats(contexts.reshape(len(contexts), -1)), arms)
         if np.log(predictions).mean() > np.log(propensities).mean():

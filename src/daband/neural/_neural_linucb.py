@@ -246,7 +246,7 @@ class NeuralLinUCB(Policy):
         if self.learner.step_number == 0:  # a resumed run keeps its plan
             min_steps = math.ceil(self.recipe.learning.min_run_steps / episodes)
             self.steps_per_adapt = max(self.steps_per_adapt, min(_MAX_STEPS_PER_EPISODE, min_steps))
-            self.learner.plan(episodes * self.steps_per_adapt)
+            self.learner.set_run_steps(episodes * self.steps_per_adapt)
 
     # Deciding and learning.
 
@@ -448,7 +448,7 @@ class NeuralLinUCB(Policy):
                 f"{self.recipe.learning.learning_rate:g}, or smaller weights"
             )
         self._encoder = self.learner.copy_acting_encoder()
-        return {**measurements, "gate": self.learner.gate}
+        return {**measurements, "gate": self.learner.gate_factor}
 
     # Files.
 

@@ -438,7 +438,7 @@ class Mixture(Policy):
             predictions, rewards = find_revealed_predictions(means, arms, rewards)
         else:
             predictions = means[np.arange(len(arms)), arms]
-        self._mixture_weights.add(predictions, rewards, scale=moments.scale)
+        self._mixture_weights.add(predictions, rewards, reward_deviation=moments.scale)
 
     def _find_new_contexts(self, checksums: Sequence[int]) -> BoolArray:
         """Return a mask (B,) of the contexts that were not learned before and are not earlier in the batch."""

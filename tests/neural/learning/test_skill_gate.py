@@ -92,7 +92,7 @@ def test_the_target_terms_weights_are_multiplied_with_the_skill_to_the_exponent(
     learner.set_head(np.zeros((K, 64)), np.zeros((K, 64, 64)), alpha=0.0)
     expected = learner.skill_gate.compute_skill() ** exponent
     assert 0.4 < learner.skill_gate.compute_skill() < 0.8
-    assert learner.gate == pytest.approx(expected)
+    assert learner.gate_factor == pytest.approx(expected)
     (row,) = learner.advance_schedule(1)
     assert row[list(learner.objective.weights).index("adversarial")] == pytest.approx(0.3 * expected)
     assert row[list(learner.objective.weights).index("source_cross_entropy")] == 1.0
@@ -130,7 +130,7 @@ def test_schedules_are_shares_of_the_planned_run():
     learner = make_learner(0.0)
     ramp = list(learner.objective.weights).index("adversarial")
     learner.set_head(np.zeros((K, 64)), np.zeros((K, 64, 64)), alpha=0.0)
-    learner.plan(320)
+    learner.set_run_steps(320)
     rows = learner.advance_schedule(60)
     assert [row[ramp] for row in rows][:2] == [0.0, pytest.approx(0.3 * (2 / (1 + np.exp(-10 / 50)) - 1))]
     assert rows[50][ramp] == pytest.approx(0.3, rel=1e-3)

@@ -1,4 +1,4 @@
-"""Build the sections of a report, from methods by pair and class to learning curves and warnings.
+"""Build the sections of a report: the comparison of methods, ablation, learning curves, versions and warnings.
 
 A ``Section`` has texts, tables and drawings. Functions whose names start with "build" return sections and tables for
 runs and records. Their captions are templates in ``captions.toml``. The last functions format numbers.
@@ -37,7 +37,7 @@ _MAX_WARNINGS = 12
 _ENVIRONMENT_FIELDS = (
     "daband", "commit", "python", "numpy", "torch", "system", "processor", "cpus", "device", "accelerator",
 )  # fmt: skip
-#: The observable terms of the regret bound, with their names in the table.
+#: The terms of the regret bound that need no target rewards (all but psi), with their names in the table.
 _BOUND_TERMS = {
     "source_regret": "source regret", "regression_error": "regression error", "divergence": "divergence",
     "predicted_reward_target": "predicted reward, target", "predicted_reward_source": "predicted reward, source",
@@ -195,6 +195,7 @@ def build_comparison_tables(pair: str, records: Records) -> list[Table]:
         if value is not None
     ]
     n_regret_decimals = count_decimals(*(row.regret.value for row in rows), n_digits=4)
+    n_source_decimals = 0 if is_accuracy else _count_source_regret_decimals(rows)
     columns = {
         "method": [row.label for row in rows],
         metric.name: _format_scores(rows, n_decimals),
@@ -203,7 +204,7 @@ def build_comparison_tables(pair: str, records: Records) -> list[Table]:
         f"over {reference_name}": [_format_change(gain, n_decimals) for gain in gains],
         "95% interval": [_format_limits(gain, n_decimals) for gain in gains],
         "paper": ["" if row is None else _format_paper(row.average, row.average_deviation) for row in paper_rows],
-        "source regret": [row.source_regret.format(0 if is_accuracy else _count_source_decimals(rows)) for row in rows],
+        "source regret": [row.source_regret.format(n_source_decimals) for row in rows],
         **_build_budget_columns(rows),
     }
     references = " and ".join(reference_texts)
@@ -231,7 +232,7 @@ def _compute_gain(records: Records, key: MethodKey, metric: Metric) -> PairedTes
 def _build_unlabelled_tables(pair: str, rows: Sequence[MethodSummary], records: Records) -> list[Table]:
     """Return tables of source results and of the chosen arms, for a target without labels."""
     n_decimals = count_decimals(*(row.source_reward.value for row in rows))
-    n_regret_decimals = _count_source_decimals(rows)
+    n_regret_decimals = _count_source_regret_decimals(rows)
     logger_values = [row.logger_value.format(n_decimals) for row in rows if row.logger_value.value is not None]
     logged_value = logger_values[0].partition(" ")[0] if logger_values else None  # does not depend on the method
     columns = {
@@ -254,9 +255,9 @@ def _build_unlabelled_tables(pair: str, rows: Sequence[MethodSummary], records: 
 def _find_class_names(records: Records) -> list[str]:
     """Return the names of the arms from the first record that has them, or else their numbers."""
     for record in records:
-        per_arm = record.get("per_class") or record.get("target_arm_counts")
-        if per_arm:
-            return [str(name) for name in record.get("class_names") or range(len(per_arm))]
+        arm_values = record.get("per_class") or record.get("target_arm_counts")
+        if arm_values:
+            return [str(name) for name in record.get("class_names") or range(len(arm_values))]
     return []
 
 
@@ -298,8 +299,8 @@ def build_pairs_tables(data_set: str, records: Records) -> list[Table]:
         pair_scores = [score_by_pair.get(pair, Mean.of([])) for pair in pairs]
         means_by_method[key] = [*pair_scores, Mean.of(list(scores.values()))]
     n_decimals = metric.count_decimals(*(row.score.value for row in rows), n_digits=4)
-    means_by_row = zip(*means_by_method.values(), strict=True)
-    best_scores = [max((mean.value for mean in row if mean.value is not None), default=None) for row in means_by_row]
+    row_scores = [[mean.value for mean in means] for means in zip(*means_by_method.values(), strict=True)]
+    best_scores = [max((score for score in scores if score is not None), default=None) for scores in row_scores]
     columns = {"source-target": [*(pair.partition("/")[2] or pair for pair in pairs), "mean of pairs"]}
     for key, means in means_by_method.items():
         cells = ["-" if mean.value is None else mean.format(n_decimals) for mean in means]
@@ -312,11 +313,12 @@ def build_pairs_tables(data_set: str, records: Records) -> list[Table]:
 
 
 def build_ablation_tables(pair: str, records: Records) -> list[Table]:
-    """Return a table per recipe with every combination of R, P and D, compared with the full method.
+    """Return a table per recipe with every combination of the loss terms R, P and D, compared with the full method.
 
-    p-values have Holm's correction. The paper's accuracies are a column if there are any.
+    The terms are defined in ``_variants.py``. p-values have Holm's correction. The paper's accuracies are a column if
+    there are any.
     """
-    paper = summaries.paper_ablation(pair)
+    reported = summaries.paper_ablation(pair)
     tables = []
     for base, rows in group_by(compute_ablation_rows(records), lambda row: row.base).items():
         summary_rows = [row.summary for row in rows]
@@ -331,7 +333,7 @@ def build_ablation_tables(pair: str, records: Records) -> list[Table]:
             "p (Holm)": [format_p_value(row.holm_p_value) for row in rows],
             "source regret": [Mean(row.source_regret.value, 0.0, 1).format(0) for row in summary_rows],
             "seeds": [str(len(row.seeds)) for row in summary_rows],
-            "paper": [_format_paper(*paper[row.letters]) if row.letters in paper else "" for row in rows],
+            "paper": [_format_paper(*reported[row.letters]) if row.letters in reported else "" for row in rows],
         }
         caption_text = render_caption("ablation", pair=pair, base=base, n_tests=sum(test is not None for test in tests))
         tables.append(Table.from_columns(f"{make_slug(pair)}-ablation-{make_slug(base)}", caption_text, columns))
@@ -474,7 +476,7 @@ def _build_budget_columns(rows: Sequence[MethodSummary]) -> dict[str, list[str]]
     }
 
 
-def _count_source_decimals(rows: Sequence[MethodSummary]) -> int:
+def _count_source_regret_decimals(rows: Sequence[MethodSummary]) -> int:
     """Return the number of decimals for source regrets."""
     return count_decimals(*(row.source_regret.value for row in rows), n_digits=4)
 

@@ -1,7 +1,7 @@
 """Build pairs from folders of images with a sub-folder per class (``from_images``).
 
-Files are decoded by several threads when a context is first read. They are kept in memory if all of them take at most a
-gigabyte.
+Files are decoded by several threads when a context is first read. Decoded images are cached if all of them take
+at most a gigabyte.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def from_images(
         source_test: a folder like ``source`` of images that training does not use, or the fraction of ``source`` to
             hold out (a fixed split by class), or None.
         framing: the side of a context in pixels, by default 224; or a tuple (resize, crop), to resize both sides and
-            crop the centre. With ``encoder``, it is the input size of a module or an ONNX file; named encoders
-            define their own.
+            crop the centre. With ``encoder``, it is the size of the images that a module or an ONNX file gets. It
+            must be None for named encoders, which define this size.
         encoder: a frozen encoder whose features are the contexts, instead of pixels: "torchvision:resnet50",
             "timm:resnet18", "open_clip:ViT-B-32", "efficientnet_lite0", a ``torch.nn.Module`` from (B, 3, H, W) in
             [0, 1] to (B, ...), or the path of an ONNX file or of a module that ``torch.save`` wrote (which runs the
@@ -206,40 +206,40 @@ def from_images(
                 "it or move it; or put all target images into one folder, to use them without labels"
             )
         labelled_images = scan_classes(target_folder, class_names)
-    held_out_images = source_test  # or the fraction of images to hold out, or None
+    held_out = source_test  # a list of images, the fraction of images to hold out, or None
     if isinstance(source_test, str | Path):
-        held_out_images = scan_classes(Path(source_test), class_names)
-    images: dict[str, Any] = {"source": source_images, "source_test": held_out_images, "target_test": test_images}
+        held_out = scan_classes(Path(source_test), class_names)
+    image_fields: dict[str, Any] = {"source": source_images, "source_test": held_out, "target_test": test_images}
     options: dict[str, Any] = {"passes": passes, "target_passes": target_passes, "name": name}
     if encoder is not None:
-        images["target"] = labelled_images or ImageList(target_paths, np.zeros(0, np.int64))
+        image_fields["target"] = labelled_images or ImageList(target_paths, np.zeros(0, np.int64))
         options["shift"] = "style" if shift is None else shift
-        return _build_encoded_pair(images, class_names, encoder, checked_framing, options)
+        return _build_encoded_pair(image_fields, class_names, encoder, checked_framing, options)
     if labelled_images is not None:
         training_rows, held_out_rows = split_half(labelled_images.labels, name=name)
-        labelled_images, images["target_test"] = (
+        labelled_images, image_fields["target_test"] = (
             labelled_images.select(rows) for rows in (training_rows, held_out_rows)
         )
         target_paths = labelled_images.paths
     assert checked_framing is not None
-    images |= {"target": target_paths, "target_labelled": labelled_images}
-    return build_image_pair(**images, class_names=class_names, framing=checked_framing, shift=shift, **options)
+    image_fields |= {"target": target_paths, "target_labelled": labelled_images}
+    return build_image_pair(**image_fields, class_names=class_names, framing=checked_framing, shift=shift, **options)
 
 
 def _build_encoded_pair(
-    images: Mapping[str, Any], class_names: Sequence[str], encoder: Any, framing: tuple[int, int] | None, options: Any
+    fields: Mapping[str, Any], class_names: Sequence[str], encoder: Any, framing: tuple[int, int] | None, options: Any
 ) -> Pair:
     """Return a pair whose contexts are features of images, computed from a table with a column of paths.
 
     Args:
-        images: lists of images by field of the pair; ``source_test`` may also be a fraction or None.
+        fields: lists of images by field of the pair; ``source_test`` may also be a fraction or None.
         class_names: the class names.
         encoder: as in ``from_images``.
         framing: (resize, crop), or None.
         options: other arguments of ``from_table``.
     """
     frames: dict[str, Any] = {}
-    for field, image_list in images.items():
+    for field, image_list in fields.items():
         frames[field] = image_list
         if isinstance(image_list, ImageList):
             # Images are shuffled, so that the index of a target context does not reveal its class.

@@ -5,7 +5,7 @@ a large file. Several machines can read different parts, and a resumed run skips
 columns, types and numbers of rows of all files are checked before the first row is read. Values are checked batch by
 batch, and errors name the file and the row.
 
-``train`` reads the same log by index, in random order, as any domain. It reads one block of rows at a time.
+``train`` reads the same log by index, in random order, like any other domain. It reads one block of rows at a time.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ class ParquetLog(LoggedDomain):
     Args:
         log: a folder, a glob, or a list of files.
         n_arms: the number of arms; the arm column has integers in 0..n_arms - 1, or names in ``arm_names``.
-        columns: the columns by role. By default they are "arm", "reward" and "propensity", "offered" if this column has
-            texts or lists, and every other column is a feature of the context. A context may also be one column of
-            lists of equal length.
+        columns: the columns by role. By default, the columns "arm", "reward" and "propensity" have these roles. The
+            column "offered" has its role if it has texts or lists. Every other column is a feature of the context. A
+            context may also be one column of lists of equal length.
         transform: turns the context columns into contexts, if they are not all numbers.
         context_shape: the shape of a context, if it is not a vector.
-        shared: True if a row has one context per arm, one after the other.
+        shared: True if a row has the contexts of all arms, concatenated.
         passes: how many times ``train`` may show each round.
-        roles: names of columns that are not contexts, if ``columns`` is None: {"arm": "offer", "id": "customer"}.
+        roles: the column of each role other than context, if ``columns`` is None: {"arm": "offer", "id": "customer"}.
         arm_names: the names of the arms.
         skip_unrewarded: True to ignore rounds without a reward; ``unrewarded`` has their number by file.
 
@@ -263,22 +263,22 @@ class ParquetLog(LoggedDomain):
         return np.concatenate(index_blocks)
 
     def read(self, indices: IntArray) -> AnyArray:
-        return self._gather(indices).contexts
+        return self._read_rounds(indices).contexts
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        rounds = self._gather(indices)
+        rounds = self._read_rounds(indices)
         return rounds.arms, rounds.rewards, rounds.propensities
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:
-        return None if self.columns.offered is None else self._gather(indices).offered
+        return None if self.columns.offered is None else self._read_rounds(indices).offered
 
-    def _gather(self, indices: IntArray) -> LoggedRounds:
+    def _read_rounds(self, indices: IntArray) -> LoggedRounds:
         """Return the rounds at these indices."""
         block_numbers = np.searchsorted(self._block_ends, indices, side="right")
         offsets = indices - np.concatenate([[0], self._block_ends])[block_numbers]
 
         def read_rows(number: int, rows: IntArray) -> list[AnyArray]:
-            """Return the arrays of a block at the offsets of these rows of the result."""
+            """Return the arrays of a block for these rows of the result, whose rows in the block are ``offsets``."""
             return [array[offsets[rows]] for array in self._read_cached_block(self._blocks[number])]
 
         return LoggedRounds(*gather_rows(block_numbers, read_rows))
@@ -366,8 +366,9 @@ class ParquetLog(LoggedDomain):
             features = _stack_lists(frame, context_columns[0], math.prod(self._row_shape))
         else:
             features = frame.select(context_columns).to_numpy()
-        vector = features.ravel(order="K")
-        if features.dtype.kind == "f" and not np.isfinite(np.dot(vector, vector)):  # also true if a square overflows
+        flat_features = features.ravel(order="K")
+        # The sum of squares is also infinite if a square overflows.
+        if features.dtype.kind == "f" and not np.isfinite(np.dot(flat_features, flat_features)):
             is_invalid = ~np.isfinite(features)
             if is_invalid.any():
                 row, column = (int(index) for index in np.argwhere(is_invalid)[0])

@@ -38,14 +38,14 @@ _STANDARDISED_SCALE_FACTOR = 0.4
 class Learner:
     """The trained state of one neural policy.
 
-    In shapes, d is the number of features for the head, plus 1 with an intercept.
+    In shapes, d is the number of coefficients of a regression: the encoder's features, plus 1 with an intercept.
 
     Args:
         recipe: the settings.
         feature_shape: the shape of a context after the transform.
         n_arms: the number of arms.
         has_shared_arms: True if a round has one context per arm.
-        feedback: one of ``FEEDBACKS``.
+        feedback: "one_hot" if exactly one arm has reward 1 in each round and others 0, else "bandit".
         seed: determines initial weights and batches.
         device: the device of all tensors.
         standardise_rewards: True if rewards are standardised to mean 0 and standard deviation 1.
@@ -135,7 +135,7 @@ class Learner:
         #: True if the weights of some terms depend on the policy's skill.
         self.uses_gate = bool(self.objective.gated_term_names) and recipe.learning.gate_exponent > 0
         #: The factor of the weights of gated terms, in [0, 1].
-        self.gate = 0.0
+        self.gate_factor = 0.0
         #: The number of gradient steps so far.
         self.step_number = 0
         #: The number of steps of the run; schedules are fractions of it.
@@ -170,7 +170,7 @@ class Learner:
         """True if steps use unlabelled target contexts: for a term, or for the statistics of norms."""
         return self.objective.needs_target or any(norm.statistics == "own" for norm in self.norms)
 
-    def plan(self, n_steps: int) -> None:
+    def set_run_steps(self, n_steps: int) -> None:
         """Set the number of gradient steps of the run; schedules are fractions of it."""
         self.run_steps = max(1, n_steps)
 
@@ -200,7 +200,7 @@ class Learner:
         loss_inputs: Mapping[str, Tensor],
         skip_counts: Tensor,
     ) -> None:
-        """Use these tensors for the state that steps change. They must have the same values as the current ones."""
+        """Replace the tensors that steps change by these, e.g. by views of a stack. The values must be the same."""
         self.parameter_vector.data = parameter_vector
         self.layout.make_views(self._get_trained_modules(), self.parameter_vector)
         if self.ema_encoder is not None and ema_vector is not None:
@@ -214,7 +214,7 @@ class Learner:
         These steps count as taken: ``step_number`` increases by ``n_steps``.
         """
         step_numbers = np.arange(self.step_number, self.step_number + n_steps)
-        weights = self.objective.compute_weights(step_numbers.tolist(), run_steps=self.run_steps, gate=self.gate)
+        weights = self.objective.compute_weights(step_numbers.tolist(), run_steps=self.run_steps, gate=self.gate_factor)
         # The EMA encoder follows faster at the start of training.
         decays = np.minimum((2 + step_numbers) / (11 + step_numbers), self.recipe.learning.ema_decay).astype(np.float32)
         self.step_number += n_steps
@@ -255,7 +255,7 @@ class Learner:
         self.loss_inputs["alpha"].fill_(alpha)
         if self.standardise_rewards:
             self.loss_inputs["reward_unit"].copy_(torch.tensor([mean, deviation]), non_blocking=True)
-        self.gate = self.skill_gate.compute_skill(deviation) ** self.recipe.learning.gate_exponent
+        self.gate_factor = self.skill_gate.compute_skill(deviation) ** self.recipe.learning.gate_exponent
 
     def add_arm(self) -> None:
         """Add one arm without rounds."""
@@ -312,7 +312,7 @@ class Learner:
         self.loss_inputs["arm_frequencies"].copy_(torch.from_numpy(np.array(state["arm_frequencies"])))
 
     def __reduce__(self) -> tuple[Callable[..., Learner], tuple[Any, ...]]:
-        """Make copies and pickles from the arguments and the state, because views of one vector would be separated."""
+        """Copy and pickle the arguments and the state, because copies of tensors would not be views of one vector."""
         arguments = {
             "recipe": self.recipe, "feature_shape": self.encoder.context_shape, "n_arms": self.n_arms,
             "has_shared_arms": self.has_shared_arms, "feedback": self.feedback, "seed": self.seed,
