@@ -55,7 +55,7 @@ def test_the_teacher_is_asked_when_its_term_counts(monkeypatch):
     images = draw.integers(0, 256, (2, 48, 1, 16, 16), dtype=np.uint8)
     settings = {"context_shape": (1, 16, 16), "n_arms": 3, "feedback": "one_hot", "device": "cpu", "shift": "style"}
     policy = daband.DABand(seed=0, **settings)
-    policy.learner.plan(1000)
+    policy.learner.set_run_steps(1000)
     policy.play(images[0], np.eye(3)[draw.integers(0, 3, 48)])
     policy.observe_target(images[1])
     always = copy.deepcopy(policy)
