@@ -23,7 +23,8 @@ from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 def replay(store, file, row):
     """Return a learned model, made again from the policy file and the log."""
     every = int(row.base.partition("/")[2])
-    deployed = load_model(store.read_content(number := store.find_newest_file(before=row.number)), number).deployed
+    files = [model.number for model, _ in store.list_models() if model.origin == "file" and model.number < row.number]
+    deployed = load_model(store.read_content(files[0]), files[0]).deployed
     policy, seq = _load_policy(file, deployed), row.start_seq
     while seq < row.learned_seq:
         rows = store.read_rewards(seq, every)

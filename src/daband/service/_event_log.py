@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -413,10 +412,9 @@ class Store:
         with self._connect_to_read() as connection:
             return [(ModelRow(*row[1:]), bool(row[0])) for row in connection.execute(query)]
 
-    def find_newest_file(self, *, before: float = math.inf) -> int:
-        """Return the model number of the newest exported file, below ``before``; -1 if there is none."""
-        query = sa.select(sa.func.max(_models.c.number)).where(_IS_EXPORTED_FILE)
-        number = self._fetch_value(query if before == math.inf else query.where(_models.c.number < before))
+    def find_newest_file(self) -> int:
+        """Return the model number of the newest exported file; -1 if there is none."""
+        number = self._fetch_value(sa.select(sa.func.max(_models.c.number)).where(_IS_EXPORTED_FILE))
         return -1 if number is None else int(number)
 
     def find_current_model(self) -> int | None:
