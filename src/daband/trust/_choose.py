@@ -512,9 +512,9 @@ def _find_preferred_index(
     """Return the index of the candidate to choose without target rewards, and the gain of choosing by arm features.
 
     The index is ``preferred_index``, unless that candidate is a ``LogPolicy`` and the target has arms without rewards,
-    which a ``LogPolicy`` never chooses. Then it is the last candidate that uses arm features. Choosing by arm features
-    must gain significantly in the log, unless the log has no target arm at all. The gain is None if no such arms exist
-    or no candidate uses features.
+    which a ``LogPolicy`` chooses only if no other arm is offered. Then it is the last candidate that uses arm features.
+    Choosing by arm features must gain significantly in the log, unless the log has no target arm at all. The gain is
+    None if no such arms exist or no candidate uses features.
     """
     log_policy, catalogue = trained_policies[preferred_index], pair.catalogue
     if not isinstance(log_policy, LogPolicy) or catalogue is None:
